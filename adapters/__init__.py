@@ -1,0 +1,1 @@
+"""Adapters that put llmopt behind the interfaces of other optimization libraries."""

@@ -1,0 +1,1 @@
+"""Policies, rollouts, baselines and the runs that compare them."""

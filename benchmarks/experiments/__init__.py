@@ -1,0 +1,1 @@
+"""Experiments run by hand; each module is one command and says which data it writes."""

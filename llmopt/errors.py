@@ -1,0 +1,118 @@
+"""Exceptions raised by llmopt.
+
+Every message says what was got, what was expected and what to do about it.
+All of them derive from `LLMOptError`, so one ``except`` catches the library's own errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LLMOptError(Exception):
+    """Base class of every error that llmopt raises on purpose."""
+
+
+class SpaceError(LLMOptError, ValueError):
+    """A search space is malformed or cannot be searched (an unbounded `Box`, say)."""
+
+
+class ParameterError(LLMOptError, ValueError):
+    """Parameters do not belong to the search space."""
+
+
+class RewardError(LLMOptError, ValueError):
+    """A reward is not a number (or, for several objectives, not one number each)."""
+
+
+class TemplateError(LLMOptError, ValueError):
+    """A prompt template cannot be read, compiled or rendered."""
+
+
+class PromptTooLongError(LLMOptError, ValueError):
+    """A prompt does not fit its token budget even with no history in it."""
+
+
+class ParseError(LLMOptError, ValueError):
+    """A model's reply could not be read as parameters.
+
+    Attributes:
+        raw: The reply as it came.
+        reason: What was wrong, in words that can be sent back to the model.
+    """
+
+    def __init__(self, reason: str, raw: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.raw = raw
+
+    def __reduce__(self) -> tuple[type[ParseError], tuple[str, str]]:
+        return type(self), (self.reason, self.raw)
+
+
+class StorageError(LLMOptError, OSError):
+    """A run file cannot be read or written; what was already stored is intact."""
+
+
+class BudgetExceededError(LLMOptError):
+    """A cap on requests, tokens or cost was reached before a request was sent.
+
+    Nothing is lost: every trial and every paid reply is kept, and the optimizer goes on
+    once the cap is raised.
+    """
+
+
+class ClientError(LLMOptError):
+    """A model could not be asked, or did not answer.
+
+    Attributes:
+        retryable: Whether sending the very same request again may succeed.
+        retry_after: Seconds that the server asked to wait before that, or ``None``.
+        status: HTTP status, where there was one.
+    """
+
+    retryable: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool | None = None,
+        retry_after: float | None = None,
+        status: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        if retryable is not None:
+            self.retryable = retryable
+        self.retry_after = retry_after
+        self.status = status
+
+
+class ModelNotFoundError(ClientError):
+    """A model name, file or package cannot be found; the message says how to get it."""
+
+
+class MissingKeyError(ClientError):
+    """No API key was given; the message names the environment variable to set."""
+
+
+class FallbackWarning(UserWarning):
+    """The model did not deliver a usable point, and one drawn at random took its place."""
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """Return the valid names as a phrase, those nearest to `name` first.
+
+    Args:
+        name: What the caller wrote.
+        valid: The names that exist.
+
+    Returns:
+        ``"did you mean 'a'? Valid: 'a', 'b'"``, or without the question where nothing is near.
+    """
+    names = sorted(set(valid))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    ordered = near + [n for n in names if n not in near]
+    listed = ", ".join(repr(n) for n in ordered) or "none"
+    return f"did you mean {near[0]!r}? Valid: {listed}" if near else f"Valid: {listed}"

@@ -1,0 +1,1 @@
+"""Prompt templates (Jinja2); their variables are documented in `llmopt.prompt`."""
