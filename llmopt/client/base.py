@@ -1,0 +1,171 @@
+"""The boundary between llmopt and a model: one method, three small records.
+
+A client is anything with a ``complete(request) -> reply`` method. Everything before that
+call (history, prompt) and after it (parsing, checks) is pure and needs no model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+FinishReason = Literal["stop", "length", "filter", "refusal"]
+Style = Literal["chat", "completion"]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message of a conversation.
+
+    Attributes:
+        role: ``"system"``, ``"user"`` or ``"assistant"``.
+        content: Plain text.
+    """
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything a model is asked, once. Immutable, so that a retry re-sends the same object.
+
+    Attributes:
+        messages: The conversation. For ``style="completion"`` exactly one user message,
+            whose text the model continues with no chat template around it. A client
+            that can only chat sends that text as a user message.
+        n: Independent samples wanted. A client whose provider gives fewer at a time
+            makes several calls itself.
+        style: ``"chat"`` or ``"completion"``.
+        temperature: Sampling temperature; ``None`` leaves the provider's default.
+        max_tokens: Cap on completion tokens for each sample; ``None`` leaves the default.
+        stop: Strings that end a sample.
+        seed: Sampling seed, for clients that have one; `n` samples differ all the same.
+        grammar: GBNF grammar the answer must match; ignored where not supported.
+        json_schema: JSON schema the answer must match; ignored where not supported.
+    """
+
+    messages: tuple[Message, ...]
+    n: int = 1
+    style: Style = "chat"
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    grammar: str | None = None
+    json_schema: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def text(self) -> str:
+        """All message texts joined with a blank line."""
+        return "\n\n".join(m.content for m in self.messages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable form; `from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Request:
+        """Rebuild a request from `to_dict`'s result."""
+        fields = dict(data)
+        fields["messages"] = tuple(Message(**m) for m in fields["messages"])
+        fields["stop"] = tuple(fields.get("stop", ()))
+        return cls(**fields)
+
+    def digest(self) -> str:
+        """Return a SHA-256 hex digest of the whole request, equal for equal requests."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sample of a model's answer.
+
+    Attributes:
+        text: The answer, without the prompt.
+        finish_reason: ``"stop"`` (complete), ``"length"`` (cut at `Request.max_tokens`),
+            ``"filter"`` (withheld by the provider) or ``"refusal"`` (the model declined).
+    """
+
+    text: str
+    finish_reason: FinishReason = "stop"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A model's answer to one `Request`.
+
+    Attributes:
+        completions: Between 1 and ``request.n`` samples.
+        model: The model that answered, as the provider names it.
+        prompt_tokens: Prompt tokens, as the provider counts them, summed over the calls
+            made; 0 if unknown.
+        cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
+        completion_tokens: Completion tokens over all samples.
+        seconds: Wall-clock seconds, retries and waiting included.
+        cost: US dollars, or ``None`` where the price is not known.
+        requests: Calls that the provider was sent.
+    """
+
+    completions: tuple[Completion, ...]
+    model: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    cost: float | None = None
+    requests: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable form; `from_dict` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Reply:
+        """Rebuild a reply from `to_dict`'s result."""
+        fields = dict(data)
+        fields["completions"] = tuple(Completion(**c) for c in fields["completions"])
+        return cls(**fields)
+
+
+@runtime_checkable
+class Client(Protocol):
+    """Anything that answers a `Request`.
+
+    `complete` is all that is needed. These attributes are read if they are there:
+
+    - ``name`` (str): short model string for tables and files, never holding a secret;
+    - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
+      (``"pattern"`` for small and base models; ``"props"`` if the attribute is missing);
+    - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
+    - ``context_tokens`` (int | None): prompt and completion together;
+    - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
+    - ``close()``: release processes and memory.
+
+    A client makes no network call, reads no key and loads no model when constructed:
+    all of that waits for the first `complete`. It can be pickled and deep-copied.
+    """
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request.
+
+        Args:
+            request: What to ask.
+
+        Returns:
+            At least one completion.
+
+        Raises:
+            ClientError: The model could not be asked; ``retryable`` says whether asking
+                again may help.
+        """
+        ...
+
+
+def client_name(client: Client) -> str:
+    """Return a client's short name for tables and files."""
+    return str(getattr(client, "name", type(client).__name__))

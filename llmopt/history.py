@@ -1,0 +1,250 @@
+"""What has been tried: trials, their rank, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from llmopt.client.base import Reply
+    from llmopt.space import Value
+
+Direction = Literal["maximize", "minimize"]
+State = Literal["complete", "failed", "pruned"]
+Source = Literal["warmup", "llm", "fallback", "user"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A point handed out by `ask` and not yet told.
+
+    Attributes:
+        values: Flat values, one for each of the space's dimensions, in their order.
+        source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
+            (read from a model's reply) or ``"fallback"`` (drawn at random because the
+            model did not deliver).
+        explanation: What the model said about it, if anything.
+        prompt_tokens: This proposal's share of the prompt tokens of its requests.
+        completion_tokens: Likewise for completion tokens.
+        seconds: Likewise for the model's wall-clock seconds.
+        clipped: Whether an out-of-range value was moved to its bound.
+    """
+
+    values: tuple[Value, ...]
+    source: Source
+    explanation: str = ""
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    seconds: float = 0.0
+    clipped: bool = False
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One evaluated point.
+
+    Attributes:
+        number: Position in the history, from 0, in the order of telling.
+        params: The parameters in the form the space was given in.
+        values: The same, flat, one for each of the space's dimensions.
+        rewards: One number for each objective; ``None`` for a failed trial. For a pruned
+            trial, the last reported value.
+        state: ``"complete"``, ``"failed"`` or ``"pruned"``.
+        feedback: Words that came with the reward; for a failed trial, the reason.
+        source: See `Proposal`; ``"user"`` for a point that was never asked.
+        explanation: What the model said about the point.
+        prompt_tokens: Share of the prompt tokens of the requests behind this point.
+        completion_tokens: Likewise for completion tokens.
+        seconds: Likewise for the model's wall-clock seconds.
+        constraint_violation: Sum of violated constraint amounts; 0 means feasible.
+    """
+
+    number: int
+    params: Any
+    values: tuple[Value, ...]
+    rewards: tuple[float, ...] | None
+    state: State = "complete"
+    feedback: str = ""
+    source: Source = "user"
+    explanation: str = ""
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    seconds: float = 0.0
+    constraint_violation: float = 0.0
+
+    @property
+    def reward(self) -> float | tuple[float, ...] | None:
+        """The reward as it was told: a number, a tuple of them, or ``None`` if failed."""
+        if self.rewards is None:
+            return None
+        return self.rewards[0] if len(self.rewards) == 1 else self.rewards
+
+
+@dataclass(frozen=True)
+class History:
+    """The trials so far and the points still being evaluated. Immutable.
+
+    Attributes:
+        trials: Every trial, in the order of telling.
+        pending: Flat values of the points handed out and not told yet.
+        directions: One direction for each objective.
+    """
+
+    trials: tuple[Trial, ...] = ()
+    pending: tuple[tuple[Value, ...], ...] = ()
+    directions: tuple[Direction, ...] = ("maximize",)
+
+    @cached_property
+    def complete(self) -> tuple[Trial, ...]:
+        """The trials with rewards that count for ranking, in the order of telling."""
+        return tuple(t for t in self.trials if t.state == "complete")
+
+    @cached_property
+    def failed(self) -> tuple[Trial, ...]:
+        """The trials that have no usable reward, in the order of telling."""
+        return tuple(t for t in self.trials if t.state == "failed")
+
+    @cached_property
+    def ranked(self) -> tuple[Trial, ...]:
+        """Complete trials, best first; ties keep the order of telling.
+
+        Feasible trials come before infeasible ones, which go by their violation. With
+        several objectives: by non-dominated front, then by crowding distance (Deb et al.
+        2002, NSGA-II, sections III.A and III.B).
+        """
+        done = self.complete
+        if not done:
+            return ()
+        gains = self._gains(done)
+        violation = np.array([t.constraint_violation for t in done])
+        if gains.shape[1] == 1:
+            order = np.lexsort((-gains[:, 0], violation))
+        else:
+            fronts, crowding = _nondominated(gains)
+            order = np.lexsort((-crowding, fronts, violation))
+        return tuple(done[i] for i in order)
+
+    @cached_property
+    def pareto_front(self) -> tuple[Trial, ...]:
+        """The feasible trials that no other feasible trial dominates.
+
+        With one objective: those that share the best reward.
+        """
+        done = tuple(t for t in self.complete if t.constraint_violation <= 0.0)
+        if not done:
+            return ()
+        fronts, _ = _nondominated(self._gains(done))
+        return tuple(t for t, front in zip(done, fronts, strict=True) if front == 0)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial, or ``None`` before the first complete one."""
+        return self.ranked[0] if self.ranked else None
+
+    def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
+        """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""
+        signs = np.array([1.0 if d == "maximize" else -1.0 for d in self.directions])
+        return np.array([t.rewards for t in trials], dtype=float) * signs
+
+
+def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Non-dominated front of each row (0 is best) and its crowding distance in it.
+
+    Args:
+        gains: ``(n, m)`` array, larger is better.
+    """
+    n = len(gains)
+    fronts = np.zeros(n, dtype=int)
+    left = np.arange(n)
+    front = 0
+    while left.size:
+        block = gains[left]
+        at_least = (block[:, None, :] >= block[None, :, :]).all(axis=2)
+        better = (block[:, None, :] > block[None, :, :]).any(axis=2)
+        dominated = (at_least & better).any(axis=0)
+        fronts[left[~dominated]] = front
+        left = left[dominated]
+        front += 1
+    crowding = np.zeros(n)
+    for level in range(front):
+        members = np.flatnonzero(fronts == level)
+        for column in gains[members].T:
+            order = np.argsort(column, kind="stable")
+            spread = column[order[-1]] - column[order[0]]
+            crowding[members[order[[0, -1]]]] = math.inf
+            if spread > 0 and members.size > 2:
+                gaps = (column[order[2:]] - column[order[:-2]]) / spread
+                crowding[members[order[1:-1]]] += gaps
+    return fronts, crowding
+
+
+@dataclass
+class Usage:
+    """What a search has cost so far.
+
+    Attributes:
+        requests: Calls sent to the model, failed ones included.
+        failed_requests: Those of them that ended in an error.
+        prompt_tokens: As the provider counts them.
+        cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
+        completion_tokens: As the provider counts them.
+        seconds: Wall-clock seconds spent waiting for the model.
+        cost: US dollars; ``None`` once any reply had no known price.
+        proposals: Points handed out, by source.
+        rejected: Samples that were not used, by reason (``"unreadable"``,
+            ``"duplicate"``, ``"out of range"``, …).
+    """
+
+    requests: int = 0
+    failed_requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+    cost: float | None = 0.0
+    proposals: dict[str, int] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def fallbacks(self) -> int:
+        """Points that were drawn at random because the model did not deliver."""
+        return self.proposals.get("fallback", 0)
+
+    @property
+    def fallback_share(self) -> float:
+        """Fallbacks as a share of the points the model was asked for; 0 before the first."""
+        asked = self.fallbacks + self.proposals.get("llm", 0)
+        return self.fallbacks / asked if asked else 0.0
+
+    def copy(self) -> Usage:
+        """Return an independent copy."""
+        return replace(self, proposals=dict(self.proposals), rejected=dict(self.rejected))
+
+    def add_reply(self, reply: Reply) -> None:
+        """Count one reply of the model."""
+        self.requests += reply.requests
+        self.prompt_tokens += reply.prompt_tokens
+        self.cached_tokens += reply.cached_tokens
+        self.completion_tokens += reply.completion_tokens
+        self.seconds += reply.seconds
+        known = self.cost is not None and reply.cost is not None
+        self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
+
+    def add_failure(self, requests: int = 1, seconds: float = 0.0) -> None:
+        """Count a request that ended in an error."""
+        self.requests += requests
+        self.failed_requests += requests
+        self.seconds += seconds
+
+    def add_proposal(self, source: Source) -> None:
+        """Count one point handed out."""
+        self.proposals[source] = self.proposals.get(source, 0) + 1
+
+    def add_rejection(self, reason: str) -> None:
+        """Count one sample that was not used."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
