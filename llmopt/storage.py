@@ -6,9 +6,11 @@ torn is cut off, and two processes cannot write to one file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -99,6 +101,8 @@ class EventLog:
                 "Give a path to a file in a folder that you may write to"
             ) from error
         try:
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                raise StorageError(f"{self.path} is not a regular file: give the path of one")
             self._lock()
             data = _read(self.path)
             self.events, sound = _parse(data, self.path)
@@ -108,6 +112,7 @@ class EventLog:
                 )
                 self._file.truncate(sound)
             self._size = sound
+            self._torn = False
         except BaseException:
             self.close()
             raise
@@ -139,15 +144,21 @@ class EventLog:
             raise StorageError(f"{self.path} is closed: resume the run to write to it again")
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
+            if self._torn:
+                self._file.truncate(self._size)
+            self._torn = True
             written = 0
             while written < len(line):
                 written += self._file.write(line[written:])
         except OSError as error:
-            self._file.truncate(self._size)
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._size)
+                self._torn = False
             raise StorageError(
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "
                 "free some space and make the same call again"
             ) from error
+        self._torn = False
         self._size += len(line)
 
     def close(self) -> None:
