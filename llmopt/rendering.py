@@ -1,0 +1,517 @@
+"""Prompts made from Jinja2 templates; `llmopt.prompt` documents the variables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from functools import partial
+from importlib import resources
+from typing import Any, Literal
+
+import jinja2
+
+from llmopt.client.base import Message, Request, Style
+from llmopt.errors import SpaceError, TemplateError, did_you_mean
+from llmopt.history import Direction, Trial
+from llmopt.parse import parse_parameters
+from llmopt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
+from llmopt.situation import Complaint, Query, Situation
+from llmopt.space import Categorical, Dimension, Float, Space, Value
+
+SHIPPED = ("props", "props-ab", "props-plus", "opro")
+_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
+_CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
+_MAX_FEEDBACK = 500  # characters of feedback, or of a reason, shown for one trial
+MAX_COMPLAINTS = 4  # latest answers to the same question that are sent back
+_MAX_RAW = 600  # characters of such an answer
+_MAX_CHOICES = 100  # choices of one dimension that are listed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One trial as a template sees it.
+
+    Attributes:
+        number: Position in the history, from 0.
+        params: The parameters in words: ``"a: 1.0, b: 2.5"``.
+        f: The reward in words; ``""`` for a failed trial.
+        rewards: The numbers behind `f`, or ``None``.
+        state: ``"complete"``, ``"failed"`` or ``"pruned"``.
+        feedback: Words that came with the reward, or the reason of a failure, in one line.
+        violation: By how much constraints were violated; 0 if they were not.
+        line: All of it in one line, as the shipped templates show it.
+    """
+
+    number: int
+    params: str
+    f: str
+    rewards: tuple[float, ...] | None
+    state: str
+    feedback: str
+    violation: float
+    line: str
+
+
+@dataclass(repr=False)
+class TemplatePrompt:
+    """A prompt rendered from a Jinja2 template. It can be pickled and holds no history.
+
+    Args:
+        template: The template's text.
+        name: Short name for tables, files and messages.
+        folder: Where the template's own includes are looked up.
+        history: Which trials are shown: ``"all"``, ``"last"``, ``"best"``,
+            ``"best+last"``, or a `Selection`.
+        best: How many of the best.
+        last: How many of the latest.
+        order: ``"time"`` or ``"ascending"`` (worst first).
+        labels: What the parameters are called; the space's names if not given.
+        needs_description: Refuse to work without a description of the task.
+        optimum: What the best value is thought to be. This is a hint that no honest
+            benchmark gives unless it says so.
+        step_size: Search step named to the model; a tenth of each range if not given.
+        temperature: Sampling temperature; ``None`` leaves the provider's default.
+        max_tokens: Cap on the answer; ``None`` for 1024 + 16 for each parameter, at most
+            half of the model's context.
+        max_prompt_tokens: Cap on the prompt, which is never exceeded: trials are left out
+            instead, the oldest first for ``"all"`` and ``"last"``, the worst first for
+            ``"best"``. Counted by the model's own tokenizer where there is one, else
+            over-estimated by `estimate_tokens`.
+        style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
+
+    Raises:
+        TemplateError: The template has a syntax error.
+        ValueError: An option is not valid.
+    """
+
+    template: str
+    name: str = "custom"
+    folder: str | None = None
+    history: Keep | Selection = "all"
+    best: int = 20
+    last: int = 20
+    order: Literal["time", "ascending"] = "time"
+    labels: tuple[str, ...] | None = None
+    needs_description: bool = False
+    optimum: float | None = None
+    step_size: float | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    style: Style | None = None
+    _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
+    _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
+        default=None, init=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self.history = _selection(self.history, self.best, self.last)
+        self.best, self.last = self.history.best, self.history.last
+        self.labels = None if self.labels is None else tuple(self.labels)
+        check_option("order", self.order, ("time", "ascending"))
+        check_option("style", self.style, (None, "chat", "completion"))
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        self._compile()
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in self._options().items())
+        return f"{type(self).__name__}({self.name!r}{', ' + given if given else ''})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None, "_cache": None}
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that are not what they are by default for this prompt."""
+        usual = {f.name: f.default for f in fields(self) if f.init and f.name != "template"}
+        usual.update(_DEFAULTS.get(self.name, {}))
+        options: dict[str, Any] = {k: getattr(self, k) for k in usual if k != "name"}
+        options["history"] = self.selection.keep
+        return {k: v for k, v in options.items() if v != usual[k]}
+
+    @property
+    def selection(self) -> Selection:
+        """Which trials are shown."""
+        return _selection(self.history, self.best, self.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
+        data: dict[str, Any] = {"name": self.name, **self._options()}
+        if data.get("labels"):
+            data["labels"] = list(data["labels"])
+        if self.name not in SHIPPED:
+            data["template"] = self.template
+        return data
+
+    def prepare(self, situation: Situation) -> Query:
+        """Make the question for one situation; see `Prompt.prepare`."""
+        space = situation.space
+        labels = self._labels_for(space)
+        if self.needs_description and not situation.description.strip():
+            raise TemplateError(
+                f"prompt {self.name!r} needs the task in words and got no description: give "
+                "description=, or take prompt 'props'"
+            )
+        style = self.style or situation.client_style
+        max_tokens = self._answer_tokens(situation)
+        budget = TokenBudget.of(situation, self.max_prompt_tokens, max_tokens)
+        picked = self.selection.pick(situation.history)
+        entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
+        static = self._static_variables(situation, labels, style)
+        place = self._places(situation, picked)
+        complaints = situation.complaints[-MAX_COMPLAINTS:] if style == "chat" else ()
+
+        def render(k: int, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+            shown = sorted(picked[:k], key=lambda t: place[id(t)])
+            entries = [entry_of(t) for t in shown]
+            best = None
+            if k < len(situation.history.trials) and situation.history.best is not None:
+                top = situation.history.best
+                best = None if any(t is top for t in shown) else entry_of(top)
+            text = self._render(
+                {
+                    **static,
+                    "history": entries,
+                    "lines": [e.line for e in entries],
+                    "hidden": len(situation.history.trials) - len(shown),
+                    "best": best,
+                }
+            )
+            return _messages(text, style, complaints)
+
+        def size(messages: tuple[Message, ...]) -> int:
+            return budget.size(messages, style)
+
+        found: tuple[Message, ...] | None
+        if budget.limit is None:
+            found = render(len(picked), complaints)
+        else:
+            while True:
+                shown = partial(render, complaints=complaints)
+                align = self.selection.keep == "all" and self.order == "time"
+                found = fit_most(shown, size, budget.limit, len(picked), align=align)
+                if found is not None or not complaints:
+                    break
+                complaints = complaints[1:]
+            if found is None:
+                raise too_long(self.name, size(render(0, ())), budget)
+        request = Request(
+            messages=found,
+            n=situation.samples,
+            style=style,
+            temperature=self.temperature,
+            max_tokens=max_tokens,
+            seed=situation.seed,
+        )
+        read = partial(
+            parse_parameters, space=space, labels=labels, out_of_range=situation.out_of_range
+        )
+        return Query(request, read)
+
+    def _labels_for(self, space: Space) -> tuple[str, ...]:
+        labels = self.labels or space.names
+        if len(labels) != len(space):
+            raise SpaceError(
+                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
+                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
+            )
+        return labels
+
+    def _answer_tokens(self, situation: Situation) -> int:
+        if self.max_tokens is not None:
+            return self.max_tokens
+        usual = 1024 + 16 * len(situation.space)
+        if situation.context_tokens is None:
+            return usual
+        return max(1, min(usual, situation.context_tokens // 2))
+
+    def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int]:
+        """Return the position of each trial, by its identity, in the order of showing."""
+        if self.order == "ascending":
+            order = list(reversed(ranked(situation.history)))
+        elif self.selection.keep in ("all", "last"):
+            order = picked[::-1]
+        else:
+            order = list(situation.history.trials)
+        return {id(t): i for i, t in enumerate(order)}
+
+    # One trial in words
+
+    def _lines(self, space: Space) -> dict[int, tuple[Trial, Entry]]:
+        cache = self._cache
+        if cache is None or (cache[0] is not space and cache[0] != space):
+            cache = self._cache = (space, {})
+        return cache[1]
+
+    def _entry(
+        self,
+        trial: Trial,
+        space: Space,
+        labels: tuple[str, ...],
+        known: dict[int, tuple[Trial, Entry]],
+    ) -> Entry:
+        hit = known.get(trial.number)
+        if hit is not None and (hit[0] is trial or _same(hit[0], trial)):
+            return hit[1]
+        entry = describe_trial(trial, space, labels)
+        if trial.number < _CACHED_TRIALS:
+            known[trial.number] = (trial, entry)
+        return entry
+
+    # The template
+
+    def _static_variables(
+        self, situation: Situation, labels: tuple[str, ...], style: Style
+    ) -> dict[str, Any]:
+        space = situation.space
+        pending = [describe_params(v, space, labels) for v in situation.history.pending]
+        return {
+            "begin_user": _BEGIN_USER,
+            "style": style,
+            "space": space,
+            "n": len(space),
+            "labels": labels,
+            "parameters": describe_space(space, labels),
+            "answer": ", ".join(f"{label}: <value>" for label in labels),
+            "directions": situation.history.directions,
+            "goal": describe_goal(situation.history.directions),
+            "step_size": describe_step(space, self.step_size),
+            "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
+            "description": situation.description.strip(),
+            "notes": situation.notes,
+            "iteration": situation.iteration,
+            "total": situation.total,
+            "samples": situation.samples,
+            "order": self.order,
+            "pending": pending,
+        }
+
+    def _compile(self) -> jinja2.Template:
+        if self._compiled is None:
+            own = f"{self.name}.j2" if self.name in SHIPPED else self.name
+            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({own: self.template})]
+            if self.folder is not None:
+                loaders.append(jinja2.FileSystemLoader(self.folder))
+            loaders.append(jinja2.FunctionLoader(shipped_template))
+            environment = jinja2.Environment(
+                loader=jinja2.ChoiceLoader(loaders),
+                undefined=jinja2.StrictUndefined,
+                autoescape=False,
+                trim_blocks=True,
+                lstrip_blocks=True,
+            )
+            try:
+                self._compiled = environment.get_template(own)
+            except Exception as error:
+                raise _template_error(own, error, ()) from error
+        return self._compiled
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        template = self._compile()
+        try:
+            # Not `render`, which would rewrite the traceback that names the line.
+            return "".join(template.root_render_func(template.new_context(variables)))
+        except Exception as error:
+            raise _template_error(str(template.name), error, tuple(variables)) from error
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "props": {},
+    "props-ab": {"labels": ("a", "b")},
+    "props-plus": {"needs_description": True},
+    # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
+    "opro": {"history": "best", "best": 20, "order": "ascending"},
+}
+
+
+def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
+    """Return one of the shipped template prompts with some options changed."""
+    text = shipped_template(f"{name}.j2")
+    if text is None:
+        raise TemplateError(f"unknown prompt {name!r}; {did_you_mean(name, SHIPPED)}")
+    return TemplatePrompt(text, name=name, **{**_DEFAULTS[name], **options})
+
+
+def shipped_template(file: str) -> str | None:
+    """Return a shipped template's text by its file name, or ``None``."""
+    name = file.removeprefix("llmopt/")
+    found = resources.files("llmopt.templates") / name
+    if "/" in name or "\\" in name or not name.endswith(".j2") or not found.is_file():
+        return None
+    return found.read_text(encoding="utf-8")
+
+
+def check_option(name: str, value: object, valid: tuple[object, ...]) -> None:
+    """Raise unless an option has one of its valid values."""
+    if value not in valid:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+
+
+def check_positive(name: str, value: int | None) -> None:
+    """Raise unless an option is ``None`` or a positive integer."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name}={value!r}: expected a number of tokens, 1 or more, or None")
+
+
+def _selection(history: Keep | Selection, best: int, last: int) -> Selection:
+    if isinstance(history, Selection):
+        return history
+    return Selection(history, best=best, last=last)
+
+
+# What a trial, a space and a goal are in words
+
+
+def describe_params(values: tuple[Value, ...], space: Space, labels: tuple[str, ...]) -> str:
+    """Return flat values as ``"a: 1.0, b: 2.5"``."""
+    return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in enumerate(values))
+
+
+def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry:
+    """Return a trial in words."""
+    params = describe_params(trial.values, space, labels)
+    f = ""
+    if trial.rewards is not None and trial.state != "failed":
+        numbers = [f"{r + 0.0:.6g}" for r in trial.rewards]  # never "-0"
+        f = numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
+    feedback = _one_line(trial.feedback)
+    line = f"{params}; "
+    if trial.state == "failed":
+        line += f"failed: {feedback}" if feedback else "failed"
+    else:
+        line += f"f = {f}" if trial.state == "complete" else "pruned (stopped early)"
+        if trial.state == "pruned" and f:
+            line += f" at f = {f}"
+        if trial.constraint_violation > 0:
+            line += f"; violates the constraints by {trial.constraint_violation:.3g}"
+        if feedback:
+            line += f"; feedback: {feedback}"
+    return Entry(
+        trial.number,
+        params,
+        f,
+        trial.rewards,
+        trial.state,
+        feedback,
+        trial.constraint_violation,
+        line,
+    )
+
+
+def describe_space(space: Space, labels: tuple[str, ...]) -> list[str]:
+    """Return the ranges in words, equal neighbours together."""
+    texts: list[tuple[str, str, str]] = []
+    for i, dimension in enumerate(space.dimensions):
+        text = _describe_dimension(space, i, dimension)
+        if texts and texts[-1][2] == text:
+            texts[-1] = (texts[-1][0], labels[i], text)
+        else:
+            texts.append((labels[i], labels[i], text))
+    return [f"{a}: {t}" if a == b else f"{a} to {b}: each {t}" for a, b, t in texts]
+
+
+def _describe_dimension(space: Space, index: int, dimension: Dimension) -> str:
+    if isinstance(dimension, Categorical):
+        shown = [space.format(index, c) for c in dimension.choices[:_MAX_CHOICES]]
+        more = len(dimension.choices) - len(shown)
+        return f"one of {', '.join(shown)}" + (f" and {more} more" if more else "")
+    low, high = space.format(index, dimension.low), space.format(index, dimension.high)
+    kind = "a number" if isinstance(dimension, Float) else "an integer"
+    text = f"{kind} from {low} to {high}"
+    decimals = space.decimals[index]
+    if decimals is not None and dimension.step is None:
+        text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
+    if dimension.step is not None and not (isinstance(dimension.step, int) and dimension.step == 1):
+        text += f" in steps of {dimension.step:.6g}"
+    return text + (" (logarithmic scale)" if dimension.log else "")
+
+
+def describe_goal(directions: tuple[Direction, ...]) -> str:
+    """Return what is wanted, to follow "find"."""
+    if len(directions) == 1:
+        extreme = "maximum" if directions[0] == "maximize" else "minimum"
+        return f"the global {extreme} of an unknown function f"
+    wanted = ", ".join(f"{d} f{i + 1}" for i, d in enumerate(directions))
+    names = ", ".join(f"f{i + 1}" for i in range(len(directions)))
+    return f"the best trade-offs of an unknown function f = ({names}): {wanted}"
+
+
+def describe_step(space: Space, step_size: float | None) -> str:
+    """Return the search step in words."""
+    if step_size is not None:
+        return f"{step_size:.6g}"
+    plain = [d for d in space.dimensions if isinstance(d, Float) and not d.log]
+    ranges = {d.high - d.low for d in plain}
+    if len(plain) == len(space) and len(ranges) == 1:
+        return f"{ranges.pop() / 10:.3g}"
+    return "a tenth of each range"
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.replace("\x00", " ").split())
+    return flat if len(flat) <= _MAX_FEEDBACK else flat[: _MAX_FEEDBACK - 1] + "…"
+
+
+def _same(a: Trial, b: Trial) -> bool:
+    """Whether two records of one trial are shown alike."""
+    return (
+        a.values == b.values
+        and a.rewards == b.rewards
+        and a.state == b.state
+        and a.feedback == b.feedback
+        and a.constraint_violation == b.constraint_violation
+    )
+
+
+def _messages(text: str, style: Style, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+    system, marked, user = text.partition(_BEGIN_USER)
+    if not marked:
+        system, user = "", text
+    system, user = system.strip(), user.strip()
+    if style == "completion":
+        return (Message("user", f"{system}\n\n{user}\n".lstrip()),)
+    return chat_messages(system, user, complaints)
+
+
+def chat_messages(system: str, user: str, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+    """Return a conversation: instructions, question, and the answers that were refused."""
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", user))
+    for complaint in complaints:
+        raw = complaint.raw.strip() or "(no answer)"
+        if len(raw) > _MAX_RAW:
+            raw = raw[:_MAX_RAW] + " […]"
+        messages.append(Message("assistant", raw))
+        reason = complaint.reason.strip().rstrip(".")
+        messages.append(
+            Message(
+                "user",
+                f"This answer cannot be used: {reason}.\n"
+                "Answer the same question again, in the format that was asked for.",
+            )
+        )
+    return tuple(messages)
+
+
+def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> TemplateError:
+    """Say in which template, on which line and with which variable something went wrong."""
+    line: int | None = None
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        name, line = error.name or name, error.lineno
+    trace = error.__traceback__
+    while trace is not None and not isinstance(error, jinja2.TemplateSyntaxError):
+        template = trace.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, jinja2.Template):
+            name = template.name or name
+            line = template.get_corresponding_lineno(trace.tb_lineno)
+        trace = trace.tb_next
+    where = f"template {name!r}" + (f", line {line}" if line is not None else "")
+    what = str(error) or type(error).__name__
+    if isinstance(error, jinja2.TemplateNotFound):
+        what = f"it includes {what!r}, which cannot be found next to it or among the shipped ones"
+    elif not isinstance(error, jinja2.TemplateError):
+        what = f"{type(error).__name__}: {what}"
+    undefined = re.match(r"'(\w+)' is undefined", what)
+    if isinstance(error, jinja2.UndefinedError) and undefined and variables:
+        what += f"; {did_you_mean(undefined[1], variables)}"
+    return TemplateError(f"{where}: {what}")
