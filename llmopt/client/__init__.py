@@ -1,0 +1,25 @@
+"""Clients: what stands between llmopt and a model.
+
+`get_client` turns a model string into one. Importing this package loads no SDK.
+"""
+
+from llmopt.client.base import Client, Completion, Message, Reply, Request, client_name
+from llmopt.client.local import LocalClient
+from llmopt.client.registry import get_client
+from llmopt.client.retry import complete_with_retries
+from llmopt.client.scripted import RecordClient, ReplayClient, ScriptedClient
+
+__all__ = [
+    "Client",
+    "Completion",
+    "LocalClient",
+    "Message",
+    "RecordClient",
+    "ReplayClient",
+    "Reply",
+    "Request",
+    "ScriptedClient",
+    "client_name",
+    "complete_with_retries",
+    "get_client",
+]

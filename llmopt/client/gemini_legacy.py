@@ -1,0 +1,110 @@
+"""Google's Gemini models through `google-generativeai`, the SDK before `google-genai`.
+
+Its vendor has retired it: no new models or parameters, and it holds protobuf below 6. It
+is kept, in an extra of its own, for environments that are bound to it. It has no seed, no
+count of reasoning tokens and no JSON schema; use `llmopt.client.gemini` wherever you can.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llmopt.client.base import Request
+from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
+from llmopt.client.http import Fault
+from llmopt.client.prices import Price, get_price
+from llmopt.client.remote import Answer, RemoteClient, load
+
+
+class GeminiLegacyClient(RemoteClient):
+    """A Gemini model behind the retired SDK. The arguments are those of `RemoteClient`.
+
+    The key comes from ``GEMINI_API_KEY``, else from ``GOOGLE_API_KEY``. It stays in this
+    client: the SDK's process-wide ``configure`` is not called.
+    """
+
+    provider = "gemini-legacy"
+    package = "gemini-legacy"
+    samples_per_call = 8
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold the API key."""
+        return KEY_VARIABLES
+
+    def current_price(self) -> Price | None:
+        """What tokens cost now, whichever SDK they go through."""
+        return super().current_price() or get_price(f"gemini:{self.model}")
+
+    def _connect(self, key: str) -> Any:
+        load("google.generativeai", self.package)
+        glm = load("google.ai.generativelanguage", self.package)
+        options = {"api_key": key}
+        if self.base_url:
+            options["api_endpoint"] = self.base_url
+        # REST, not gRPC: one kind of time-out and proxy for all providers.
+        return glm.GenerativeServiceClient(transport="rest", client_options=options)
+
+    def _parameters(self, request: Request) -> dict[str, Any]:
+        parameters = {
+            "temperature": request.temperature,
+            "stop_sequences": list(request.stop) or None,
+            "max_output_tokens": request.max_tokens,
+            "candidate_count": request.n if request.n > 1 else None,
+        }
+        return {name: value for name, value in parameters.items() if value is not None}
+
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+        genai = load("google.generativeai", self.package)
+        system = "\n\n".join(m.content for m in request.messages if m.role == "system")
+        model = genai.GenerativeModel(self.model, system_instruction=system or None)
+        model._client = sdk
+        response = model.generate_content(
+            contents(request),
+            generation_config={**parameters, **self.extra_body},
+            request_options={"timeout": self.timeout, "retry": None},
+        )
+        usage = response.usage_metadata
+        prompt_tokens = usage.prompt_token_count
+        # The total holds the reasoning tokens, for which this SDK has no field.
+        completion_tokens = max(
+            usage.candidates_token_count, usage.total_token_count - prompt_tokens
+        )
+        return Answer(
+            completions=completions(response),
+            prompt_tokens=prompt_tokens,
+            cached_tokens=usage.cached_content_token_count,
+            completion_tokens=completion_tokens,
+        )
+
+    def _fault(self, error: Exception) -> Fault | None:
+        api = load("google.api_core.exceptions", self.package)
+        http = load("requests.exceptions", self.package)
+        if isinstance(error, api.RetryError):
+            return Fault("timeout")
+        if isinstance(error, api.GoogleAPICallError) and error.code is not None:
+            headers = getattr(error.response, "headers", None) or {}
+            return Fault(
+                "status",
+                str(error.message),
+                status=int(error.code),
+                headers={str(k).lower(): str(v) for k, v in headers.items()},
+                retry_after=_delay(error.response),
+            )
+        lineage = {c.__name__ for c in type(error).__mro__}
+        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or "ParseError" in lineage:
+            return Fault("malformed", f"{type(error).__name__}: {error}")
+        if isinstance(error, http.Timeout):
+            return Fault("timeout")
+        if isinstance(error, http.RequestException) or "TransportError" in lineage:
+            return Fault("connection", f"{type(error).__name__}: {error}")
+        return None
+
+
+def _delay(response: Any) -> float | None:
+    """Seconds to wait that an error's body names, or ``None``."""
+    try:
+        return retry_delay(response.json())
+    except (AttributeError, ValueError):
+        return None

@@ -1,0 +1,150 @@
+"""The header of a GGUF model file, read without llama.cpp.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmopt.errors import ClientError, ModelNotFoundError
+
+_SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}
+_SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True)
+class GGUFHeader:
+    """What a model file says of itself.
+
+    Attributes:
+        architecture: As llama.cpp names it, ``"llama"`` say.
+        context_tokens: Longest context that the model was trained for, if stated.
+        chat: Whether the file has a chat template.
+        parameters: Number of weights.
+    """
+
+    architecture: str
+    context_tokens: int | None
+    chat: bool
+    parameters: int
+
+
+def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
+    """Read a model file's header and check that its tensors lie inside the file.
+
+    Args:
+        path: The model file; of a split model, its first part.
+
+    Raises:
+        ModelNotFoundError: There is no such file.
+        ClientError: The file is not GGUF, or is truncated or corrupt.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+            if magic != b"GGUF":
+                raise ClientError(
+                    f"{path} is not a GGUF file (it starts with {magic!r}, not b'GGUF'); give "
+                    "the path of a .gguf model"
+                )
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _parse(data)
+    except FileNotFoundError:
+        raise ModelNotFoundError(
+            f"there is no model file {path} (working directory: {Path.cwd()}); give the path "
+            "of a .gguf file"
+        ) from None
+    except OSError as error:
+        raise ModelNotFoundError(f"cannot read the model file {path}: {error.strerror}") from error
+    except (struct.error, ValueError, OverflowError) as error:
+        raise ClientError(
+            f"the model file {path} ({path.stat().st_size} bytes) is truncated or corrupt: "
+            f"{error}; fetch it again"
+        ) from error
+
+
+def _parse(data: mmap.mmap) -> GGUFHeader:
+    reader = _Reader(data)
+    version = reader.scalar("<I")
+    if not 2 <= version <= 3:
+        raise ValueError(f"GGUF version {version}, expected 2 or 3")
+    n_tensors = reader.scalar("<Q")
+    n_entries = reader.scalar("<Q")
+    metadata: dict[str, Any] = {}
+    for _ in range(n_entries):
+        key = reader.string()
+        metadata[key] = reader.value(reader.scalar("<I"))
+    parameters = 0
+    last = 0
+    for _ in range(n_tensors):
+        reader.string()
+        n_dimensions = reader.scalar("<I")
+        if n_dimensions > 8:
+            raise ValueError(f"a tensor of {n_dimensions} dimensions")
+        parameters += math.prod(reader.scalar("<Q") for _ in range(n_dimensions))
+        reader.scalar("<I")
+        last = max(last, reader.scalar("<Q"))
+    # The end of the last tensor is left to llama.cpp, which knows the size of each type.
+    if n_tensors and reader.offset + last >= len(data):
+        raise ValueError(f"its last tensor starts at byte {reader.offset + last}")
+    architecture = str(metadata.get("general.architecture", "unknown"))
+    context = metadata.get(f"{architecture}.context_length")
+    return GGUFHeader(
+        architecture=architecture,
+        context_tokens=context if isinstance(context, int) and context > 0 else None,
+        chat="tokenizer.chat_template" in metadata,
+        parameters=parameters,
+    )
+
+
+class _Reader:
+    """A cursor over a GGUF header; ``struct.error`` or ``ValueError`` past the end."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self.data = data
+        self.offset = 4
+
+    def scalar(self, form: str) -> Any:
+        (value,) = struct.unpack_from(form, self.data, self.offset)
+        self.offset += struct.calcsize(form)
+        return value
+
+    def skip(self, size: int) -> None:
+        self.offset += size
+        if self.offset > len(self.data):
+            raise ValueError(f"an entry of its header ends at byte {self.offset}")
+
+    def string(self) -> str:
+        length = self.scalar("<Q")
+        start = self.offset
+        self.skip(length)
+        return self.data[start : self.offset].decode("utf-8", errors="replace")
+
+    def value(self, kind: int) -> Any:
+        """Read one value; arrays (token lists) are passed over and come back as ``None``."""
+        if kind in _SCALARS:
+            return self.scalar(_SCALARS[kind])
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            raise ValueError(f"metadata type {kind} at byte {self.offset}")
+        item = self.scalar("<I")
+        count = self.scalar("<Q")
+        if item in _SCALARS:
+            self.skip(count * struct.calcsize(_SCALARS[item]))
+        elif item == _STRING:
+            for _ in range(count):
+                self.skip(self.scalar("<Q"))
+        else:
+            for _ in range(count):
+                self.value(item)
+        return None

@@ -1,0 +1,423 @@
+"""Any GGUF model in this process, through llama.cpp's own server (`xllamacpp`)."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import http.client
+import json
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.gguf import GGUFHeader, read_header
+from llmopt.errors import ClientError
+
+CONTEXT_TOKENS = 8192
+"""Largest context taken by default; the cache of a long one costs memory."""
+
+MAX_TOKENS = 1024
+"""Cap on a sample's tokens where the request has none: small models may never stop."""
+
+SLOTS = 8
+"""Samples decoded together. More of them are asked for in turn."""
+
+SLOT_TOKENS = 256
+"""Room in the cache for each sample beyond the first, next to the context they share."""
+
+SMALL_PARAMETERS = 2_000_000_000
+"""Below this many weights a model gets the ``"pattern"`` prompt by default."""
+
+
+class LocalClient:
+    """A GGUF model file, run in this process by llama.cpp. Needs ``llmopt[local]``.
+
+    The file is loaded at the first request and kept until `close`. The prompt is processed
+    once for all samples of a request, and a prefix shared with an earlier request is not
+    processed again. Requests of several threads are answered one after the other. Pickling
+    and copying keep the settings and drop the loaded model, and a forked process loads its own.
+
+    A seed repeats the samples of an equal request as long as the same part of its prompt is in
+    the cache: llama.cpp rounds differently when it processes less of a prompt at a time. With
+    ``sampling={"cache_prompt": False}`` a seed decides alone, at the cost of the cache.
+
+    Args:
+        path: The ``.gguf`` file (of a split model, its first part), or a function that
+            returns its path, called when the file is first needed.
+        style: ``"auto"`` follows the request, except that a model without a chat template
+            continues the plain text. ``"chat"`` and ``"completion"`` hold for all requests.
+        threads: CPU threads; llama.cpp's choice by default. Give 1 where several processes
+            share the cores.
+        gpu_layers: Layers kept on a GPU, -1 for all; needs an `xllamacpp` built for it.
+        context_tokens: Prompt and completion together. By default what the file says, at
+            most `CONTEXT_TOKENS`.
+        name: Short name for tables and files; by default that of the file.
+        default_prompt: What ``prompt="auto"`` means. By default ``"pattern"`` for base
+            models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
+        sampling: Further llama.cpp sampling settings sent with each request, such as
+            ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
+            the temperature is applied.
+        verbose: Leave llama.cpp's log on standard error.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Callable[[], Path],
+        *,
+        style: Literal["auto", "chat", "completion"] = "auto",
+        threads: int | None = None,
+        gpu_layers: int = 0,
+        context_tokens: int | None = None,
+        name: str | None = None,
+        default_prompt: str | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> None:
+        if style not in ("auto", "chat", "completion"):
+            raise ValueError(f"style={style!r}; expected 'auto', 'chat' or 'completion'")
+        self.style = style
+        self.threads = threads
+        self.gpu_layers = gpu_layers
+        self.verbose = verbose
+        self.name = name or ("gguf" if callable(path) else f"gguf:{Path(path).stem}")
+        self.sampling = dict(sampling or {})
+        self._source = path
+        self._context_tokens = context_tokens
+        self._default_prompt = default_prompt
+        self._start_without_server()
+
+    def _start_without_server(self) -> None:
+        self._lock = threading.RLock()
+        self._server: Any = None
+        self._key = ""
+        self._listen: tuple[str, int, str | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        for name in ("_lock", "_server", "_key", "_listen"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_without_server()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r}, style={self.style!r})"
+
+    @cached_property
+    def path(self) -> Path:
+        """The model file."""
+        return Path(self._source() if callable(self._source) else self._source)
+
+    @cached_property
+    def header(self) -> GGUFHeader:
+        """What the model file says of itself.
+
+        Raises:
+            ModelNotFoundError: There is no such file.
+            ClientError: It is not a readable GGUF file.
+        """
+        return read_header(self.path)
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and completion together, in tokens."""
+        if self._context_tokens is not None:
+            return self._context_tokens
+        return min(self.header.context_tokens or CONTEXT_TOKENS, CONTEXT_TOKENS)
+
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that suits the model."""
+        if self._default_prompt is not None:
+            return self._default_prompt
+        small = self.header.parameters < SMALL_PARAMETERS
+        return "pattern" if small or not self.header.chat else "props"
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request.
+
+        Raises:
+            ImportError: `xllamacpp` is not installed.
+            ModelNotFoundError: There is no such model file.
+            ClientError: The model cannot be loaded, the prompt does not fit the context, or
+                the grammar cannot be read.
+        """
+        start = time.perf_counter()
+        body, chat = self._body(request)
+        with self._lock:
+            answers = self._sample(body, chat, request.n)
+            choices = [choice for answer in answers for choice in answer["choices"]]
+            tokens = sum(self._completion_tokens(answer, chat, request) for answer in answers)
+        usages = [answer["usage"] for answer in answers]
+        return Reply(
+            tuple(Completion(_text(c, chat), _finish_reason(c["finish_reason"])) for c in choices),
+            model=self.name,
+            prompt_tokens=sum(u["prompt_tokens"] for u in usages),
+            cached_tokens=sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages),
+            completion_tokens=tokens,
+            seconds=time.perf_counter() - start,
+            cost=0.0,
+            requests=len(answers),
+        )
+
+    def count_tokens(self, text: str) -> int:
+        """Count a text's tokens with the model's own tokenizer. Loads the model.
+
+        Raises:
+            ImportError: `xllamacpp` is not installed.
+            ClientError: The model cannot be loaded.
+        """
+        return self._count(text, add_special=True)
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
+        """Offer the model over HTTP to OpenAI-compatible clients until `close`.
+
+        A model that is already loaded is loaded again.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            api_key: Key that clients must send, if any.
+
+        Returns:
+            The base URL, such as ``"http://127.0.0.1:40123/v1"``.
+
+        Raises:
+            ImportError: `xllamacpp` is not installed.
+            ClientError: The model cannot be loaded, or the port is taken.
+        """
+        with self._lock:
+            self.close()
+            self._listen = (host, port, api_key)
+            return f"{self._loaded().listening_address}/v1"
+
+    def close(self) -> None:
+        """Release the model's memory; the next request loads it again."""
+        with self._lock:
+            self._server = None
+            self._listen = None
+
+    def _forget_after_fork(self) -> None:
+        # The fork copied the server but not its threads, for which its destructor would wait
+        # for ever: one reference too many keeps it from running. The lock may be held by a
+        # thread that is gone, too.
+        if self._server is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
+        self._start_without_server()
+
+    def _count(self, text: str, *, add_special: bool) -> int:
+        with self._lock:
+            address = urlsplit(self._loaded().listening_address)
+            # The binding has no tokenizer; the server inside it has, on the loopback device.
+            connection = http.client.HTTPConnection(str(address.hostname), address.port or 80)
+            try:
+                connection.request(
+                    "POST",
+                    "/tokenize",
+                    json.dumps({"content": _sendable(text), "add_special": add_special}),
+                    {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
+                )
+                response = connection.getresponse()
+                body = response.read()
+            finally:
+                connection.close()
+        if response.status != 200:
+            raise ClientError(f"{self.name}: cannot count tokens: {body[:200]!r}")
+        return len(json.loads(body)["tokens"])
+
+    def _completion_tokens(self, answer: Mapping[str, Any], chat: bool, request: Request) -> int:
+        """Count the tokens of all samples of one call; llama.cpp reports the first one's."""
+        total = int(answer["usage"]["completion_tokens"])
+        limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        for choice in answer["choices"][1:]:
+            ended = choice["finish_reason"] == "stop"
+            count = self._count(_text(choice, chat), add_special=False) + ended
+            total += min(count, limit)
+        return total
+
+    def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
+        """Return llama.cpp's form of a request, and whether it is a chat."""
+        style: Style = request.style if self.style == "auto" else self.style
+        chat = style == "chat" and (self.style == "chat" or self.header.chat)
+        body: dict[str, Any] = {"cache_prompt": True, **self.sampling}
+        if chat:
+            body["messages"] = [
+                {"role": m.role, "content": _sendable(m.content)} for m in request.messages
+            ]
+        else:
+            body["prompt"] = _sendable(request.text)
+        body["max_tokens"] = MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if request.stop:
+            body["stop"] = list(request.stop)
+        if request.grammar is not None:
+            body["grammar"] = request.grammar
+        elif request.json_schema is not None:
+            body["json_schema"] = dict(request.json_schema)
+        if request.seed is not None:
+            body["seed"] = request.seed
+        return body, chat
+
+    def _sample(self, body: Mapping[str, Any], chat: bool, n: int) -> list[dict[str, Any]]:
+        """Ask for `n` samples, in as few calls as slots and cache allow."""
+        server = self._loaded()
+        call = server.handle_chat_completions if chat else server.handle_completions
+        answers: list[dict[str, Any]] = []
+        done, group = 0, min(n, SLOTS)
+        while done < n:
+            group = min(group, n - done)
+            sent = {**body, "n": group}
+            if "seed" in body:
+                # llama.cpp gives sample i of a call the seed plus i; its seeds have 32 bits,
+                # of which the largest means "random".
+                sent["seed"] = (body["seed"] + done) % (2**32 - 1)
+            try:
+                answer = call(sent)
+            except RuntimeError as error:
+                raise ClientError(f"{self.name}: llama.cpp refused the request: {error}") from error
+            if "error" in answer:
+                fault = answer["error"]
+                if group > 1 and "Context size has been exceeded" in fault["message"]:
+                    # The samples together outgrew the cache: decode fewer at a time.
+                    group //= 2
+                    continue
+                raise self._error(fault)
+            answers.append(answer)
+            done += group
+        return answers
+
+    def _error(self, fault: Mapping[str, Any]) -> ClientError:
+        message = str(fault.get("message", fault))
+        if fault.get("type") == "exceed_context_size_error":
+            message = (
+                f"the prompt has {fault.get('n_prompt_tokens')} tokens and the context is "
+                f"{self.context_tokens}; shorten the prompt"
+            )
+            trained = self.header.context_tokens
+            if trained is None or trained > self.context_tokens:
+                message += f" or give a larger context_tokens (the model allows {trained})"
+        elif "grammar" in message:
+            message += "; check Request.grammar (GBNF) or Request.json_schema"
+        return ClientError(f"{self.name}: {message}", status=fault.get("code"))
+
+    def _loaded(self) -> Any:
+        """Return the server, loading the model if need be. Call with the lock held."""
+        if self._server is None:
+            if _exiting.is_set():
+                raise ClientError(f"{self.name}: the interpreter is shutting down")
+            self._server = self._load()
+            _open_clients.add(self)
+        return self._server
+
+    def _load(self) -> Any:
+        xllamacpp = _import_xllamacpp()
+        header = self.header
+        context = self.context_tokens
+        # Without an address of its own the server is for `count_tokens` alone: the loopback
+        # device and a key that nobody else has.
+        host, port, key = self._listen or ("127.0.0.1", 0, secrets.token_hex(16))
+        params = xllamacpp.CommonParams()
+        params.model.path = str(self.path)
+        params.n_gpu_layers = self.gpu_layers
+        params.n_parallel = SLOTS
+        # One cache for all slots: the samples of a request share their prompt's cells.
+        params.kv_unified = True
+        params.n_ctx = context + (SLOTS - 1) * SLOT_TOKENS
+        params.cache_ram_mib = 0
+        params.fit_params = False
+        params.warmup = False
+        params.verbosity = 3 if self.verbose else 0
+        params.hostnames = [host]
+        params.port = port
+        params.api_keys = [key] if key else []
+        params.endpoint_slots = False
+        params.ui = False
+        threads = self.threads or _available_threads()
+        if threads:
+            params.cpuparams.n_threads = threads
+            params.cpuparams_batch.n_threads = threads
+        self._key = key or ""
+        try:
+            return xllamacpp.Server(params)
+        except RuntimeError as error:
+            cause = (
+                f"{host}:{port} is taken, or " if port else ""
+            ) + "the file is truncated or corrupt, or too large for the memory"
+            raise ClientError(
+                f"llama.cpp could not load {self.path} (architecture {header.architecture!r}, "
+                f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
+                f"{xllamacpp.__version__} is too old for it; verbose=True shows llama.cpp's log"
+            ) from error
+
+
+def _import_xllamacpp() -> Any:
+    # llama.cpp's threads meet hundreds of times a token, and GNU OpenMP's spin while they
+    # wait. Where another process wants the same cores, that takes generation down to a
+    # twentieth of its speed; a short spin costs nothing on idle cores. The library reads this
+    # when it is loaded, and only then.
+    set_here = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ)
+    if set_here:
+        os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        import xllamacpp
+    except ImportError as error:
+        raise ImportError(
+            'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
+        ) from error
+    finally:
+        if set_here:
+            del os.environ["GOMP_SPINCOUNT"]
+    return xllamacpp
+
+
+def _text(choice: Mapping[str, Any], chat: bool) -> str:
+    return (choice["message"]["content"] or "") if chat else choice["text"]
+
+
+def _finish_reason(reason: str | None) -> FinishReason:
+    return "length" if reason == "length" else "stop"
+
+
+def _sendable(text: str) -> str:
+    """Replace lone surrogates, which JSON readers refuse."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def _available_threads() -> int | None:
+    """The CPUs this process may use, where they are fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    available = len(affinity(0)) if affinity else 0
+    return available if 0 < available < (os.cpu_count() or 0) else None
+
+
+_open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
+_exiting = threading.Event()
+
+
+@atexit.register
+def _close_all() -> None:
+    # llama.cpp's threads must end before the interpreter does. `close` waits for a request
+    # that a daemon thread still has running; leaving that to the end of the process crashes.
+    _exiting.set()
+    for client in list(_open_clients):
+        client.close()
+
+
+def _forget_all_after_fork() -> None:
+    for client in list(_open_clients):
+        client._forget_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all_after_fork)

@@ -1,0 +1,211 @@
+"""What tokens cost: a small dated table of list prices, and ways to override it.
+
+A price that is not in the table is unknown, and an unknown price is ``None``, never 0.
+Providers change prices without notice: where the sum matters, give your own, either
+``price=Price(...)`` to a client, `set_price`, or a JSON file named by the environment
+variable ``LLMOPT_PRICES``::
+
+    {"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+PRICES_AS_OF = "2026-10"
+"""Month in which the table was compiled."""
+
+PRICES_VARIABLE = "LLMOPT_PRICES"
+"""Environment variable that names a JSON file of prices that go before the table."""
+
+_MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class Price:
+    """US dollars per million tokens.
+
+    Attributes:
+        input: Prompt tokens that came from no cache.
+        output: Completion tokens, those of hidden reasoning included.
+        cached: Prompt tokens read from a prefix cache; ``None`` means as `input`.
+        written: Prompt tokens written to a prefix cache, where that is charged apart;
+            ``None`` means as `input`.
+        up_to: Longest prompt, in tokens, for which the price holds; beyond it the cost is
+            unknown.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    written: float | None = None
+    up_to: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not (
+                isinstance(value, int | float) and math.isfinite(value) and value >= 0
+            ):
+                raise ValueError(
+                    f"price {field.name}={value!r}: expected a finite number of US dollars per "
+                    "million tokens, 0 or more"
+                )
+
+    def cost(
+        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, written: int = 0
+    ) -> float | None:
+        """Return the cost of one call in US dollars.
+
+        Args:
+            prompt_tokens: All prompt tokens, cached and written ones included.
+            completion_tokens: All completion tokens.
+            cached_tokens: Those of `prompt_tokens` that were read from a cache.
+            written: Those of `prompt_tokens` that were written to a cache.
+
+        Returns:
+            Dollars, or ``None`` for a prompt longer than the price covers.
+        """
+        if self.up_to is not None and prompt_tokens > self.up_to:
+            return None
+        cached_price = self.input if self.cached is None else self.cached
+        written_price = self.input if self.written is None else self.written
+        fresh = max(0, prompt_tokens - cached_tokens - written)
+        return (
+            fresh * self.input
+            + cached_tokens * cached_price
+            + written * written_price
+            + completion_tokens * self.output
+        ) / _MILLION
+
+
+FREE = Price(0.0, 0.0)
+"""Price of a model that runs on one's own machine."""
+
+
+def _openai(input: float, cached: float, output: float, *, up_to: int | None = None) -> Price:
+    return Price(input, output, cached, None, up_to)
+
+
+def _gpt6(input: float, cached: float, output: float) -> Price:
+    # From GPT-6 on, writing to the prefix cache is charged apart; 272,000 tokens is where
+    # the long-context price begins.
+    return Price(input, output, cached, 1.25 * input, 272_000)
+
+
+def _claude(input: float, cached: float, output: float, *, up_to: int | None = None) -> Price:
+    # A five-minute cache write costs a quarter more than plain input.
+    return Price(input, output, cached, 1.25 * input, up_to)
+
+
+# Standard tier, list prices. Models whose price depends on the hour of the day or on a
+# promotion are left out: unknown is better than wrong.
+_TABLE: dict[str, Price] = {
+    # developers.openai.com/api/docs/pricing
+    "openai:gpt-6.1-sol": _gpt6(2.00, 0.10, 10.00),
+    "openai:gpt-6.1-terra": _gpt6(1.00, 0.05, 5.00),
+    "openai:gpt-6-astra": _gpt6(10.00, 1.00, 50.00),
+    "openai:gpt-6-sol": _gpt6(2.00, 0.20, 10.00),
+    "openai:gpt-6-luna": _gpt6(0.10, 0.01, 0.50),
+    "openai:gpt-5.6-terra": _openai(2.00, 0.20, 12.00, up_to=272_000),
+    "openai:gpt-5.6-luna": _openai(0.20, 0.02, 1.20, up_to=272_000),
+    "openai:gpt-5.5": _openai(5.00, 0.50, 30.00, up_to=272_000),
+    "openai:gpt-5.4": _openai(2.50, 0.25, 15.00, up_to=272_000),
+    "openai:gpt-5.4-mini": _openai(0.75, 0.075, 4.50),
+    "openai:gpt-5.4-nano": _openai(0.20, 0.02, 1.25),
+    "openai:gpt-5.2": _openai(1.75, 0.175, 14.00),
+    "openai:gpt-5.1": _openai(1.25, 0.125, 10.00),
+    "openai:gpt-5": _openai(1.25, 0.125, 10.00),
+    "openai:gpt-5-mini": _openai(0.25, 0.025, 2.00),
+    "openai:gpt-5-nano": _openai(0.05, 0.005, 0.40),
+    "openai:gpt-4.1": _openai(2.00, 0.50, 8.00),
+    "openai:gpt-4.1-mini": _openai(0.40, 0.10, 1.60),
+    "openai:gpt-4.1-nano": _openai(0.10, 0.025, 0.40),
+    "openai:gpt-4o": _openai(2.50, 1.25, 10.00),
+    "openai:gpt-4o-2024-05-13": _openai(5.00, 5.00, 15.00),
+    "openai:gpt-4o-mini": _openai(0.15, 0.075, 0.60),
+    "openai:o3": _openai(2.00, 0.50, 8.00),
+    "openai:o4-mini": _openai(1.10, 0.275, 4.40),
+    # ai.google.dev/gemini-api/docs/pricing
+    "gemini:gemini-3.5-flash": Price(1.50, 9.00, 0.15),
+    "gemini:gemini-3.5-flash-lite": Price(0.30, 2.50, 0.03),
+    "gemini:gemini-3.1-pro-preview": Price(2.00, 12.00, 0.20, None, 200_000),
+    "gemini:gemini-3.1-flash-lite": Price(0.25, 1.50, 0.025),
+    "gemini:gemini-2.5-pro": Price(1.25, 10.00, 0.125, None, 200_000),
+    "gemini:gemini-2.5-flash": Price(0.30, 2.50, 0.03),
+    "gemini:gemini-2.5-flash-lite": Price(0.10, 0.40, 0.01),
+    # platform.claude.com/docs/en/about-claude/pricing
+    "anthropic:claude-fable-5-1": _claude(10.00, 0.25, 50.00),
+    "anthropic:claude-fable-5": _claude(10.00, 1.00, 50.00),
+    "anthropic:claude-opus-5-5": _claude(4.00, 0.20, 20.00),
+    "anthropic:claude-opus-5": _claude(5.00, 0.50, 25.00),
+    "anthropic:claude-opus-4-8": _claude(5.00, 0.50, 25.00),
+    "anthropic:claude-opus-4-7": _claude(5.00, 0.50, 25.00),
+    "anthropic:claude-opus-4-6": _claude(5.00, 0.50, 25.00),
+    "anthropic:claude-opus-4-5": _claude(5.00, 0.50, 25.00),
+    "anthropic:claude-sonnet-5-5": _claude(2.00, 0.10, 10.00),
+    "anthropic:claude-sonnet-5": _claude(2.00, 0.20, 10.00),
+    "anthropic:claude-sonnet-4-6": _claude(3.00, 0.30, 15.00),
+    "anthropic:claude-sonnet-4-5": _claude(3.00, 0.30, 15.00, up_to=200_000),
+    "anthropic:claude-haiku-5-5": _claude(0.10, 0.01, 0.50, up_to=100_000),
+    "anthropic:claude-haiku-4-5": _claude(1.00, 0.10, 5.00),
+}
+
+_overrides: dict[str, Price] = {}
+# A snapshot costs what its model costs: gpt-4o-2024-08-06, claude-haiku-4-5-20251001,
+# gemini-2.5-pro-002, claude-sonnet-4-5-latest.
+_SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{8}|00\d|latest)$")
+
+
+def set_price(name: str, price: Price | None) -> None:
+    """Set what a model costs, in this process, before the table and the prices file.
+
+    Args:
+        name: Model string, such as ``"openai:gpt-6-sol"`` or ``"deepseek:deepseek-flash"``.
+        price: Its price; ``None`` takes an earlier `set_price` back.
+    """
+    if price is None:
+        _overrides.pop(name, None)
+    else:
+        _overrides[name] = price
+
+
+def get_price(name: str) -> Price | None:
+    """Return what a model costs.
+
+    Args:
+        name: Model string, such as ``"openai:gpt-6-sol"``. A dated snapshot
+            (``-2026-09-22``) costs what its model does unless it has a line of its own.
+
+    Returns:
+        The price, or ``None`` if it is not known.
+
+    Raises:
+        ValueError: The file that ``LLMOPT_PRICES`` names cannot be read.
+    """
+    own = {**_prices_file(), **_overrides}
+    for candidate in (name, _SNAPSHOT.sub("", name)):
+        for table in (own, _TABLE):
+            if candidate in table:
+                return table[candidate]
+    return None
+
+
+def _prices_file() -> dict[str, Price]:
+    """Prices in the file that the environment names, if it names one."""
+    path = os.environ.get(PRICES_VARIABLE)
+    if not path:
+        return {}
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        return {str(name): Price(**price) for name, price in data.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{PRICES_VARIABLE}={path!r} cannot be used: {error}. Expected a JSON object such as "
+            '{"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}'
+        ) from error
