@@ -149,7 +149,8 @@ class History:
     def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
         """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""
         signs = np.array([1.0 if d == "maximize" else -1.0 for d in self.directions])
-        return np.array([t.rewards for t in trials], dtype=float) * signs
+        rewards = np.array([t.rewards for t in trials], dtype=float)
+        return np.asarray(rewards * signs)
 
 
 def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

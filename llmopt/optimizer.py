@@ -1,0 +1,761 @@
+"""Ask/tell optimization by a language model.
+
+The contract, as a sequence of calls::
+
+    optimizer = LLMOptimizer(space)        # no model is loaded and no key is read yet
+    a = optimizer.ask()                    # warm-up points first, then the model's
+    b, c = optimizer.ask(2)                # several points before any tell
+    optimizer.tell(c, 1.5)                 # in any order
+    optimizer.tell(a, 0.2, feedback="overshot the goal")
+    optimizer.tell_failure(b, "diverged")  # the model is told; b is not proposed again
+    optimizer.tell({"lr": 0.1}, 0.9)       # a point that was never asked: warm start
+    optimizer.best.params, optimizer.usage
+
+`ask` hands out points and learns nothing; only `tell` changes the history. With
+``storage="run.jsonl"`` every paid reply and every told reward is on disk before the call
+returns, and an optimizer made with the same arguments goes on where a killed one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import numbers
+import os
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from llmopt._version import __version__
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.registry import get_client
+from llmopt.errors import RewardError, StorageError
+from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.prompt import Prompt
+from llmopt.propose import Limits, Proposer, draw_new
+from llmopt.space import Space
+from llmopt.storage import Event, EventLog, read_events
+
+logger = logging.getLogger(__name__)
+
+_FORMAT = 1
+_DIRECTIONS = ("maximize", "minimize")
+
+
+class LLMOptimizer:
+    """A black-box optimizer that asks a language model for the next point.
+
+    Args:
+        space: A `Space`, a mapping of names to `Float`, `Int` and `Categorical`, or any
+            bounded `gymnasium.spaces` space. Parameters come back in the same form.
+        client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
+            the embedded model, which needs no key.
+        prompt: A shipped prompt's name (``"props"``, ``"props-ab"``, ``"props-plus"``,
+            ``"opro"``, ``"pattern"``), a Jinja2 template's text or path, a prompt object,
+            or ``"auto"`` for the one that suits the client.
+        direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
+            objectives, and then `tell` takes one number for each.
+        seed: Seed of the one random generator; ``None`` draws one and records it.
+        warmup: Points before the model is first asked: how many to draw, or the points
+            themselves. Points told without being asked count towards the number.
+        warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
+            bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
+        total: Proposals planned in all, for prompts that say "iteration k of N".
+        description: The task in words, for prompts that use it.
+        batch_size: Points asked of the model at a time. Above 1, one request fills several
+            calls of ``ask()``, which is cheaper, and the later ones know less.
+        attempts: Requests for one batch before points drawn at random take over.
+        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
+        on_error: ``"raise"`` a model's failure, or ``"fallback"`` to a random point.
+        max_requests: Cap on calls to the model, failed ones included.
+        max_tokens: Cap on prompt and completion tokens together.
+        max_cost: Cap in US dollars; needs a model whose price is known.
+        storage: JSON Lines file to append to. If it already holds a run of the same
+            configuration, that run goes on.
+
+    Raises:
+        SpaceError: The space cannot be searched.
+        TemplateError: The prompt's template is not valid.
+        StorageError: `storage` cannot be used, or holds a run of another configuration.
+        ModelNotFoundError: The model string names no known provider.
+
+    Note:
+        `ask` costs one model request for a batch when all goes well, up to `attempts`
+        otherwise; `tell` costs none. Both may be called from several threads.
+    """
+
+    def __init__(
+        self,
+        space: Any,
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        *,
+        warmup: int | Sequence[Any] = 10,
+        warmup_distribution: Literal["uniform", "normal"] = "uniform",
+        total: int | None = None,
+        description: str = "",
+        batch_size: int = 1,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "raise",
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        storage: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.space = Space.of(space)
+        self.directions = _directions(direction)
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: expected at least 1")
+        if warmup_distribution not in ("uniform", "normal"):
+            raise ValueError(
+                f"warmup_distribution={warmup_distribution!r}: expected 'uniform' or 'normal'"
+            )
+        self._warmup_points: tuple[tuple[Any, ...], ...] | None = None
+        if isinstance(warmup, (int, np.integer)):
+            self._n_warmup = int(warmup)
+            if self._n_warmup < 0:
+                raise ValueError(f"warmup={warmup}: expected 0 or more")
+        else:
+            self._warmup_points = tuple(self.space.flatten(p) for p in warmup)
+            self._n_warmup = len(self._warmup_points)
+        self.batch_size = batch_size
+        self.warmup_distribution = warmup_distribution
+        self._proposer = Proposer(
+            self.space,
+            get_client("smollm2" if client is None else client),
+            prompt,
+            description=description,
+            total=total,
+            attempts=attempts,
+            out_of_range=out_of_range,
+            on_error=on_error,
+            limits=Limits(max_requests, max_tokens, max_cost),
+        )
+        self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
+        self._seed_given = seed is not None
+        self._rng = np.random.default_rng(self.seed)
+        self._trials: list[Trial] = []
+        self._pending: list[Proposal] = []
+        self._ready: deque[Proposal] = deque()
+        self._paid: deque[tuple[str, Reply]] = deque()
+        self._unsaved: deque[Event] = deque()
+        self._keys: set[Any] = set()
+        self._warmed = 0
+        self._log: EventLog | None = None
+        self._make_locks()
+        if storage is not None:
+            self._attach(storage)
+
+    # -- asking ---------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self._proposer.client
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt in use."""
+        return self._proposer.prompt
+
+    @overload
+    def ask(self) -> Any: ...
+    @overload
+    def ask(self, n: int) -> list[Any]: ...
+    def ask(self, n: int | None = None) -> Any:
+        """Return the next point to evaluate, or the next `n` of them.
+
+        Warm-up points come first; then one model request asks for all the points wanted
+        where the client can. Points never repeat while the space has untried ones.
+
+        Args:
+            n: How many points; ``None`` for a single one, not in a list.
+
+        Returns:
+            Parameters in the form the space was given in, or a list of `n` of them.
+
+        Raises:
+            BudgetExceededError: A cap on requests, tokens or cost is reached.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+            PromptTooLongError: The prompt does not fit the model's context.
+            StorageError: The storage file could not be written; call again once it can.
+        """
+        count = 1 if n is None else n
+        whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
+        if not whole or count < 1:
+            raise ValueError(f"ask(n={n!r}): expected a whole number of at least 1, or nothing")
+        with self._asking:
+            proposals = self._ask(int(count))
+        points = [self.space.unflatten(p.values) for p in proposals]
+        return points[0] if n is None else points
+
+    def _ask(self, n: int) -> list[Proposal]:
+        before = self._rng.bit_generator.state
+        usage = self._proposer.usage.copy()
+        replies: list[tuple[str, Reply]] = []
+
+        def send(request: Request) -> Reply:
+            reply = self._send(request)
+            replies.append((request.digest(), reply))
+            return reply
+
+        try:
+            with self._state:
+                history = self.history
+                seen = set(self._keys)
+            new = self._warm_up(n - len(self._ready), seen)
+            wanted = n - len(self._ready) - len(new)
+            if wanted > 0:
+                wanted = max(wanted, self.batch_size)
+                new += self._proposer.propose(history, self._rng, wanted, taken=seen, send=send)
+            with self._state:
+                queue = [*self._ready, *new]
+                self._record(
+                    {
+                        "event": "ask",
+                        "new": [self._dump_proposal(p) for p in new],
+                        "given": n,
+                        "warmed": self._warmed + sum(p.source == "warmup" for p in new),
+                        "rng": self._rng.bit_generator.state,
+                        "proposals": self._proposer.usage.proposals,
+                        "rejected": self._proposer.usage.rejected,
+                    }
+                )
+                self._warmed += sum(p.source == "warmup" for p in new)
+                self._keys.update(self.space.key(p.values) for p in new)
+                self._ready = deque(queue[n:])
+                self._pending += queue[:n]
+                self._paid.clear()
+                return queue[:n]
+        except BaseException:
+            # The next call draws the same numbers, so it meets the replies already paid for.
+            self._rng.bit_generator.state = before
+            self._proposer.usage.proposals = usage.proposals
+            self._proposer.usage.rejected = usage.rejected
+            self._paid.extendleft(reversed(replies))
+            raise
+
+    def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
+        known = len(self._trials) + len(self._pending) + len(self._ready)
+        proposals: list[Proposal] = []
+        while len(proposals) < n:
+            if self._warmup_points is not None:
+                if self._warmed + len(proposals) >= self._n_warmup:
+                    break
+                values = self._warmup_points[self._warmed + len(proposals)]
+                seen.add(self.space.key(values))
+            elif known + len(proposals) >= self._n_warmup:
+                break
+            else:
+                normal = self.warmup_distribution == "normal"
+                values = draw_new(self.space, seen, self._rng, normal=normal)
+            proposals.append(Proposal(values, "warmup"))
+            self._proposer.usage.add_proposal("warmup")
+        return proposals
+
+    def _send(self, request: Request) -> Reply:
+        """Send a request, unless its reply was already paid for by a call that was cut off."""
+        digest = request.digest()
+        if self._paid:
+            known, reply = self._paid.popleft()
+            if known == digest:
+                return reply
+            logger.warning("the history changed since a cut-off ask: its reply is not used")
+            self._paid.clear()
+        failed = self._proposer.usage.failed_requests
+        try:
+            reply = self._proposer.send(request)
+        except Exception:
+            missed = self._proposer.usage.failed_requests - failed
+            if missed:
+                with contextlib.suppress(StorageError):
+                    self._record({"event": "failure", "requests": missed})
+            raise
+        missed = self._proposer.usage.failed_requests - failed
+        event = {"event": "reply", "digest": digest, "reply": reply.to_dict(), "failed": missed}
+        try:
+            self._record(event)
+        except StorageError:
+            # The reply is paid for: it is kept in memory, and written before what follows it.
+            self._unsaved.append(event)
+        return reply
+
+    # -- telling --------------------------------------------------------------------------
+
+    def tell(
+        self,
+        params: Any,
+        reward: Any,
+        *,
+        feedback: str = "",
+        constraint_violation: float = 0.0,
+    ) -> Trial:
+        """Record what a point scored.
+
+        A point handed out by `ask` is matched by its values, whatever the order; any other
+        valid point is recorded as the user's own. NaN, infinity and ``None`` count as a
+        failed evaluation.
+
+        Args:
+            params: A point of the space, in the form the space was given in. Not kept.
+            reward: A number, or one for each objective.
+            feedback: Words about this point for prompts that show them.
+            constraint_violation: Sum of the amounts by which constraints are violated; 0
+                is feasible, and feasible points rank before the others.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: The point is not in the space; the message names the parameter.
+            RewardError: The reward is not a number, or not one for each objective.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        values = self.space.flatten(params)
+        rewards, trouble = self._read_reward(reward)
+        if not isinstance(feedback, str):
+            raise TypeError(f"feedback={feedback!r}: expected a string")
+        violation = _number(constraint_violation, "constraint_violation")
+        if not violation >= 0:
+            raise ValueError(f"constraint_violation={violation}: expected 0 or more")
+        if trouble:
+            feedback = f"{trouble}; {feedback}" if feedback else trouble
+        return self._tell(values, rewards, feedback, violation)
+
+    def tell_failure(self, params: Any, reason: str = "") -> Trial:
+        """Record that a point could not be evaluated.
+
+        The model is told so, and the point is not proposed again.
+
+        Args:
+            params: A point of the space.
+            reason: Why, in words.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: The point is not in the space.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        return self._tell(self.space.flatten(params), None, str(reason), 0.0)
+
+    def _read_reward(self, reward: Any) -> tuple[tuple[float, ...] | None, str]:
+        """Return the rewards, or ``None`` with the reason why the evaluation failed."""
+        if reward is None:
+            return None, "no reward"
+        wanted = len(self.directions)
+        rewards: tuple[float, ...]
+        if wanted == 1:
+            rewards = (_number(reward, "reward"),)
+        else:
+            try:
+                rewards = tuple(_number(r, "reward") for r in reward)
+            except TypeError:
+                rewards = ()
+            if len(rewards) != wanted:
+                raise RewardError(
+                    f"reward={reward!r}: expected {wanted} numbers, one for each objective"
+                )
+        if not all(math.isfinite(r) for r in rewards):
+            return None, f"the reward was {reward}"
+        return rewards, ""
+
+    def _tell(
+        self,
+        values: tuple[Any, ...],
+        rewards: tuple[float, ...] | None,
+        feedback: str,
+        violation: float,
+    ) -> Trial:
+        with self._state:
+            self._record(
+                {
+                    "event": "tell",
+                    "values": self.space.to_json_values(values),
+                    "rewards": rewards,
+                    "feedback": feedback,
+                    "violation": violation,
+                }
+            )
+            return self._add_trial(values, rewards, feedback, violation)
+
+    def _add_trial(
+        self,
+        values: tuple[Any, ...],
+        rewards: tuple[float, ...] | None,
+        feedback: str,
+        violation: float,
+    ) -> Trial:
+        key = self.space.key(values)
+        proposal = Proposal(values, "user")
+        for i, pending in enumerate(self._pending):
+            if self.space.key(pending.values) == key:
+                proposal = self._pending.pop(i)
+                break
+        trial = Trial(
+            number=len(self._trials),
+            params=self.space.unflatten(values),
+            values=values,
+            rewards=rewards,
+            state="failed" if rewards is None else "complete",
+            feedback=feedback,
+            source=proposal.source,
+            explanation=proposal.explanation,
+            prompt_tokens=proposal.prompt_tokens,
+            completion_tokens=proposal.completion_tokens,
+            seconds=proposal.seconds,
+            constraint_violation=violation,
+        )
+        self._keys.add(key)
+        self._trials.append(trial)
+        return trial
+
+    # -- asynchronous form ----------------------------------------------------------------
+
+    @overload
+    async def aask(self) -> Any: ...
+    @overload
+    async def aask(self, n: int) -> list[Any]: ...
+    async def aask(self, n: int | None = None) -> Any:
+        """`ask` for loops that are asynchronous: the model is waited for in a thread."""
+        if n is None:
+            return await asyncio.to_thread(self.ask)
+        return await asyncio.to_thread(self.ask, n)
+
+    async def atell(self, params: Any, reward: Any, *, feedback: str = "") -> Trial:
+        """`tell` for loops that are asynchronous."""
+        return await asyncio.to_thread(self.tell, params, reward, feedback=feedback)
+
+    # -- results --------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """The trials, and the points handed out or queued, as an immutable snapshot."""
+        with self._state:
+            open_points = tuple(p.values for p in (*self._pending, *self._ready))
+            return History(tuple(self._trials), open_points, self.directions)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials in the order of telling (a copy)."""
+        with self._state:
+            return list(self._trials)
+
+    @property
+    def pending(self) -> list[Proposal]:
+        """The points handed out and not told yet, oldest first (a copy).
+
+        After a resume these are the points whose evaluation was cut off: evaluate them
+        (``optimizer.space.unflatten(p.values)``) before asking for more.
+        """
+        with self._state:
+            return list(self._pending)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial so far, or ``None``; the first of equals.
+
+        With several objectives one of the Pareto front (see ``history.pareto_front``).
+        """
+        return self.history.best
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._proposer.usage.copy()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.space)} parameters, "
+            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
+            f"{len(self._trials)} trials)"
+        )
+
+    # -- saving and resuming --------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole state to a file, replacing it in one step.
+
+        Args:
+            path: The file. `load` reads it, and so does ``storage=``.
+
+        Raises:
+            StorageError: The file cannot be written; an older one is left as it was.
+        """
+        path = Path(path)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with self._asking, self._state:
+                log = EventLog(partial)
+                try:
+                    for event in (self._start_event(), self._snapshot_event()):
+                        log.append(event)
+                finally:
+                    log.close()
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        client: Client | str | None = None,
+        **options: Any,
+    ) -> LLMOptimizer:
+        """Rebuild an optimizer from a file that `save` or ``storage=`` wrote.
+
+        Args:
+            path: The file. It is only read; nothing more is written to it.
+            client: The model to go on with; no key is ever in the file.
+            **options: Constructor arguments that the file does not hold (a prompt object,
+                caps) or that are to be changed.
+
+        Raises:
+            StorageError: The file cannot be read or does not hold a run.
+        """
+        events = list(read_events(path))
+        start = _start_of(events, path)
+        if "space" not in options:
+            options["space"] = Space.from_dict(start["space"])
+        known = dict(start["options"])
+        if known["warmup_points"] is not None:
+            space = Space.of(options["space"])
+            known["warmup"] = [
+                space.unflatten(space.from_json_values(v)) for v in known["warmup_points"]
+            ]
+        del known["warmup_points"]
+        if "prompt" not in options:
+            options["prompt"] = start["prompt"]["name"]
+        directions = start["directions"]
+        options.setdefault("direction", directions[0] if len(directions) == 1 else directions)
+        options.setdefault("seed", start["seed"])
+        optimizer = cls(client=client, **{**known, **options})
+        optimizer._replay(events[1:])
+        return optimizer
+
+    def close(self) -> None:
+        """Close the storage file. The optimizer can still be read."""
+        if self._log is not None:
+            self._log.close()
+
+    def _attach(self, path: str | os.PathLike[str]) -> None:
+        log = EventLog(path)
+        try:
+            if log.events:
+                start = _start_of(log.events, path)
+                self._check_same(start, path)
+                self.seed = start["seed"]
+                self._rng = np.random.default_rng(self.seed)
+                self._replay(log.events[1:])
+            else:
+                log.append(self._start_event())
+        except BaseException:
+            log.close()
+            raise
+        log.events = []
+        self._log = log
+
+    def _check_same(self, start: Event, path: str | os.PathLike[str]) -> None:
+        own = self._start_event()
+        names = ["space", "directions", "prompt"] + (["seed"] if self._seed_given else [])
+        pairs = [(name, start[name], own[name]) for name in names]
+        pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
+        for name, stored, given in pairs:
+            if stored != given:
+                raise StorageError(
+                    f"{path} holds a run with {name}={_short(stored)}, and this optimizer has "
+                    f"{name}={_short(given)}: give the same configuration to go on with that "
+                    "run, or another file to start a new one"
+                )
+
+    def _start_event(self) -> Event:
+        points = self._warmup_points
+        start = {
+            "event": "start",
+            "format": _FORMAT,
+            "llmopt": __version__,
+            "space": self.space.to_dict(),
+            "directions": list(self.directions),
+            "prompt": self.prompt.to_dict(),
+            "client": client_name(self.client),
+            "seed": self.seed,
+            "options": {
+                "warmup": self._n_warmup,
+                "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
+                "warmup_distribution": self.warmup_distribution,
+                "batch_size": self.batch_size,
+                "total": self._proposer.total,
+                "description": self._proposer.description,
+                "attempts": self._proposer.attempts,
+                "out_of_range": self._proposer.out_of_range,
+            },
+        }
+        return start
+
+    def _snapshot_event(self) -> Event:
+        return {
+            "event": "snapshot",
+            "trials": [
+                {
+                    **{k: v for k, v in vars(t).items() if k != "params"},
+                    "values": self.space.to_json_values(t.values),
+                }
+                for t in self._trials
+            ],
+            "pending": [self._dump_proposal(p) for p in self._pending],
+            "ready": [self._dump_proposal(p) for p in self._ready],
+            "paid": [[digest, reply.to_dict()] for digest, reply in self._paid],
+            "warmed": self._warmed,
+            "rng": self._rng.bit_generator.state,
+            "usage": asdict(self._proposer.usage),
+        }
+
+    def _dump_proposal(self, proposal: Proposal) -> dict[str, Any]:
+        return {**vars(proposal), "values": self.space.to_json_values(proposal.values)}
+
+    def _load_proposal(self, data: Mapping[str, Any]) -> Proposal:
+        return Proposal(**{**data, "values": self.space.from_json_values(data["values"])})
+
+    def _replay(self, events: Sequence[Event]) -> None:
+        """Fold stored events into the state."""
+        usage = self._proposer.usage
+        for event in events:
+            kind = event["event"]
+            if kind == "reply":
+                reply = Reply.from_dict(event["reply"])
+                usage.add_failure(event["failed"])
+                usage.add_reply(reply)
+                self._paid.append((event["digest"], reply))
+            elif kind == "failure":
+                usage.add_failure(event["requests"])
+            elif kind == "ask":
+                new = [self._load_proposal(p) for p in event["new"]]
+                self._keys.update(self.space.key(p.values) for p in new)
+                queue = [*self._ready, *new]
+                self._pending += queue[: event["given"]]
+                self._ready = deque(queue[event["given"] :])
+                self._warmed = event["warmed"]
+                self._rng.bit_generator.state = event["rng"]
+                usage.proposals = dict(event["proposals"])
+                usage.rejected = dict(event["rejected"])
+                self._paid.clear()
+            elif kind == "tell":
+                self._add_trial(
+                    self.space.from_json_values(event["values"]),
+                    event["rewards"] and tuple(event["rewards"]),
+                    event["feedback"],
+                    event["violation"],
+                )
+            elif kind == "snapshot":
+                self._restore(event)
+            else:
+                raise StorageError(
+                    f"unknown event {kind!r} in the storage file: it was written by a newer "
+                    f"llmopt than {__version__}, or by something else; upgrade llmopt"
+                )
+
+    def _restore(self, event: Event) -> None:
+        for stored in event["trials"]:
+            values = self.space.from_json_values(stored["values"])
+            rewards = stored["rewards"] and tuple(stored["rewards"])
+            fields = {**stored, "values": values, "rewards": rewards}
+            self._trials.append(Trial(params=self.space.unflatten(values), **fields))
+        self._pending = [self._load_proposal(p) for p in event["pending"]]
+        self._ready = deque(self._load_proposal(p) for p in event["ready"])
+        self._paid = deque((digest, Reply.from_dict(reply)) for digest, reply in event["paid"])
+        self._warmed = event["warmed"]
+        self._rng.bit_generator.state = event["rng"]
+        self._proposer.usage = Usage(**event["usage"])
+        points = [t.values for t in self._trials]
+        points += [p.values for p in (*self._pending, *self._ready)]
+        self._keys = {self.space.key(values) for values in points}
+
+    def _record(self, event: Event) -> None:
+        if self._log is None:
+            return
+        with self._state:
+            while self._unsaved:
+                self._log.append(self._unsaved[0])
+                self._unsaved.popleft()
+            self._log.append(event)
+
+    # -- threads and pickling -------------------------------------------------------------
+
+    def _make_locks(self) -> None:
+        self._asking = threading.RLock()  # held through a model call: one ask at a time
+        self._state = threading.RLock()  # held briefly, so that tell never waits for a model
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._asking, self._state:
+            hidden = {"_asking", "_state", "_log"}
+            state = {k: v for k, v in self.__dict__.items() if k not in hidden}
+            return {k: v.copy() if hasattr(v, "copy") else v for k, v in state.items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._log = None  # the file stays with the original; two writers would tear it
+        self._make_locks()
+
+
+def _directions(direction: Any) -> tuple[Direction, ...]:
+    many = (direction,) if isinstance(direction, str) else tuple(direction)
+    for one in many:
+        if one not in _DIRECTIONS:
+            raise ValueError(f"direction={one!r}: expected 'maximize' or 'minimize'")
+    if not many:
+        raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
+    return many
+
+
+def _number(value: Any, name: str) -> float:
+    """Return a real scalar as a float.
+
+    Raises:
+        RewardError: It is not one. Booleans, strings and arrays with axes are not.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
+        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
+        raise RewardError(
+            f"{name}={_short(value)} is a {type(value).__name__}{shape}: expected a single real "
+            "number (a failed evaluation is told with None, NaN or tell_failure)"
+        )
+    if isinstance(value, np.complexfloating):
+        raise RewardError(f"{name}={value}: expected a real number, got a complex one")
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
+    if not events or events[0].get("event") != "start":
+        raise StorageError(
+            f"{path} does not hold an llmopt run: expected a first line with "
+            '{"event": "start", ...}; give the file that save() or storage= wrote'
+        )
+    if events[0].get("format") != _FORMAT:
+        raise StorageError(
+            f"{path} has format {events[0].get('format')!r}, and this llmopt reads {_FORMAT}: "
+            "read it with the version that wrote it "
+            f"({events[0].get('llmopt')}), or upgrade llmopt"
+        )
+    return events[0]

@@ -1,0 +1,356 @@
+"""From a history to new points: prompt, model, parse, checks, bounded retries, fallback.
+
+`Proposer` keeps no history of its own, so that whoever has one (`LLMOptimizer`, an Optuna
+study, a Nevergrad optimizer) gets the same points from the same replies.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Callable, Hashable, Set
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from llmopt.client.base import Client, Completion, Reply, Request, client_name
+from llmopt.client.retry import complete_with_retries
+from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
+from llmopt.history import History, Proposal, Usage
+from llmopt.prompt import Complaint, Prompt, Query, Situation, get_prompt
+from llmopt.space import Space, Value
+
+logger = logging.getLogger(__name__)
+
+Send = Callable[[Request], Reply]
+_FALLBACK_DRAWS = 100
+_UNUSABLE = {
+    "filter": "the answer was withheld by the provider's content filter",
+    "refusal": "the model declined to answer",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps on what a search may spend; ``None`` means no cap.
+
+    Each is checked before a request is sent, so the last request may exceed it.
+
+    Attributes:
+        max_requests: Calls sent to the model, failed ones included.
+        max_tokens: Prompt and completion tokens together.
+        max_cost: US dollars.
+    """
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def check(self, usage: Usage) -> None:
+        """Raise if no further request may be sent.
+
+        Raises:
+            BudgetExceededError: A cap is reached, or a cost cap is set and the price of
+                what was already sent is not known.
+        """
+        remedy = "raise the cap to go on; every trial and every paid reply is kept"
+        if self.max_requests is not None and usage.requests >= self.max_requests:
+            raise BudgetExceededError(
+                f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
+                + remedy
+            )
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            raise BudgetExceededError(
+                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {remedy}"
+            )
+        if self.max_cost is None:
+            return
+        if usage.cost is None:
+            raise BudgetExceededError(
+                f"max_cost={self.max_cost} cannot be kept: the model's price is not known. "
+                "Give the client its prices, or cap requests or tokens instead"
+            )
+        if usage.cost >= self.max_cost:
+            raise BudgetExceededError(
+                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {remedy}"
+            )
+
+
+class Proposer:
+    """Turns a history into proposals by asking a model.
+
+    Args:
+        space: The search space.
+        client: The model.
+        prompt: A prompt object, a shipped prompt's name, a template's text or path, or
+            ``"auto"`` for the one that suits the client.
+        description: The task in words, for prompts that use it.
+        total: Proposals planned in all, for prompts that say "k of N".
+        attempts: Requests for one batch of points before the fallback takes over. Every
+            attempt after the first tells a chat model what was wrong with its answer.
+        out_of_range: ``"clip"`` moves a value outside its range to the bound, ``"reject"``
+            asks again.
+        on_error: ``"raise"`` passes a model's failure on to the caller; ``"fallback"``
+            draws the points at random, loudly and counted.
+        transport_attempts: Times one and the same request is sent before a connection
+            error, a time-out or an overloaded server counts as a failure.
+        limits: Caps on requests, tokens and cost.
+
+    Attributes:
+        usage: What was spent so far.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        client: Client,
+        prompt: str | Prompt = "auto",
+        *,
+        description: str = "",
+        total: int | None = None,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "raise",
+        transport_attempts: int = 4,
+        limits: Limits | None = None,
+    ) -> None:
+        if attempts < 1 or transport_attempts < 1:
+            raise ValueError(
+                f"attempts={attempts} and transport_attempts={transport_attempts}: "
+                "each must be at least 1"
+            )
+        for name, value, valid in (
+            ("out_of_range", out_of_range, ("clip", "reject")),
+            ("on_error", on_error, ("raise", "fallback")),
+        ):
+            if value not in valid:
+                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+        self.space = space
+        self.client = client
+        if prompt == "auto":
+            prompt = getattr(client, "default_prompt", None) or "props"
+        self.prompt = get_prompt(prompt)
+        self.description = description
+        self.total = total
+        self.attempts = attempts
+        self.out_of_range = out_of_range
+        self.on_error = on_error
+        self.transport_attempts = transport_attempts
+        self.limits = limits or Limits()
+        self.usage = Usage()
+
+    def over(self, space: Space) -> Proposer:
+        """Return this proposer for another space; both count into the same `usage`."""
+        other = copy.copy(self)
+        other.space = space
+        return other
+
+    def send(self, request: Request) -> Reply:
+        """Send one request under the limits, and count it.
+
+        Raises:
+            BudgetExceededError: A cap is reached; nothing was sent.
+            ClientError: The model could not be asked.
+        """
+        self.limits.check(self.usage)
+        reply = complete_with_retries(
+            self.client,
+            request,
+            attempts=self.transport_attempts,
+            on_failure=self._count_failure,
+        )
+        self.usage.add_reply(reply)
+        return reply
+
+    def _count_failure(self, error: ClientError, attempt: int) -> None:
+        self.usage.add_failure()
+        logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+
+    def propose(
+        self,
+        history: History,
+        rng: np.random.Generator,
+        n: int = 1,
+        *,
+        notes: tuple[str, ...] = (),
+        taken: Set[Hashable] | None = None,
+        send: Send | None = None,
+    ) -> list[Proposal]:
+        """Return `n` new points, different from each other and from all that were tried.
+
+        Only in a finite space with fewer than `n` untried points are points repeated.
+
+        Args:
+            history: What was tried and what is being evaluated.
+            rng: Source of all randomness; advanced.
+            n: Points wanted. One request asks for all of them where the client can.
+            notes: Further lines for the prompt.
+            taken: Keys (`Space.key`) of the points not to propose again; computed from
+                `history` if not given.
+            send: Stands in for `send`.
+
+        Returns:
+            `n` proposals with source ``"llm"`` or ``"fallback"``.
+
+        Raises:
+            BudgetExceededError: A cap is reached.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+        """
+        send = send or self.send
+        if taken is None:
+            told = (t.values for t in history.trials)
+            taken = {self.space.key(v) for v in (*told, *history.pending)}
+        seen = set(taken)
+        found: list[Proposal] = []
+        complaint: Complaint | None = None
+        trouble = ""
+        for _ in range(self.attempts):
+            room = self.space.cardinality - len(seen)
+            wanted = n - len(found)
+            if wanted == 0 or room <= 0:
+                break
+            samples = min(wanted, getattr(self.client, "max_samples", None) or wanted)
+            handed = tuple(p.values for p in found)
+            view = replace(history, pending=history.pending + handed) if handed else history
+            query = self._prepare(view, rng, samples, complaint, notes)
+            try:
+                reply = send(query.request)
+            except BudgetExceededError:
+                if self.on_error == "raise":
+                    raise
+                trouble = "the request budget is used up"
+                break
+            except ClientError as error:
+                if self.on_error == "raise":
+                    raise
+                trouble = str(error)
+                break
+            complaint = None
+            good: list[Proposal] = []
+            for completion in reply.completions[:samples]:
+                try:
+                    proposal = self._read(query, completion, seen)
+                except ParseError as error:
+                    trouble = error.reason
+                    complaint = complaint or Complaint(error.raw, error.reason)
+                    continue
+                seen.add(self.space.key(proposal.values))
+                good.append(proposal)
+            found += _share(good, reply)
+        if len(found) < n:
+            found += self._fall_back(n - len(found), seen, rng, trouble)
+        for proposal in found:
+            self.usage.add_proposal(proposal.source)
+        return found
+
+    def _prepare(
+        self,
+        history: History,
+        rng: np.random.Generator,
+        samples: int,
+        complaint: Complaint | None,
+        notes: tuple[str, ...],
+    ) -> Query:
+        seed = int(rng.integers(2**31))
+        situation = Situation(
+            space=self.space,
+            history=history,
+            iteration=len(history.trials) + len(history.pending) + 1,
+            total=self.total,
+            description=self.description,
+            complaints=(complaint,) if complaint else (),
+            samples=samples,
+            seed=seed,
+            count_tokens=getattr(self.client, "count_tokens", None),
+            context_tokens=getattr(self.client, "context_tokens", None),
+            notes=notes,
+            client_style=getattr(self.client, "style", "chat"),
+            out_of_range=self.out_of_range,
+        )
+        query = self.prompt.prepare(situation)
+        return replace(query, request=replace(query.request, n=samples, seed=seed))
+
+    def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:
+        """Read one sample as a new point.
+
+        Raises:
+            ParseError: It is no new point; the reason is counted.
+        """
+        withheld = _UNUSABLE.get(completion.finish_reason)
+        if withheld and not completion.text.strip():
+            self.usage.add_rejection(completion.finish_reason)
+            raise ParseError(withheld, completion.text)
+        try:
+            reading = query.read(completion.text)
+        except ParseError as error:
+            kind = "unreadable"
+            reason = error.reason
+            if withheld:
+                kind, reason = completion.finish_reason, withheld
+            elif completion.finish_reason == "length":
+                kind = "truncated"
+                reason = f"the answer was cut off at the token limit ({error.reason})"
+            self.usage.add_rejection(kind)
+            raise ParseError(reason, completion.text) from error
+        if self.space.key(reading.values) in seen:
+            self.usage.add_rejection("duplicate")
+            raise ParseError("this point was already tried; propose another", completion.text)
+        return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
+
+    def _fall_back(
+        self, n: int, seen: set[Hashable], rng: np.random.Generator, trouble: str
+    ) -> list[Proposal]:
+        if self.space.cardinality <= len(seen):
+            trouble = "every point of the space was already tried"
+        warnings.warn(
+            f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
+            f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
+            "They are counted in usage.fallbacks",
+            FallbackWarning,
+            stacklevel=4,
+        )
+        points = [draw_new(self.space, seen, rng) for _ in range(n)]
+        return [Proposal(values, "fallback") for values in points]
+
+
+def draw_new(
+    space: Space, seen: set[Hashable], rng: np.random.Generator, *, normal: bool = False
+) -> tuple[Value, ...]:
+    """Draw a point that is not in `seen`, and add it there.
+
+    After a bounded number of draws (in a finite space with nearly all points tried) a
+    seen point may come back.
+
+    Args:
+        space: The search space.
+        seen: Keys (`Space.key`) of the points already taken.
+        rng: Source of randomness.
+        normal: Draw from ``N(0, 3)`` clipped to the bounds, not uniformly.
+    """
+    draw = space.normal if normal else space.sample
+    values = draw(rng)
+    for _ in range(_FALLBACK_DRAWS):
+        if space.key(values) not in seen:
+            break
+        values = draw(rng)
+    seen.add(space.key(values))
+    return values
+
+
+def _share(proposals: list[Proposal], reply: Reply) -> list[Proposal]:
+    """Divide a reply's cost evenly among the points that came of it."""
+    if not proposals:
+        return []
+    parts = len(proposals)
+    return [
+        replace(
+            p,
+            prompt_tokens=reply.prompt_tokens / parts,
+            completion_tokens=reply.completion_tokens / parts,
+            seconds=reply.seconds / parts,
+        )
+        for p in proposals
+    ]

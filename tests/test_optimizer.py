@@ -1,0 +1,659 @@
+"""The ask/tell contract of LLMOptimizer."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt import (
+    BudgetExceededError,
+    ClientError,
+    Completion,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptimizer,
+    ModelNotFoundError,
+    ParameterError,
+    Reply,
+    RewardError,
+    ScriptedClient,
+    SpaceError,
+    StorageError,
+)
+from llmopt.client.base import Request
+
+SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
+
+
+def answers(*points: tuple[float, int]) -> list[str]:
+    return [f"x: {x}, k: {k}\nbecause of {x}" for x, k in points]
+
+
+def make(replies=(), **options) -> LLMOptimizer:
+    options.setdefault("warmup", 0)
+    options.setdefault("seed", 1)
+    return LLMOptimizer(SPACE, ScriptedClient(list(replies)), **options)
+
+
+def numbered(request: Request) -> Reply:
+    """A model whose answer depends on the whole request, so that any difference shows."""
+    state = int(request.digest()[:12], 16)
+    texts = []
+    for i in range(request.n):
+        rng = np.random.default_rng(state + i)
+        texts.append(f"x: {rng.uniform(-5, 5):.1f}, k: {rng.integers(0, 51)}\nnumber {state + i}")
+    return Reply(
+        tuple(Completion(t) for t in texts), prompt_tokens=100, completion_tokens=10, seconds=0.5
+    )
+
+
+class TestAsk:
+    def test_gives_the_models_point_in_the_form_of_the_space(self):
+        optimizer = make(answers((1.5, 7)))
+        assert optimizer.ask() == {"x": 1.5, "k": 7}
+        assert [p.source for p in optimizer.pending] == ["llm"]
+        assert optimizer.pending[0].explanation == "because of 1.5"
+
+    def test_learns_nothing_by_itself(self):
+        optimizer = make(answers((1, 1), (2, 2)))
+        optimizer.ask()
+        optimizer.ask()
+        assert optimizer.trials == []
+        assert optimizer.best is None
+
+    def test_box_comes_back_as_an_array_that_the_space_contains(self):
+        box = gym.spaces.Box(-6, 6, (2, 2), dtype=np.float32)
+        client = ScriptedClient(
+            ["params[0,0]: 1.5, params[0,1]: -2.0, params[1,0]: 0, params[1,1]: 6\nok"]
+        )
+        optimizer = LLMOptimizer(box, client, warmup=0, prompt="props")
+        point = optimizer.ask()
+        assert box.contains(point)
+        np.testing.assert_array_equal(point, [[1.5, -2.0], [0.0, 6.0]])
+        optimizer.tell(point, 1.0)
+        assert optimizer.trials[0].source == "llm"
+
+    def test_several_points_take_one_request(self):
+        client = ScriptedClient([answers((1, 1), (2, 2), (3, 3))])
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        assert [p["k"] for p in optimizer.ask(3)] == [1, 2, 3]
+        assert [r.n for r in client.requests] == [3]
+
+    def test_batch_size_fills_later_asks_from_one_request(self):
+        client = ScriptedClient([answers((1, 1), (2, 2), (3, 3))])
+        optimizer = LLMOptimizer(SPACE, client, warmup=0, batch_size=3)
+        assert [optimizer.ask()["k"] for _ in range(3)] == [1, 2, 3]
+        assert optimizer.usage.requests == 1
+        assert optimizer.usage.proposals == {"llm": 3}
+
+    def test_warmup_comes_before_the_model(self):
+        client = ScriptedClient(answers((1, 1)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=3, seed=0)
+        points = optimizer.ask(4)
+        assert [p.source for p in optimizer.pending] == ["warmup"] * 3 + ["llm"]
+        assert points[3] == {"x": 1.0, "k": 1}
+        assert len(client.requests) == 1
+
+    def test_told_points_count_towards_the_warmup(self):
+        optimizer = make(answers((1, 1)), warmup=2)
+        optimizer.tell({"x": 0.0, "k": 0}, 1.0)
+        optimizer.tell({"x": 0.1, "k": 0}, 1.0)
+        optimizer.ask()
+        assert optimizer.pending[0].source == "llm"
+
+    def test_warmup_points_of_the_user_come_first_and_in_order(self):
+        given = [{"x": 0.5, "k": 3}, {"x": -0.5, "k": 4}]
+        optimizer = make(answers((1, 1)), warmup=given)
+        assert optimizer.ask(3) == [*given, {"x": 1.0, "k": 1}]
+
+    def test_normal_warmup_is_drawn_from_the_published_distribution(self):
+        space = {"x": Float(-100.0, 100.0)}
+        optimizer = LLMOptimizer(
+            space, ScriptedClient([]), warmup=2000, warmup_distribution="normal", seed=3
+        )
+        draws = np.array([p["x"] for p in optimizer.ask(2000)])
+        assert abs(draws.mean()) < 0.3
+        assert abs(draws.std() - 3.0) < 0.2
+
+    @pytest.mark.parametrize("n", [0, -1, 1.5, True, "2"])
+    def test_bad_count(self, n):
+        with pytest.raises(ValueError, match="whole number of at least 1"):
+            make().ask(n)
+
+    def test_pending_points_reach_the_prompt(self):
+        client = ScriptedClient(answers((1.5, 17), (2, 2)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer.ask()
+        optimizer.ask()
+        assert "17" not in client.requests[0].text.split("iteration")[-1]
+        assert "1.5" in client.requests[1].text
+        assert "17" in client.requests[1].text
+
+
+class TestRejection:
+    def test_duplicate_is_asked_again_with_the_reason(self):
+        client = ScriptedClient(answers((1, 1), (1, 1), (2, 2)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        first = optimizer.ask()
+        optimizer.tell(first, 0.0)
+        assert optimizer.ask() == {"x": 2.0, "k": 2}
+        assert optimizer.usage.rejected == {"duplicate": 1}
+        assert "already tried" in client.requests[2].messages[-1].content
+
+    def test_pending_point_is_a_duplicate_too(self):
+        optimizer = make(answers((1, 1), (1, 1), (2, 2)))
+        assert optimizer.ask() != optimizer.ask()
+
+    def test_failed_point_is_not_proposed_again(self):
+        optimizer = make(answers((1, 1), (1, 1), (2, 2)))
+        optimizer.tell_failure(optimizer.ask(), "diverged")
+        assert optimizer.ask() == {"x": 2.0, "k": 2}
+
+    def test_unreadable_answer_is_asked_again_with_the_raw_reply(self):
+        client = ScriptedClient(["no idea", *answers((2, 2))])
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        assert optimizer.ask() == {"x": 2.0, "k": 2}
+        assert optimizer.usage.rejected == {"unreadable": 1}
+        assert any("no idea" in m.content for m in client.requests[1].messages)
+
+    def test_out_of_range_is_clipped_or_rejected(self):
+        assert make(answers((9, 99))).ask() == {"x": 5.0, "k": 50}
+        optimizer = make(answers((9, 99), (1, 1)), out_of_range="reject")
+        assert optimizer.ask() == {"x": 1.0, "k": 1}
+
+    def test_fallback_is_loud_counted_and_marked(self):
+        optimizer = make(["nonsense"] * 3)
+        with pytest.warns(FallbackWarning, match="drawn at random"):
+            point = optimizer.ask()
+        assert optimizer.tell(point, 1.0).source == "fallback"
+        assert optimizer.usage.fallbacks == 1
+        assert optimizer.usage.fallback_share == 1.0
+        assert optimizer.usage.requests == 3
+
+    def test_missing_samples_are_asked_for_again(self):
+        client = ScriptedClient([answers((1, 1)), answers((2, 2), (3, 3))])
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        assert [p["k"] for p in optimizer.ask(3)] == [1, 2, 3]
+        assert [r.n for r in client.requests] == [3, 2]
+
+    def test_exhausted_finite_space_repeats_points_loudly(self):
+        space = {"k": Int(0, 1)}
+        optimizer = LLMOptimizer(space, ScriptedClient(["k: 0", "k: 1"]), warmup=0, seed=0)
+        assert [optimizer.ask()["k"], optimizer.ask()["k"]] == [0, 1]
+        with pytest.warns(FallbackWarning, match="every point of the space"):
+            assert optimizer.ask()["k"] in (0, 1)
+        assert optimizer.usage.requests == 2
+
+    def test_refusal_and_truncation_are_told_apart(self):
+        client = ScriptedClient(
+            [
+                Reply((Completion("", "refusal"),)),
+                Reply((Completion("x: 1", "length"),)),
+                Reply((Completion("x: 1, k: 2"),)),
+            ]
+        )
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        assert optimizer.ask() == {"x": 1.0, "k": 2}
+        assert optimizer.usage.rejected == {"refusal": 1, "truncated": 1}
+
+
+class TestTell:
+    def test_out_of_order(self):
+        optimizer = make(answers((1, 1), (2, 2)))
+        a, b = optimizer.ask(), optimizer.ask()
+        assert optimizer.tell(b, 1.0).explanation == "because of 2"
+        assert optimizer.tell(a, 2.0).explanation == "because of 1"
+        assert optimizer.pending == []
+
+    def test_point_never_asked(self):
+        optimizer = make()
+        trial = optimizer.tell({"k": 3, "x": 0.1}, -1)
+        assert (trial.source, trial.reward, trial.number) == ("user", -1.0, 0)
+
+    def test_same_point_told_twice_is_two_trials(self):
+        optimizer = make(answers((1, 1)))
+        point = optimizer.ask()
+        assert [optimizer.tell(point, r).source for r in (1.0, 3.0)] == ["llm", "user"]
+
+    @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, np.float32("nan")])
+    def test_no_finite_reward_is_a_failed_trial(self, reward):
+        optimizer = make(answers((1, 1)))
+        trial = optimizer.tell(optimizer.ask(), reward)
+        assert trial.state == "failed"
+        assert trial.reward is None
+        assert optimizer.best is None
+
+    def test_failure_reaches_the_model(self):
+        client = ScriptedClient(answers((1.5, 1), (2, 2)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer.tell_failure(optimizer.ask(), "the simulation diverged")
+        optimizer.ask()
+        assert "the simulation diverged" in client.requests[1].text
+
+    def test_feedback_reaches_the_model(self):
+        client = ScriptedClient(answers((1.5, 1), (2, 2)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer.tell(optimizer.ask(), 1.0, feedback="overshot by 3 m")
+        optimizer.ask()
+        assert "overshot by 3 m" in client.requests[1].text
+
+    @pytest.mark.parametrize("reward", ["1.0", [1.0], np.array([1.0]), 1j, True, {}])
+    def test_wrong_reward_loses_nothing(self, reward):
+        optimizer = make(answers((1, 1)))
+        point = optimizer.ask()
+        with pytest.raises(RewardError, match="expected"):
+            optimizer.tell(point, reward)
+        assert optimizer.tell(point, 1.0).source == "llm"
+
+    @pytest.mark.parametrize("reward", [1, np.float32(1), np.int64(1), np.array(1.0)])
+    def test_any_real_scalar_is_a_reward(self, reward):
+        assert make().tell({"x": 0, "k": 0}, reward).reward == 1.0
+
+    def test_wrong_params_name_the_parameter(self):
+        with pytest.raises(ParameterError, match=r"`x`=9.* \[-5"):
+            make().tell({"x": 9.0, "k": 1}, 0.0)
+        with pytest.raises(ParameterError, match="k"):
+            make().tell({"x": 0.0}, 0.0)
+
+    def test_callers_array_is_not_kept(self):
+        optimizer = LLMOptimizer(gym.spaces.Box(-1, 1, (2,)), ScriptedClient([]), warmup=0)
+        point = np.zeros(2, dtype=np.float32)
+        optimizer.tell(point, 1.0)
+        point[:] = 1.0
+        np.testing.assert_array_equal(optimizer.trials[0].params, [0, 0])
+
+    def test_direction(self):
+        for direction, best in (("maximize", 2.0), ("minimize", -1.0)):
+            optimizer = make(direction=direction)
+            for i, reward in enumerate((1.0, 2.0, -1.0)):
+                optimizer.tell({"x": 0.0, "k": i}, reward)
+            assert optimizer.best.reward == best
+
+    def test_several_objectives(self):
+        optimizer = make(direction=["maximize", "minimize"])
+        for i, rewards in enumerate([(1, 1), (2, 2), (0, 3), (3, 9)]):
+            optimizer.tell({"x": 0.0, "k": i}, rewards)
+        assert [t.number for t in optimizer.history.pareto_front] == [0, 1, 3]
+        with pytest.raises(RewardError, match="2 numbers"):
+            optimizer.tell({"x": 0.0, "k": 9}, 1.0)
+
+    def test_feasible_points_rank_before_infeasible_ones(self):
+        optimizer = make()
+        optimizer.tell({"x": 0.0, "k": 0}, 9.0, constraint_violation=1.0)
+        optimizer.tell({"x": 0.0, "k": 1}, 1.0)
+        assert optimizer.best.reward == 1.0
+
+
+class TestUsage:
+    def test_adds_up_what_the_replies_cost(self):
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), warmup=1, seed=0)
+        for point in optimizer.ask(5):
+            optimizer.tell(point, 0.0)
+        usage = optimizer.usage
+        assert usage.proposals == {"warmup": 1, "llm": 4}
+        assert usage.prompt_tokens == 100 * usage.requests
+        assert sum(t.completion_tokens for t in optimizer.trials) <= usage.completion_tokens
+
+    def test_is_a_copy(self):
+        optimizer = make(answers((1, 1)))
+        optimizer.usage.add_failure()
+        assert optimizer.usage.requests == 0
+
+    def test_request_cap_ends_with_its_own_error_and_can_be_raised(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        options = {"warmup": 0, "seed": 1, "storage": path}
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), max_requests=2, **options)
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.ask()
+        with pytest.raises(BudgetExceededError, match="max_requests=2"):
+            optimizer.ask()
+        optimizer.close()
+        again = LLMOptimizer(SPACE, ScriptedClient(numbered), max_requests=3, **options)
+        assert len(again.trials) == 1
+        assert len(again.pending) == 1
+        again.ask()
+
+    def test_token_cap(self):
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), warmup=0, max_tokens=200)
+        optimizer.ask()
+        optimizer.ask()
+        with pytest.raises(BudgetExceededError, match="max_tokens=200"):
+            optimizer.ask()
+
+    def test_cost_cap(self):
+        priced = Reply((Completion("x: 1, k: 1"),), cost=0.3)
+        optimizer = make([priced], max_cost=0.2)
+        optimizer.ask()
+        with pytest.raises(BudgetExceededError, match="max_cost"):
+            optimizer.ask()
+        unpriced = Reply((Completion("x: 1, k: 1"),), cost=None)
+        optimizer = make([unpriced], max_cost=0.2)
+        optimizer.ask()
+        with pytest.raises(BudgetExceededError, match="not known"):
+            optimizer.ask()
+
+
+class TestModelErrors:
+    def test_is_raised_and_nothing_is_lost(self):
+        client = ScriptedClient([ClientError("no such model"), *answers((1, 1))])
+        optimizer = LLMOptimizer(SPACE, client, warmup=1, seed=0)
+        first = optimizer.ask()
+        with pytest.raises(ClientError, match="no such model"):
+            optimizer.ask()
+        assert len(optimizer.pending) == 1
+        optimizer.tell(first, 1.0)
+        assert optimizer.ask() == {"x": 1.0, "k": 1}
+        assert optimizer.usage.failed_requests == 1
+        assert optimizer.usage.requests == 2
+
+    def test_or_falls_back_if_asked_to(self):
+        optimizer = make([ClientError("no such model")], on_error="fallback")
+        with pytest.warns(FallbackWarning, match="no such model"):
+            optimizer.ask()
+        assert optimizer.usage.fallbacks == 1
+
+    def test_unknown_model_lists_what_exists(self):
+        with pytest.raises(ModelNotFoundError, match="smollm2"):
+            LLMOptimizer(SPACE, "smolm2")
+
+    def test_bad_space(self):
+        with pytest.raises(SpaceError):
+            LLMOptimizer([1, 2], ScriptedClient([]))
+        with pytest.raises(SpaceError, match="bound"):
+            LLMOptimizer(gym.spaces.Box(-np.inf, np.inf, (2,)), ScriptedClient([]))
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"direction": "up"},
+            {"direction": []},
+            {"warmup": -1},
+            {"batch_size": 0},
+            {"attempts": 0},
+            {"out_of_range": "ignore"},
+            {"on_error": "pass"},
+            {"warmup_distribution": "cauchy"},
+        ],
+    )
+    def test_bad_options(self, options):
+        with pytest.raises(ValueError, match=r"expected|must be"):
+            make(**options)
+
+
+def search(optimizer: LLMOptimizer, evaluations: int) -> None:
+    """Evaluate what was cut off, then go on up to a number of trials."""
+    for proposal in optimizer.pending:
+        score(optimizer, optimizer.space.unflatten(proposal.values))
+    while len(optimizer.trials) < evaluations:
+        for point in optimizer.ask(min(3, evaluations - len(optimizer.trials))):
+            score(optimizer, point)
+
+
+def score(optimizer: LLMOptimizer, point: dict) -> None:
+    if point["k"] % 7 == 0:
+        optimizer.tell_failure(point, "divisible by seven")
+    else:
+        optimizer.tell(point, -((point["x"] - 1) ** 2) - point["k"] / 50, feedback="ok")
+
+
+def outcome(optimizer: LLMOptimizer) -> tuple:
+    return (
+        [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in optimizer.trials],
+        optimizer.usage,
+        optimizer._rng.bit_generator.state,
+    )
+
+
+class TestResume:
+    @pytest.fixture
+    def whole(self, tmp_path):
+        optimizer = self.open(tmp_path / "whole.jsonl")
+        search(optimizer, 24)
+        return tmp_path / "whole.jsonl", outcome(optimizer)
+
+    @staticmethod
+    def open(path, client=None, **options) -> LLMOptimizer:
+        options = {"warmup": 4, "seed": 5, "storage": path, "batch_size": 2, **options}
+        return LLMOptimizer(SPACE, client or ScriptedClient(numbered), **options)
+
+    def test_after_any_cut_the_resumed_run_equals_the_uninterrupted_one(self, whole, tmp_path):
+        path, expected = whole
+        data = path.read_bytes()
+        ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
+        cuts = [*ends, *(end - 7 for end in ends), len(data)]
+        for cut in cuts:
+            part = tmp_path / "part.jsonl"
+            part.write_bytes(data[:cut])
+            resumed = self.open(part)
+            search(resumed, 24)
+            assert outcome(resumed) == expected, f"cut at byte {cut}"
+            resumed.close()
+
+    def test_a_paid_reply_is_not_paid_for_again(self, whole, tmp_path):
+        path, _ = whole
+        lines = path.read_bytes().splitlines(keepends=True)
+        last = max(i for i, line in enumerate(lines) if b'"event":"reply"' in line)
+        part = tmp_path / "part.jsonl"
+        part.write_bytes(b"".join(lines[: last + 1]))
+        client = ScriptedClient(numbered)
+        resumed = self.open(part, client)
+        before = resumed.usage.requests
+        resumed.ask(3)
+        assert client.requests == []
+        assert resumed.usage.requests == before
+
+    def test_a_killed_process_resumes(self, tmp_path):
+        script = textwrap.dedent(
+            f"""
+            import os, signal, sys
+            sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
+            from test_optimizer import TestResume, score
+            optimizer = TestResume.open({str(tmp_path / "killed.jsonl")!r})
+            for _ in range(4):
+                for point in optimizer.ask(3):
+                    score(optimizer, point)
+            optimizer.ask(3)
+            os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == -9, done.stderr
+        resumed = self.open(tmp_path / "killed.jsonl")
+        assert len(resumed.trials) == 12
+        assert len(resumed.pending) == 3
+        search(resumed, 24)
+        plain = self.open(tmp_path / "plain.jsonl")
+        search(plain, 24)
+        assert outcome(resumed) == outcome(plain)
+
+    def test_another_configuration_is_refused(self, whole):
+        path, _ = whole
+        for options, name in (
+            ({"seed": 6}, "seed"),
+            ({"batch_size": 1}, "batch_size"),
+            ({"direction": "minimize"}, "directions"),
+            ({"prompt": "opro"}, "prompt"),
+        ):
+            with pytest.raises(StorageError, match=name):
+                self.open(path, **options)
+
+    def test_seed_drawn_at_random_is_kept(self, tmp_path):
+        first = self.open(tmp_path / "a.jsonl", seed=None)
+        first.ask()
+        first.close()
+        second = self.open(tmp_path / "a.jsonl", seed=None)
+        assert second.seed == first.seed
+
+    def test_two_writers_are_refused(self, tmp_path):
+        first = self.open(tmp_path / "a.jsonl")
+        with pytest.raises(StorageError, match="in use"):
+            self.open(tmp_path / "a.jsonl")
+        first.close()
+        self.open(tmp_path / "a.jsonl")
+
+    def test_foreign_file_is_refused_and_left_alone(self, tmp_path):
+        path = tmp_path / "notes.txt"
+        path.write_text("my notes\nsecond line\n")
+        with pytest.raises(StorageError, match="line 1"):
+            self.open(path)
+        assert path.read_text() == "my notes\nsecond line\n"
+        path.write_text('{"a": 1}\n')
+        with pytest.raises(StorageError, match="does not hold an llmopt run"):
+            self.open(path)
+
+    def test_unwritable_folder(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(StorageError, match="cannot open"):
+            self.open(tmp_path / "file" / "run.jsonl")
+
+    @pytest.mark.parametrize("fail_at", range(12))
+    def test_full_disk_loses_nothing(self, tmp_path, whole, fail_at, monkeypatch):
+        _, expected = whole
+        optimizer = self.open(tmp_path / "full.jsonl")
+        real = optimizer._log._file
+        calls = {"n": -1}
+
+        class Full:
+            def write(self, data):
+                calls["n"] += 1
+                if calls["n"] == fail_at:
+                    real.write(data[:5])
+                    raise OSError(28, "No space left on device")
+                return real.write(data)
+
+            def __getattr__(self, name):
+                return getattr(real, name)
+
+        optimizer._log._file = Full()
+        refused = 0
+        while len(optimizer.trials) < 24:
+            try:
+                search(optimizer, 24)
+            except StorageError:
+                refused += 1
+        assert refused <= 1
+        assert outcome(optimizer) == expected
+        optimizer.close()
+        assert outcome(self.open(tmp_path / "full.jsonl")) == expected
+
+    def test_save_and_load(self, tmp_path):
+        client = ScriptedClient(numbered)
+        first = LLMOptimizer(SPACE, client, warmup=4, seed=5, batch_size=2)
+        search(first, 9)
+        first.ask()
+        first.save(tmp_path / "state.json")
+        second = LLMOptimizer.load(tmp_path / "state.json", client)
+        third = pickle.loads(pickle.dumps(first))
+        fourth = copy.deepcopy(first)
+        for optimizer in (first, second, third, fourth):
+            search(optimizer, 24)
+        assert outcome(second) == outcome(first)
+        assert outcome(third) == outcome(first)
+        assert outcome(fourth) == outcome(first)
+
+    def test_load_reads_a_storage_file_without_touching_it(self, whole):
+        path, expected = whole
+        before = path.read_bytes()
+        loaded = LLMOptimizer.load(path, ScriptedClient(numbered))
+        assert outcome(loaded) == expected
+        loaded.ask()
+        assert path.read_bytes() == before
+
+    def test_saved_file_goes_on_as_storage(self, tmp_path):
+        client = ScriptedClient(numbered)
+        first = self.open(tmp_path / "a.jsonl")
+        search(first, 6)
+        first.save(tmp_path / "b.jsonl")
+        second = self.open(tmp_path / "b.jsonl", client)
+        search(first, 12)
+        search(second, 12)
+        assert outcome(first) == outcome(second)
+
+    def test_everything_stored_is_plain_json(self, whole):
+        path, _ = whole
+        for line in path.read_text().splitlines():
+            json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
+
+
+class TestSeeds:
+    def test_same_seed_same_points(self):
+        runs = []
+        for _ in range(2):
+            optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), seed=11)
+            search(optimizer, 15)
+            runs.append(outcome(optimizer))
+        assert runs[0] == runs[1]
+
+    def test_other_seed_other_points(self):
+        points = [LLMOptimizer(SPACE, ScriptedClient([]), seed=s).ask(5) for s in (1, 2)]
+        assert points[0] != points[1]
+
+    def test_global_random_state_is_not_touched(self):
+        np.random.seed(0)
+        before = np.random.get_state()[1].copy()
+        optimizer = make(["nonsense"] * 3, warmup=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            optimizer.ask(2)
+        np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+class TestConcurrency:
+    def test_tell_does_not_wait_for_a_model_call(self):
+        entered, release = threading.Event(), threading.Event()
+
+        def slow(request):
+            entered.set()
+            assert release.wait(10)
+            return "x: 1, k: 1"
+
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(slow), warmup=0)
+        asking = threading.Thread(target=optimizer.ask)
+        asking.start()
+        assert entered.wait(10)
+        optimizer.tell({"x": 0.5, "k": 5}, 1.0)
+        assert len(optimizer.trials) == 1
+        release.set()
+        asking.join(10)
+        assert len(optimizer.pending) == 1
+
+    def test_many_threads_get_different_points_and_lose_no_trial(self):
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), warmup=5, seed=0)
+
+        def work():
+            for _ in range(10):
+                optimizer.tell(optimizer.ask(), 1.0)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({t.values for t in optimizer.trials}) == 40
+        assert optimizer.pending == []
+
+    def test_async_form(self):
+        async def main():
+            optimizer = LLMOptimizer(SPACE, ScriptedClient(numbered), warmup=2, seed=0)
+            points = [await optimizer.aask(), *await optimizer.aask(3)]
+            await asyncio.gather(*(optimizer.atell(p, 1.0) for p in points))
+            return optimizer
+
+        assert len(asyncio.run(main()).trials) == 4
+
+
+def test_repr_names_the_parts():
+    assert "ScriptedClient" in repr(make()) or "scripted" in repr(make())
