@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import math
 import numbers
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -38,9 +38,10 @@ from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.prompt import Prompt
+from llmopt.prompt import Prompt, get_prompt
 from llmopt.propose import Limits, Proposer, draw_new
 from llmopt.space import Space
+from llmopt.state import SearchState
 from llmopt.storage import Event, EventLog, read_events
 
 logger = logging.getLogger(__name__)
@@ -143,14 +144,9 @@ class LLMOptimizer:
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
-        self._rng = np.random.default_rng(self.seed)
-        self._trials: list[Trial] = []
-        self._pending: list[Proposal] = []
-        self._ready: deque[Proposal] = deque()
-        self._paid: deque[tuple[str, Reply]] = deque()
+        self._state = SearchState(self.space, self.directions, self.seed)
+        self._proposer.usage = self._state.usage
         self._unsaved: deque[Event] = deque()
-        self._keys: set[Any] = set()
-        self._warmed = 0
         self._log: EventLog | None = None
         self._make_locks()
         if storage is not None:
@@ -200,8 +196,9 @@ class LLMOptimizer:
         return points[0] if n is None else points
 
     def _ask(self, n: int) -> list[Proposal]:
-        before = self._rng.bit_generator.state
-        usage = self._proposer.usage.copy()
+        state = self._state
+        before = state.rng.bit_generator.state
+        usage = state.usage.copy()
         replies: list[tuple[str, Reply]] = []
 
         def send(request: Request) -> Reply:
@@ -210,84 +207,66 @@ class LLMOptimizer:
             return reply
 
         try:
-            with self._state:
-                history = self.history
-                seen = set(self._keys)
-            new = self._warm_up(n - len(self._ready), seen)
-            wanted = n - len(self._ready) - len(new)
+            with self._changing:
+                history = state.history()
+                seen = set(state.keys)
+            new = self._warm_up(n - len(state.ready), seen)
+            wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
-                new += self._proposer.propose(history, self._rng, wanted, taken=seen, send=send)
-            with self._state:
-                queue = [*self._ready, *new]
-                self._record(
-                    {
-                        "event": "ask",
-                        "new": [self._dump_proposal(p) for p in new],
-                        "given": n,
-                        "warmed": self._warmed + sum(p.source == "warmup" for p in new),
-                        "rng": self._rng.bit_generator.state,
-                        "proposals": self._proposer.usage.proposals,
-                        "rejected": self._proposer.usage.rejected,
-                    }
-                )
-                self._warmed += sum(p.source == "warmup" for p in new)
-                self._keys.update(self.space.key(p.values) for p in new)
-                self._ready = deque(queue[n:])
-                self._pending += queue[:n]
-                self._paid.clear()
-                return queue[:n]
+                new += self._proposer.propose(history, state.rng, wanted, taken=seen, send=send)
+            with self._changing:
+                self._record(state.ask_event(new, n))
+                return state.pending[-n:]
         except BaseException:
             # The next call draws the same numbers, so it meets the replies already paid for.
-            self._rng.bit_generator.state = before
-            self._proposer.usage.proposals = usage.proposals
-            self._proposer.usage.rejected = usage.rejected
-            self._paid.extendleft(reversed(replies))
+            state.rng.bit_generator.state = before
+            state.usage.proposals = usage.proposals
+            state.usage.rejected = usage.rejected
+            state.paid.extendleft(reversed(replies))
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
-        known = len(self._trials) + len(self._pending) + len(self._ready)
+        state = self._state
+        known = len(state.trials) + len(state.pending) + len(state.ready)
         proposals: list[Proposal] = []
         while len(proposals) < n:
             if self._warmup_points is not None:
-                if self._warmed + len(proposals) >= self._n_warmup:
+                if state.warmed + len(proposals) >= self._n_warmup:
                     break
-                values = self._warmup_points[self._warmed + len(proposals)]
+                values = self._warmup_points[state.warmed + len(proposals)]
                 seen.add(self.space.key(values))
             elif known + len(proposals) >= self._n_warmup:
                 break
             else:
                 normal = self.warmup_distribution == "normal"
-                values = draw_new(self.space, seen, self._rng, normal=normal)
+                values = draw_new(self.space, seen, state.rng, normal=normal)
             proposals.append(Proposal(values, "warmup"))
-            self._proposer.usage.add_proposal("warmup")
+            state.usage.add_proposal("warmup")
         return proposals
 
     def _send(self, request: Request) -> Reply:
         """Send a request, unless its reply was already paid for by a call that was cut off."""
         digest = request.digest()
-        if self._paid:
-            known, reply = self._paid.popleft()
+        state = self._state
+        if state.paid:
+            known, reply = state.paid.popleft()
             if known == digest:
                 return reply
             logger.warning("the history changed since a cut-off ask: its reply is not used")
-            self._paid.clear()
-        failed = self._proposer.usage.failed_requests
+            state.paid.clear()
+        failed = state.usage.failed_requests
         try:
             reply = self._proposer.send(request)
         except Exception:
-            missed = self._proposer.usage.failed_requests - failed
+            missed = state.usage.failed_requests - failed
             if missed:
-                with contextlib.suppress(StorageError):
-                    self._record({"event": "failure", "requests": missed})
+                self._record_spent({"event": "failure", "requests": missed})
             raise
-        missed = self._proposer.usage.failed_requests - failed
-        event = {"event": "reply", "digest": digest, "reply": reply.to_dict(), "failed": missed}
-        try:
-            self._record(event)
-        except StorageError:
-            # The reply is paid for: it is kept in memory, and written before what follows it.
-            self._unsaved.append(event)
+        missed = state.usage.failed_requests - failed
+        self._record_spent(
+            {"event": "reply", "digest": digest, "reply": reply.to_dict(), "failed": missed}
+        )
         return reply
 
     # -- telling --------------------------------------------------------------------------
@@ -378,48 +357,9 @@ class LLMOptimizer:
         feedback: str,
         violation: float,
     ) -> Trial:
-        with self._state:
-            self._record(
-                {
-                    "event": "tell",
-                    "values": self.space.to_json_values(values),
-                    "rewards": rewards,
-                    "feedback": feedback,
-                    "violation": violation,
-                }
-            )
-            return self._add_trial(values, rewards, feedback, violation)
-
-    def _add_trial(
-        self,
-        values: tuple[Any, ...],
-        rewards: tuple[float, ...] | None,
-        feedback: str,
-        violation: float,
-    ) -> Trial:
-        key = self.space.key(values)
-        proposal = Proposal(values, "user")
-        for i, pending in enumerate(self._pending):
-            if self.space.key(pending.values) == key:
-                proposal = self._pending.pop(i)
-                break
-        trial = Trial(
-            number=len(self._trials),
-            params=self.space.unflatten(values),
-            values=values,
-            rewards=rewards,
-            state="failed" if rewards is None else "complete",
-            feedback=feedback,
-            source=proposal.source,
-            explanation=proposal.explanation,
-            prompt_tokens=proposal.prompt_tokens,
-            completion_tokens=proposal.completion_tokens,
-            seconds=proposal.seconds,
-            constraint_violation=violation,
-        )
-        self._keys.add(key)
-        self._trials.append(trial)
-        return trial
+        with self._changing:
+            self._record(self._state.tell_event(values, rewards, feedback, violation))
+            return self._state.trials[-1]
 
     # -- asynchronous form ----------------------------------------------------------------
 
@@ -442,15 +382,14 @@ class LLMOptimizer:
     @property
     def history(self) -> History:
         """The trials, and the points handed out or queued, as an immutable snapshot."""
-        with self._state:
-            open_points = tuple(p.values for p in (*self._pending, *self._ready))
-            return History(tuple(self._trials), open_points, self.directions)
+        with self._changing:
+            return self._state.history()
 
     @property
     def trials(self) -> list[Trial]:
         """All trials in the order of telling (a copy)."""
-        with self._state:
-            return list(self._trials)
+        with self._changing:
+            return list(self._state.trials)
 
     @property
     def pending(self) -> list[Proposal]:
@@ -459,8 +398,8 @@ class LLMOptimizer:
         After a resume these are the points whose evaluation was cut off: evaluate them
         (``optimizer.space.unflatten(p.values)``) before asking for more.
         """
-        with self._state:
-            return list(self._pending)
+        with self._changing:
+            return list(self._state.pending)
 
     @property
     def best(self) -> Trial | None:
@@ -473,13 +412,13 @@ class LLMOptimizer:
     @property
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
-        return self._proposer.usage.copy()
+        return self._state.usage.copy()
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({len(self.space)} parameters, "
             f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
-            f"{len(self._trials)} trials)"
+            f"{len(self._state.trials)} trials)"
         )
 
     # -- saving and resuming --------------------------------------------------------------
@@ -496,10 +435,10 @@ class LLMOptimizer:
         path = Path(path)
         partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
-            with self._asking, self._state:
+            with self._asking, self._changing:
                 log = EventLog(partial)
                 try:
-                    for event in (self._start_event(), self._snapshot_event()):
+                    for event in (self._start_event(), self._state.snapshot_event()):
                         log.append(event)
                 finally:
                     log.close()
@@ -540,12 +479,14 @@ class LLMOptimizer:
             ]
         del known["warmup_points"]
         if "prompt" not in options:
-            options["prompt"] = start["prompt"]["name"]
+            options["prompt"] = get_prompt(start["prompt"])
         directions = start["directions"]
         options.setdefault("direction", directions[0] if len(directions) == 1 else directions)
         options.setdefault("seed", start["seed"])
         optimizer = cls(client=client, **{**known, **options})
-        optimizer._replay(events[1:])
+        for event in events[1:]:
+            optimizer._state.replay(event)
+        optimizer._proposer.usage = optimizer._state.usage
         return optimizer
 
     def close(self) -> None:
@@ -560,8 +501,10 @@ class LLMOptimizer:
                 start = _start_of(log.events, path)
                 self._check_same(start, path)
                 self.seed = start["seed"]
-                self._rng = np.random.default_rng(self.seed)
-                self._replay(log.events[1:])
+                self._state = SearchState(self.space, self.directions, self.seed)
+                for event in log.events[1:]:
+                    self._state.replay(event)
+                self._proposer.usage = self._state.usage
             else:
                 log.append(self._start_event())
         except BaseException:
@@ -607,107 +550,41 @@ class LLMOptimizer:
         }
         return start
 
-    def _snapshot_event(self) -> Event:
-        return {
-            "event": "snapshot",
-            "trials": [
-                {
-                    **{k: v for k, v in vars(t).items() if k != "params"},
-                    "values": self.space.to_json_values(t.values),
-                }
-                for t in self._trials
-            ],
-            "pending": [self._dump_proposal(p) for p in self._pending],
-            "ready": [self._dump_proposal(p) for p in self._ready],
-            "paid": [[digest, reply.to_dict()] for digest, reply in self._paid],
-            "warmed": self._warmed,
-            "rng": self._rng.bit_generator.state,
-            "usage": asdict(self._proposer.usage),
-        }
-
-    def _dump_proposal(self, proposal: Proposal) -> dict[str, Any]:
-        return {**vars(proposal), "values": self.space.to_json_values(proposal.values)}
-
-    def _load_proposal(self, data: Mapping[str, Any]) -> Proposal:
-        return Proposal(**{**data, "values": self.space.from_json_values(data["values"])})
-
-    def _replay(self, events: Sequence[Event]) -> None:
-        """Fold stored events into the state."""
-        usage = self._proposer.usage
-        for event in events:
-            kind = event["event"]
-            if kind == "reply":
-                reply = Reply.from_dict(event["reply"])
-                usage.add_failure(event["failed"])
-                usage.add_reply(reply)
-                self._paid.append((event["digest"], reply))
-            elif kind == "failure":
-                usage.add_failure(event["requests"])
-            elif kind == "ask":
-                new = [self._load_proposal(p) for p in event["new"]]
-                self._keys.update(self.space.key(p.values) for p in new)
-                queue = [*self._ready, *new]
-                self._pending += queue[: event["given"]]
-                self._ready = deque(queue[event["given"] :])
-                self._warmed = event["warmed"]
-                self._rng.bit_generator.state = event["rng"]
-                usage.proposals = dict(event["proposals"])
-                usage.rejected = dict(event["rejected"])
-                self._paid.clear()
-            elif kind == "tell":
-                self._add_trial(
-                    self.space.from_json_values(event["values"]),
-                    event["rewards"] and tuple(event["rewards"]),
-                    event["feedback"],
-                    event["violation"],
-                )
-            elif kind == "snapshot":
-                self._restore(event)
-            else:
-                raise StorageError(
-                    f"unknown event {kind!r} in the storage file: it was written by a newer "
-                    f"llmopt than {__version__}, or by something else; upgrade llmopt"
-                )
-
-    def _restore(self, event: Event) -> None:
-        for stored in event["trials"]:
-            values = self.space.from_json_values(stored["values"])
-            rewards = stored["rewards"] and tuple(stored["rewards"])
-            fields = {**stored, "values": values, "rewards": rewards}
-            self._trials.append(Trial(params=self.space.unflatten(values), **fields))
-        self._pending = [self._load_proposal(p) for p in event["pending"]]
-        self._ready = deque(self._load_proposal(p) for p in event["ready"])
-        self._paid = deque((digest, Reply.from_dict(reply)) for digest, reply in event["paid"])
-        self._warmed = event["warmed"]
-        self._rng.bit_generator.state = event["rng"]
-        self._proposer.usage = Usage(**event["usage"])
-        points = [t.values for t in self._trials]
-        points += [p.values for p in (*self._pending, *self._ready)]
-        self._keys = {self.space.key(values) for values in points}
-
     def _record(self, event: Event) -> None:
-        if self._log is None:
-            return
-        with self._state:
+        """Store an event, then let it change the state."""
+        if self._log is not None:
             while self._unsaved:
                 self._log.append(self._unsaved[0])
                 self._unsaved.popleft()
             self._log.append(event)
+        self._state.apply(event)
+
+    def _record_spent(self, event: Event) -> None:
+        """Store what was spent; what cannot be stored now is stored before the next event."""
+        if self._log is None:
+            return
+        with self._changing:
+            self._unsaved.append(event)
+            with contextlib.suppress(StorageError):
+                while self._unsaved:
+                    self._log.append(self._unsaved[0])
+                    self._unsaved.popleft()
 
     # -- threads and pickling -------------------------------------------------------------
 
     def _make_locks(self) -> None:
         self._asking = threading.RLock()  # held through a model call: one ask at a time
-        self._state = threading.RLock()  # held briefly, so that tell never waits for a model
+        self._changing = threading.RLock()  # held briefly: tell never waits for a model
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._asking, self._state:
-            hidden = {"_asking", "_state", "_log"}
+        with self._asking, self._changing:
+            hidden = {"_asking", "_changing", "_log"}
             state = {k: v for k, v in self.__dict__.items() if k not in hidden}
-            return {k: v.copy() if hasattr(v, "copy") else v for k, v in state.items()}
+            return {**state, "_state": copy.deepcopy(self._state)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._proposer.usage = self._state.usage
         self._log = None  # the file stays with the original; two writers would tear it
         self._make_locks()
 

@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -107,7 +108,7 @@ class Proposer:
         self,
         space: Space,
         client: Client,
-        prompt: str | Prompt = "auto",
+        prompt: str | Path | Prompt = "auto",
         *,
         description: str = "",
         total: int | None = None,

@@ -1,0 +1,97 @@
+"""What is installed, and how heavy it is to import."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import llmopt
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("llmopt", "adapters", "benchmarks")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> zipfile.ZipFile:
+    source = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__", "results")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=ignore)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    out = source / "dist"
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_llmopt_is_the_only_top_level_name(wheel):
+    tops = {name.split("/")[0] for name in wheel.namelist()}
+    assert {t for t in tops if not t.endswith(".dist-info")} == {"llmopt"}
+
+
+def test_every_module_and_data_file_is_in_the_wheel(wheel):
+    packed = set(wheel.namelist())
+    for folder in FOLDERS:
+        home = "llmopt" if folder == "llmopt" else f"llmopt/{folder}"
+        for path in (ROOT / folder).rglob("*"):
+            relative = path.relative_to(ROOT / folder)
+            if path.suffix in (".py", ".j2") or path.name == "py.typed":
+                assert f"{home}/{relative.as_posix()}" in packed
+
+
+def run_python(code: str) -> str:
+    env = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_pulls_in_no_sdk_and_no_simulator():
+    heavy = (
+        "openai",
+        "anthropic",
+        "google",
+        "xllamacpp",
+        "torch",
+        "mujoco",
+        "optuna",
+        "nevergrad",
+        "cma",
+        "matplotlib",
+        "PIL",
+        "pygame",
+        "scipy",
+    )
+    code = (
+        "import sys, llmopt\n"
+        "llmopt.LLMOptimizer({'x': llmopt.Float(0, 1)}, llmopt.ScriptedClient([]))\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    assert run_python(code).strip() == "[]"
+
+
+def test_every_public_name_exists():
+    for name in llmopt.__all__:
+        assert getattr(llmopt, name) is not None
+    assert set(llmopt.__all__) <= set(dir(llmopt))
+    with pytest.raises(AttributeError, match="no attribute 'LLMOptimiser'"):
+        llmopt.LLMOptimiser  # noqa: B018
+
+
+def test_the_bare_folder_names_are_not_importable():
+    code = (
+        "import importlib.util as u\n"
+        "print(u.find_spec('benchmarks') is None and u.find_spec('adapters') is None)"
+    )
+    assert run_python(code).strip() == "True"
