@@ -61,7 +61,8 @@ def test_import_pulls_in_no_sdk_and_no_simulator():
     heavy = (
         "openai",
         "anthropic",
-        "google",
+        "google.genai",
+        "google.generativeai",
         "xllamacpp",
         "torch",
         "mujoco",

@@ -1,0 +1,133 @@
+"""``llmopt models``: which models can be asked from here, and what the others lack."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+from llmopt.client.http import redact
+from llmopt.client.openai import OpenAIClient
+from llmopt.client.registry import PROVIDERS, get_client
+from llmopt.client.remote import RemoteClient
+
+_DISTRIBUTIONS = {
+    "local": "xllamacpp",
+    "openai": "openai",
+    "gemini": "google-genai",
+    "gemini-legacy": "google-generativeai",
+    "anthropic": "anthropic",
+}
+_SHOWN_MODELS = 5
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether one kind of model can be asked.
+
+    Attributes:
+        model: How its model string is written.
+        ready: Whether nothing that can be seen from here is missing. A hosted model counts
+            as ready once its package and a key are there; ``llmopt check`` asks it.
+        detail: What is there or missing, in words; names of variables, never their values.
+    """
+
+    model: str
+    ready: bool
+    detail: str
+
+
+def survey(timeout: float = 0.5) -> list[Status]:
+    """Look at every kind of model.
+
+    Asks the servers on this machine's usual ports which models they have, and sends nothing
+    anywhere else.
+
+    Args:
+        timeout: Seconds that a server on this machine may take to answer.
+    """
+    with ThreadPoolExecutor(len(PROVIDERS)) as pool:
+        return list(pool.map(lambda prefix: _status(prefix, timeout), PROVIDERS))
+
+
+def _status(prefix: str, timeout: float) -> Status:
+    written = PROVIDERS[prefix][2].partition(": ")[0]
+    if prefix in ("smollm2", "gguf:"):
+        ready, detail = _package("local")
+        if prefix == "smollm2":
+            from llmopt.client.embedded import MODEL_BYTES, MODEL_NAME, model_folder
+
+            path = model_folder() / MODEL_NAME
+            fetched = path.is_file() and path.stat().st_size == MODEL_BYTES
+            later = f"not fetched yet ({MODEL_BYTES / 1e6:.0f} MB, at first use)"
+            detail = f"{detail}; model {'fetched' if fetched else later}"
+        return Status(written, ready, detail)
+    # An address that is written out needs a model string that names one.
+    argument = "//HOST/v1:MODEL" if "+http" in prefix else "MODEL"
+    client = get_client(prefix + argument)
+    if not isinstance(client, RemoteClient):
+        return Status(written, True, "")
+    ready, detail = _package(client.package)
+    if isinstance(client, OpenAIClient) and client.base_url is None and client.local:
+        up, models = _ask_server(client.url, timeout)
+        return Status(written, ready and up, f"{detail}; {client.url} {models}")
+    variables = client.key_variables
+    found = next((v for v in variables if os.environ.get(v)), None)
+    if "+http" in prefix:
+        return Status(written, ready, f"{detail}; {variables[0]} {'set' if found else 'not set'}")
+    if found is None:
+        return Status(written, False, f"{detail}; {' or '.join(variables)} not set")
+    return Status(written, ready, f"{detail}; {found} set")
+
+
+def _package(extra: str) -> tuple[bool, str]:
+    name = _DISTRIBUTIONS[extra]
+    try:
+        return True, f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return False, f'{name} missing: pip install "llmopt[{extra}]"'
+
+
+def _ask_server(url: str, timeout: float) -> tuple[bool, str]:
+    """Ask a server on this machine for its models."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(f"{url}/models", timeout=timeout) as response:
+            data = json.load(response)
+        names = [str(m["id"]) for m in data["data"] or ()]
+    except urllib.error.HTTPError as error:
+        return True, f"answers with HTTP {error.code}"
+    except OSError:
+        return False, "not reachable"
+    except (ValueError, KeyError, TypeError):
+        return False, "answers, but not as a model server does"
+    shown = ", ".join(names[:_SHOWN_MODELS]) or "no model loaded"
+    more = f" and {len(names) - _SHOWN_MODELS} more" if len(names) > _SHOWN_MODELS else ""
+    return True, redact(f"has {shown}{more}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt models``."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0.
+    """
+    found = survey()
+    if args.json:
+        print(json.dumps([asdict(status) for status in found], indent=2))
+        return 0
+    width = max(len(status.model) for status in found)
+    for status in found:
+        print(f"{'+' if status.ready else '-'} {status.model:<{width}}  {status.detail}")
+    print("\n+ ready, - something is missing; `llmopt check MODEL` sends one small request.")
+    return 0

@@ -1,0 +1,52 @@
+"""Fixtures shared by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from llmopt.client.local import LocalClient
+from llmopt.errors import ClientError
+
+
+@pytest.fixture(scope="session")
+def embedded_client() -> Iterator[LocalClient]:
+    """The embedded model, fetched once and loaded once for all tests."""
+    pytest.importorskip("xllamacpp")
+    from llmopt.client.embedded import embedded_client, fetch_model
+
+    try:
+        fetch_model()
+    except ClientError as error:
+        pytest.skip(f"the embedded model could not be fetched: {error}")
+    # One thread: tests share the cores with other work.
+    client = embedded_client(threads=1)
+    yield client
+    client.close()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="rewrite the prompts in tests/golden with what the code renders now",
+    )
+
+
+@pytest.fixture
+def check_golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with ``tests/golden/NAME.txt``, or rewrite that under the flag."""
+    folder = Path(__file__).parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.is_file(), f"no {path}: run pytest with --update-golden, and read the result"
+        assert text == path.read_text(encoding="utf-8")
+
+    return check

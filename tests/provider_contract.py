@@ -1,0 +1,388 @@
+"""What the client of every provider must do, tested against a server on the wire."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import pickle
+import time
+import traceback
+from typing import Any, ClassVar
+
+import pytest
+from wire import Cut, Hang, Say, WireServer
+
+from llmopt.client.base import Client, Message, Request
+from llmopt.client.cache import CachedClient
+from llmopt.client.prices import Price
+from llmopt.client.remote import RemoteClient
+from llmopt.client.retry import complete_with_retries
+from llmopt.client.scripted import RecordClient
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
+
+KEY = "sk-planted+KEY/0123456789abcdef"
+
+ASK = Request(
+    (
+        Message("system", "You optimize."),
+        Message("user", "Try x=1."),
+        Message("assistant", "x = 2"),
+        Message("user", "And now?"),
+    ),
+    temperature=0.5,
+    max_tokens=40,
+    stop=("###",),
+    seed=11,
+)
+
+
+@pytest.fixture
+def no_proxies(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+
+
+@pytest.fixture
+def server(monkeypatch, no_proxies):
+    for name in (
+        "OPENAI_API_KEY", "OPENAI_BASE_URL", "LLMOPT_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY",
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL",
+    ):  # fmt: skip
+        monkeypatch.delenv(name, raising=False)
+    wire = WireServer()
+    yield wire
+    wire.close()
+
+
+class ProviderContract:
+    """Subclass it, with the names below, in a provider's test module."""
+
+    variable: ClassVar[str]
+    length: ClassVar[dict[str, Any]]
+    filtered: ClassVar[dict[str, Any]]
+    several_samples: ClassVar[bool] = True
+
+    def client(self, server: WireServer, **options: Any) -> RemoteClient:
+        """A client of the provider that talks to `server`."""
+        raise NotImplementedError
+
+    def body(self, *texts: str) -> dict[str, Any]:
+        """A success."""
+        raise NotImplementedError
+
+    def error(self, message: str) -> dict[str, Any]:
+        """An error's body."""
+        raise NotImplementedError
+
+    def sent_key(self, headers: dict[str, str]) -> str:
+        """The key that a request carried."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def connected(self, server):
+        client = self.client(server, api_key=KEY)
+        yield client
+        client.close()
+
+    def failure(self, client: RemoteClient, request: Request = ASK) -> ClientError:
+        with pytest.raises(ClientError) as caught:
+            client.complete(request)
+        return caught.value
+
+    # Success.
+
+    def test_is_a_client(self, connected):
+        assert isinstance(connected, Client)
+        assert connected.name.endswith(f":{connected.model}")
+
+    def test_success(self, server, connected):
+        server.play(Say(self.body("x = 3")))
+        reply = connected.complete(ASK)
+        assert [c.text for c in reply.completions] == ["x = 3"]
+        assert reply.completions[0].finish_reason == "stop"
+        assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (100, 60, 7)
+        assert reply.requests == 1
+        assert 0 < reply.seconds < 5
+        assert self.sent_key(server.seen[0].headers) == KEY
+
+    def test_the_whole_conversation_is_sent(self, server, connected):
+        server.play(Say(self.body("x = 3")))
+        connected.complete(ASK)
+        sent = json.dumps(server.seen[0].body)
+        places = [sent.find(m.content) for m in ASK.messages]
+        assert min(places) >= 0
+        assert places[1:] == sorted(places[1:])
+
+    def test_answers_end_at_a_stop_string_even_if_the_server_does_not_know_it(
+        self, server, connected
+    ):
+        server.play(Say(self.body("x = 3### and then some")))
+        assert connected.complete(ASK).completions[0].text == "x = 3"
+
+    def test_own_price(self, server):
+        client = self.client(server, api_key=KEY, price=Price(10.0, 20.0, cached=1.0, written=10.0))
+        server.play(Say(self.body("x")))
+        reply = client.complete(ASK)
+        assert reply.cost == pytest.approx((40 * 10 + 60 * 1 + 7 * 20) / 1e6)
+
+    def test_extra_body_is_sent(self, server):
+        client = self.client(server, api_key=KEY, extra_body=self.extra)
+        server.play(Say(self.body("x")))
+        client.complete(ASK)
+        assert "0.123" in json.dumps(server.seen[0].body)
+
+    extra: ClassVar[dict[str, Any]] = {"top_p": 0.123}
+
+    def test_several_samples(self, server, connected):
+        n = 5
+        request = Request((Message("user", "hi"),), n=n, seed=3)
+        if self.several_samples:
+            server.play(Say(self.body("a", "b", "c", "d", "e")))
+        else:
+            server.play(*(Say(self.body(t)) for t in "abcde"))
+        reply = connected.complete(request)
+        assert sorted(c.text for c in reply.completions) == list("abcde")
+        assert reply.requests == (1 if self.several_samples else n)
+
+    def test_samples_that_the_server_did_not_bring_are_asked_for_at_once(self, server, connected):
+        def slow(body: Any) -> Say:
+            time.sleep(0.05)
+            return Say(self.body("x"))
+
+        server.play(slow)
+        reply = connected.complete(Request((Message("user", "hi"),), n=5))
+        assert len(reply.completions) == 5
+        assert reply.requests == len(server.seen) == 5
+        assert reply.completion_tokens == 35
+        assert server.most_at_once > 1
+
+    def test_one_failed_sample_does_not_lose_the_others(self, server, connected):
+        server.play(Say(self.body("a")), Say(self.error("busy"), 500), Say(self.body("c")))
+        reply = connected.complete(Request((Message("user", "hi"),), n=3))
+        assert sorted(c.text for c in reply.completions) == ["a", "c"]
+        assert reply.requests == 3
+
+    def test_rate_limit(self, server):
+        client = self.client(server, api_key=KEY, requests_per_minute=2)
+        waited: list[float] = []
+        client._limiter._sleep = waited.append
+        server.play(Say(self.body("x")))
+        for _ in range(4):
+            client.complete(ASK)
+        assert len(waited) == 2
+        assert all(50 < w <= 60 for w in waited)
+
+    # Failures.
+
+    def test_429_with_retry_after(self, server, connected):
+        server.play(Say(self.error("slow down"), 429, {"Retry-After": "7"}), Say(self.body("x")))
+        slept: list[float] = []
+        reply = complete_with_retries(connected, ASK, base_delay=0.01, sleep=slept.append)
+        assert slept == [7.0]
+        assert reply.completions[0].text == "x"
+        assert len(server.seen) == 2  # the SDK did not retry on its own
+
+    @pytest.mark.parametrize("status", [408, 409, 500, 503])
+    def test_server_errors_then_success(self, server, connected, status):
+        server.play(Say(self.error("oops"), status), Say(self.body("x")))
+        error = self.failure(connected)
+        assert error.retryable
+        assert error.status == status
+        assert len(server.seen) == 1
+        reply = complete_with_retries(connected, ASK, base_delay=0.01)
+        assert reply.completions[0].text == "x"
+
+    @pytest.mark.parametrize("status", [400, 403, 413, 422])
+    def test_other_client_errors_are_final(self, server, connected, status):
+        server.play(Say(self.error("the moon is full"), status))
+        error = self.failure(connected)
+        assert not error.retryable
+        assert error.status == status
+        assert "the moon is full" in str(error)
+
+    def test_hang_past_the_timeout(self, server):
+        client = self.client(server, api_key=KEY, timeout=0.3)
+        server.play(Hang())
+        started = time.monotonic()
+        error = self.failure(client)
+        assert time.monotonic() - started < 3
+        assert error.retryable
+        assert "0.3 s" in str(error)
+        assert len(server.seen) == 1
+
+    def test_cut_connection(self, server, connected):
+        server.play(Cut(), Say(self.body("x")))
+        error = self.failure(connected)
+        assert error.retryable
+        assert connected.complete(ASK).completions[0].text == "x"
+
+    def test_nobody_listens(self, server, connected):
+        server.close()
+        error = self.failure(connected)
+        assert error.retryable
+        assert server.url in str(error)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            Say(b'{"choices": [', content_type="application/json"),
+            Say(b"\xff\xfe", content_type="application/json"),
+            Say({"something": "else"}),
+            Say(b"<html>gateway</html>", content_type="text/html"),
+        ],
+        ids=["half", "bytes", "other", "html"],
+    )
+    def test_malformed_bodies_are_retryable(self, server, connected, body):
+        server.play(body)
+        error = self.failure(connected)
+        assert error.retryable, error
+
+    def test_wrong_key(self, server, connected):
+        server.play(Say(self.error(f"Incorrect API key provided: {KEY}"), 401))
+        error = self.failure(connected)
+        assert not error.retryable
+        assert error.status == 401
+        assert self.variable in str(error)
+
+    def test_unknown_model(self, server, connected):
+        server.play(Say(self.error("model not found"), 404))
+        error = self.failure(connected)
+        assert isinstance(error, ModelNotFoundError)
+        assert not error.retryable
+        assert connected.model in str(error)
+
+    # Answers that are none.
+
+    def test_truncated(self, server, connected):
+        server.play(Say(self.length))
+        assert connected.complete(ASK).completions[0].finish_reason == "length"
+
+    def test_filtered(self, server, connected):
+        server.play(Say(self.filtered))
+        reply = connected.complete(Request(ASK.messages, n=3))
+        assert {c.finish_reason for c in reply.completions} == {"filter"}
+
+    def test_empty_answer_is_counted_and_told_apart(self, server, connected):
+        server.play(Say(self.body("")))
+        reply = connected.complete(ASK)
+        assert reply.completions[0].text == ""
+        assert reply.completions[0].finish_reason == "stop"
+        assert reply.prompt_tokens == 100
+
+    def test_reasoning_that_leaves_no_room_gets_more(self, server, connected, caplog):
+        empty = copy.deepcopy(self.length)
+        text = json.dumps(empty)
+        assert "cut off" in text
+        server.play(Say(json.loads(text.replace("cut off", ""))), Say(self.body("x")))
+        assert connected.complete(ASK).completions[0].text == ""
+        assert "40 tokens" in caplog.text
+        connected.complete(ASK)
+        assert "160" in json.dumps(server.seen[1].body)
+
+    # Parameters that a model refuses.
+
+    def test_refused_temperature_is_dropped_for_good(self, server, connected, caplog):
+        said = "Unsupported value: 'temperature' does not support 0.5 with this model."
+        server.play(Say(self.error(said), 400), Say(self.body("x")))
+        reply = connected.complete(ASK)
+        assert reply.requests == 2
+        assert "temperature" in json.dumps(server.seen[0].body)
+        assert "temperature" not in json.dumps(server.seen[1].body)
+        assert caplog.text.count("refuses the parameter `temperature`") == 1
+        connected.complete(ASK)
+        assert len(server.seen) == 3
+        assert "temperature" not in json.dumps(server.seen[2].body)
+
+    def test_a_value_that_is_too_large_is_no_refusal(self, server, connected):
+        server.play(Say(self.error("temperature is too hot for the moon"), 400))
+        assert "too hot" in str(self.failure(connected))
+        assert len(server.seen) == 1
+
+    # Keys.
+
+    def test_no_key(self, server, monkeypatch):
+        client = self.client(server)
+        server.play(Say(self.body("x")))
+        with pytest.raises(MissingKeyError, match=self.variable):
+            client.complete(ASK)
+        assert server.seen == []
+
+    def test_key_from_the_environment(self, server, monkeypatch):
+        client = self.client(server)
+        monkeypatch.setenv(self.variable, KEY + "\n")
+        server.play(Say(self.body("x")))
+        client.complete(ASK)
+        monkeypatch.setenv(self.variable, "another-key-0123")
+        client.complete(ASK)
+        assert [self.sent_key(s.headers) for s in server.seen] == [KEY, "another-key-0123"]
+
+    def test_pickling_drops_the_key_and_copying_keeps_it(self, server, connected, monkeypatch):
+        server.play(Say(self.body("x")))
+        connected.complete(ASK)
+        copy.deepcopy(connected).complete(ASK)
+        assert self.sent_key(server.seen[1].headers) == KEY
+        revived = pickle.loads(pickle.dumps(connected))
+        with pytest.raises(MissingKeyError):
+            revived.complete(ASK)
+        monkeypatch.setenv(self.variable, "another-key-0123")
+        revived.complete(ASK)
+        assert self.sent_key(server.seen[2].headers) == "another-key-0123"
+
+    @pytest.mark.parametrize("broken", ["sk-line\nbreak", "sk-ümlaut"])
+    def test_a_key_that_no_header_can_hold(self, server, broken):
+        client = self.client(server, api_key=broken)
+        error = self.failure(client)
+        assert broken not in _everything(error)
+
+    @pytest.mark.parametrize(
+        "behaviour",
+        [
+            lambda echo: Say(echo, 400),
+            lambda echo: Say(echo, 401),
+            lambda echo: Say(echo, 403),
+            lambda echo: Say(echo, 404),
+            lambda echo: Say(echo, 429),
+            lambda echo: Say(echo, 500),
+            lambda echo: Say(json.dumps(echo).encode(), 502, content_type="text/html"),
+            lambda echo: Say(json.dumps(echo).encode()[:-3]),
+            lambda echo: Say(echo),
+            lambda echo: Cut(),
+            lambda echo: Hang(),
+        ],
+    )
+    def test_planted_key_is_nowhere(self, server, tmp_path, caplog, behaviour):
+        caplog.set_level(logging.DEBUG, logger="llmopt")
+        client = self.client(server, api_key=KEY, timeout=0.3)
+        echo = self.error(f"unsupported temperature: your key {KEY} has Bearer {KEY}")
+        recorded = RecordClient(client, tmp_path / "record.jsonl")
+        cached = CachedClient(recorded, tmp_path / "cache")
+        server.play(behaviour(echo))
+        places = []
+        for asked in (client, cached):
+            with pytest.raises(ClientError) as caught:
+                asked.complete(ASK)
+            places.append(_everything(caught.value))
+        server.play(Say(self.body("fine")))
+        cached.complete(ASK)
+        places += [repr(client), repr(cached), str(vars(client)), caplog.text]
+        places += [pickle.dumps(c).decode("latin-1") for c in (client, recorded, cached)]
+        places += [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
+        assert "fine" in "".join(places)
+        for place in places:
+            assert KEY not in place
+            assert KEY[3:] not in place
+
+
+def _everything(error: BaseException) -> str:
+    """All that a user, a log or a crash reporter would see of an exception."""
+    seen = [repr(error), str(error.args), *traceback.format_exception(error)]
+    seen.append(pickle.dumps(error).decode("latin-1"))
+    chain, link = [], error
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    seen += [str(vars(link)) + str(link) for link in chain]
+    return "".join(seen)

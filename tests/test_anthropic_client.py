@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
+from wire import Say, anthropic_body, anthropic_error
+
+from llmopt.client.anthropic import AnthropicClient, blocks
+from llmopt.client.base import Message, Request
+
+__all__ = ["no_proxies", "server"]
+
+
+class TestContract(ProviderContract):
+    variable = "ANTHROPIC_API_KEY"
+    length = anthropic_body("cut off", finish="max_tokens")
+    # The provider has no filter of its own: what it withholds, it calls a refusal.
+    filtered = anthropic_body("", finish="refusal")
+    several_samples = False
+
+    def client(self, server, **options):
+        return AnthropicClient("claude-haiku-4-5", base_url=server.url, **options)
+
+    def body(self, *texts):
+        return anthropic_body(texts[0])
+
+    def error(self, message):
+        return anthropic_error(message)
+
+    def sent_key(self, headers):
+        # Releases of the SDK differ in the header.
+        return headers.get("x-api-key") or headers["authorization"].removeprefix("Bearer ")
+
+    def test_filtered(self, server, connected):
+        server.play(Say(self.filtered))
+        assert connected.complete(ASK).completions[0].finish_reason == "refusal"
+
+
+@pytest.fixture
+def claude(server):
+    return AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY)
+
+
+def test_parameters_on_the_wire(server, claude):
+    server.play(Say(anthropic_body("a")))
+    schema = {"type": "object", "properties": {}}
+    claude.complete(Request(ASK.messages, 1, "chat", 1.5, 40, ("###", "\n\n"), 11, None, schema))
+    text = {"type": "text"}
+    assert server.seen[0].path == "/v1/messages"
+    assert server.seen[0].body == {
+        "model": "claude-haiku-4-5",
+        "max_tokens": 40,
+        "temperature": 1.0,
+        "stop_sequences": ["###"],
+        "system": [text | {"text": "You optimize.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [text | {"text": "Try x=1."}]},
+            {
+                "role": "assistant",
+                "content": [text | {"text": "x = 2", "cache_control": {"type": "ephemeral"}}],
+            },
+            {"role": "user", "content": [text | {"text": "And now?"}]},
+        ],
+        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+    }
+
+
+def test_models_that_take_no_temperature(server, claude):
+    server.play(
+        Say(anthropic_error("`temperature` is deprecated for this model."), 400),
+        Say(anthropic_body("x")),
+    )
+    assert claude.complete(ASK).requests == 2
+    assert "temperature" not in server.seen[1].body
+
+
+def test_cost_with_cache_writes(server, claude):
+    server.play(Say(anthropic_body("x")))
+    cost = (30 * 1.00 + 10 * 1.25 + 60 * 0.10 + 7 * 5.00) / 1e6
+    assert claude.complete(ASK).cost == pytest.approx(cost)
+
+
+def test_overloaded(server, claude):
+    server.play(Say(anthropic_error("Overloaded", "overloaded_error"), 529))
+    with pytest.raises(Exception, match="Overloaded") as caught:
+        claude.complete(ASK)
+    assert caught.value.retryable
+
+
+def test_thinking_is_not_the_answer(server, claude):
+    body = anthropic_body("x = 1")
+    body["content"].insert(0, {"type": "thinking", "thinking": "Hm.", "signature": "s"})
+    server.play(Say(body))
+    assert claude.complete(ASK).completions[0].text == "x = 1"
+
+
+def _prompt(trials: int, iteration: int) -> Request:
+    history = "".join(f"x = {k / 7:.4f}, y = {k / 3:.4f}, reward = {k}\n" for k in range(trials))
+    text = f"Find the best x and y.\n{history}Iteration {iteration} of 400."
+    return Request((Message("system", "You optimize."), Message("user", text)))
+
+
+def _prefixes(body, marked_only: bool) -> list[str]:
+    """The texts that the provider caches, or looks up, at the ends of blocks."""
+    ends, text, since = [], "", 0
+    flat = [*body["system"], *(b for m in body["messages"] for b in m["content"])]
+    for block in flat:
+        text += block["text"]
+        ends.append((text, "cache_control" in block))
+    if marked_only:
+        return [t for t, marked in ends if marked]
+    found: list[str] = []
+    for position, (_, marked) in enumerate(ends):
+        if marked:
+            since = max(0, position - 20)
+            found += [t for t, _ in ends[since : position + 1]]
+    return found
+
+
+def test_a_growing_history_is_read_from_the_cache(server, claude):
+    server.play(Say(anthropic_body("x")))
+    for trials in range(0, 400, 10):
+        claude.complete(_prompt(trials, trials + 1))
+    written: set[str] = set()
+    sent = hit = 0
+    for seen in server.seen:
+        assert sum("cache_control" in str(b) for b in seen.body["system"]) == 1
+        full = _prefixes(seen.body, marked_only=False)
+        longest = max((len(t) for t in full if t in written), default=0)
+        everything = sum(len(b["text"]) for m in seen.body["messages"] for b in m["content"]) + len(
+            "You optimize."
+        )
+        sent += everything
+        hit += longest
+        written.update(_prefixes(seen.body, marked_only=True))
+    assert hit / sent > 0.75
+    # What changes from request to request is never written to the cache.
+    assert not any("Iteration" in text for text in written)
+
+
+def test_samples_wait_for_the_first_one_to_fill_the_cache(server, claude):
+    server.play(Say(anthropic_body("x")))
+    request = Request(_prompt(300, 1).messages, n=4)
+    assert len(claude.complete(request).completions) == 4
+    # Whether the first call failed is known before the others are paid for.
+    server.play(Say(anthropic_error("no"), 400))
+    with pytest.raises(Exception, match="no"):
+        claude.complete(request)
+    assert len(server.seen) == 1
+
+
+def test_blocks_of_a_growing_text():
+    rng = random.Random(5)
+    text = ""
+    for _ in range(300):
+        before = blocks(text, 50)
+        assert "".join(before) == text
+        assert all(b.strip() for b in before) or not text.strip()
+        assert all(len(b) >= 50 for b in before[:-1])
+        text += rng.choice(["a line\n", "\n", "x" * rng.randrange(90) + "\n", "  \n", "y"])
+        after = blocks(text, 50)
+        assert after[: len(before) - 1] == before[:-1]

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pytest
+
+from llmopt.client.base import Client, Completion, Message, Reply, Request
+from llmopt.client.cache import CachedClient
+from llmopt.client.openai import OpenAIClient
+from llmopt.client.scripted import ScriptedClient
+from llmopt.errors import ClientError, StorageError
+
+ASK = Request((Message("user", "one"),), temperature=1.0, seed=3)
+OTHER = Request((Message("user", "one"),), temperature=1.0, seed=4)
+PAID = Reply((Completion("x = 1"),), "m", 100, 60, 7, 2.5, 0.25, 2)
+
+
+def texts(client, *requests):
+    return [client.complete(r).completions[0].text for r in requests]
+
+
+def test_a_repeated_experiment_asks_nothing(tmp_path):
+    first = CachedClient(ScriptedClient(["a", "b", "c"]), tmp_path)
+    assert texts(first, ASK, OTHER, ASK) == ["a", "b", "c"]
+    silent = ScriptedClient([])
+    again = CachedClient(silent, tmp_path)
+    assert texts(again, ASK, OTHER, ASK) == ["a", "b", "c"]
+    assert silent.requests == []
+    assert (again.hits, again.misses) == (3, 0)
+    assert (first.hits, first.misses) == (0, 3)
+
+
+def test_the_same_request_in_one_run_is_asked_anew(tmp_path):
+    client = CachedClient(ScriptedClient(["a", "b"]), tmp_path)
+    assert texts(client, ASK, ASK) == ["a", "b"]
+
+
+def test_an_answer_from_the_folder_costs_nothing(tmp_path):
+    CachedClient(ScriptedClient([PAID]), tmp_path).complete(ASK)
+    reply = CachedClient(ScriptedClient([]), tmp_path).complete(ASK)
+    assert reply.completions == PAID.completions
+    assert (reply.requests, reply.prompt_tokens, reply.completion_tokens) == (0, 0, 0)
+    assert reply.cost == 0.0
+    assert reply.seconds < 1
+    assert "0.25" in next(tmp_path.rglob("*.json")).read_text()
+
+
+def test_failures_are_not_kept_and_the_retry_gets_the_same_place(tmp_path):
+    client = CachedClient(ScriptedClient([ClientError("busy", retryable=True), "a"]), tmp_path)
+    with pytest.raises(ClientError):
+        client.complete(ASK)
+    assert texts(client, ASK) == ["a"]
+    assert texts(CachedClient(ScriptedClient([]), tmp_path), ASK) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        OpenAIClient("m2"),
+        OpenAIClient("m", server="ollama"),
+        OpenAIClient("m", endpoint="completions"),
+        OpenAIClient("m", extra_body={"reasoning_effort": "low"}),
+    ],
+    ids=repr,
+)
+def test_other_models_and_settings_have_answers_of_their_own(tmp_path, other):
+    one = CachedClient(OpenAIClient("m"), tmp_path)
+    assert one._digest(ASK) != CachedClient(other, tmp_path)._digest(ASK)
+    same = OpenAIClient("m", api_key="another", timeout=3)
+    assert one._digest(ASK) == CachedClient(same, tmp_path)._digest(ASK)
+
+
+def test_it_stands_in_for_the_model(tmp_path):
+    inner = ScriptedClient(["a"], name="mine", default_prompt="opro")
+    client = CachedClient(inner, tmp_path)
+    assert isinstance(client, Client)
+    assert (client.name, client.default_prompt) == ("mine", "opro")
+    assert not hasattr(client, "count_tokens")
+    client.close()
+
+
+def test_pickling(tmp_path):
+    client = CachedClient(OpenAIClient("m", api_key="sk-planted-key-0123"), tmp_path)
+    data = pickle.dumps(client)
+    assert b"planted" not in data
+    assert pickle.loads(data).name == "openai:m"
+
+
+def test_a_broken_file_is_named(tmp_path):
+    CachedClient(ScriptedClient(["a"]), tmp_path).complete(ASK)
+    file = next(tmp_path.rglob("*.json"))
+    file.write_text('{"reply": ')
+    with pytest.raises(StorageError, match=file.name):
+        CachedClient(ScriptedClient(["b"]), tmp_path).complete(ASK)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    inner = ScriptedClient(["a"])
+    with pytest.raises(StorageError, match="another cache folder"):
+        CachedClient(inner, tmp_path / "file").complete(ASK)
+    assert inner.requests == []
+
+
+def test_a_paid_answer_survives_a_full_disk(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llmopt.client.cache.tempfile.mkstemp", full)
+    with pytest.warns(RuntimeWarning, match="No space left"):
+        assert texts(CachedClient(ScriptedClient(["a"]), tmp_path), ASK) == ["a"]
+
+
+def test_threads_leave_whole_files_and_one_answer_each(tmp_path):
+    client = CachedClient(ScriptedClient([f"{i}" for i in range(40)]), tmp_path)
+    got: list[str] = []
+
+    def work() -> None:
+        got.extend(texts(client, *([ASK] * 5)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got, key=int) == [f"{i}" for i in range(40)]
+    again = CachedClient(ScriptedClient([]), tmp_path)
+    assert sorted(texts(again, *([ASK] * 40)), key=int) == [f"{i}" for i in range(40)]
+    assert not list(tmp_path.rglob("*.tmp"))

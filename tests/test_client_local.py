@@ -1,0 +1,451 @@
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tiny_gguf import CONTEXT_TOKENS, write_tiny_gguf
+
+from llmopt.client import LocalClient, Message, Reply, Request
+from llmopt.client.gguf import read_header
+from llmopt.client.local import SLOT_TOKENS, SLOTS
+from llmopt.errors import ClientError, ModelNotFoundError
+
+DIGITS = 'root ::= [0-9] [0-9] ", " [0-9] [0-9]'
+
+
+def ask(
+    text: str = "1, 2, 3, ",
+    *,
+    style: str = "completion",
+    max_tokens: int | None = 8,
+    seed: int | None = 1,
+    **fields: object,
+) -> Request:
+    return Request(
+        (Message("user", text),),
+        style=style,  # type: ignore[arg-type]
+        max_tokens=max_tokens,
+        seed=seed,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def texts(reply: Reply) -> list[str]:
+    return [c.text for c in reply.completions]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[LocalClient]:
+    pytest.importorskip("xllamacpp")
+    # One thread: tests share the cores with other work.
+    client = LocalClient(model, threads=1)
+    yield client
+    client.close()
+
+
+class TestHeader:
+    def test_says_what_the_file_holds(self, model: Path) -> None:
+        header = read_header(model)
+        assert header.architecture == "llama"
+        assert header.context_tokens == CONTEXT_TOKENS
+        assert header.chat
+        assert header.parameters == 2 * 354 * 32 + 3 * 32 + 4 * 32 * 32 + 3 * 64 * 32
+
+    def test_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelNotFoundError, match=r"no model file .*nowhere\.gguf"):
+            read_header(tmp_path / "nowhere.gguf")
+
+    def test_folder(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelNotFoundError, match="cannot read"):
+            read_header(tmp_path)
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a zip file", b"<html>not found</html>"])
+    def test_not_gguf(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "model.gguf"
+        path.write_bytes(content)
+        with pytest.raises(ClientError, match="is not a GGUF file"):
+            read_header(path)
+
+    def test_every_truncation_is_reported_or_left_to_llama_cpp(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        whole = model.read_bytes()
+        path = tmp_path / "cut.gguf"
+        # The last tensor is ffn_down; only cuts inside it are beyond the header.
+        last_tensor = 4 * 32 * 64
+        for size in range(4, len(whole) - last_tensor, 997):
+            path.write_bytes(whole[:size])
+            with pytest.raises(ClientError, match="truncated or corrupt"):
+                read_header(path)
+
+    def test_absurd_lengths_do_not_hang_or_exhaust_memory(
+        self, model: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "bad.gguf"
+        for offset in (8, 16, 24):  # tensor count, entry count, length of the first key
+            data = bytearray(model.read_bytes())
+            data[offset : offset + 8] = b"\xff" * 8
+            path.write_bytes(data)
+            with pytest.raises(ClientError, match="truncated or corrupt"):
+                read_header(path)
+
+    def test_unknown_version(self, model: Path, tmp_path: Path) -> None:
+        data = bytearray(model.read_bytes())
+        data[4] = 99
+        path = tmp_path / "future.gguf"
+        path.write_bytes(data)
+        with pytest.raises(ClientError, match="GGUF version 99"):
+            read_header(path)
+
+
+class TestConstruction:
+    def test_reads_nothing(self, tmp_path: Path) -> None:
+        client = LocalClient(tmp_path / "nowhere.gguf")
+        assert client.name == "gguf:nowhere"
+        with pytest.raises(ModelNotFoundError, match="no model file"):
+            client.complete(ask())
+
+    def test_bad_style(self) -> None:
+        with pytest.raises(ValueError, match="style='chatty'"):
+            LocalClient("m.gguf", style="chatty")  # type: ignore[arg-type]
+
+    def test_defaults_follow_the_file(self, model: Path) -> None:
+        client = LocalClient(model)
+        assert client.default_prompt == "pattern"
+        assert client.context_tokens == CONTEXT_TOKENS
+        assert LocalClient(model, context_tokens=100).context_tokens == 100
+        assert LocalClient(model, default_prompt="opro").default_prompt == "opro"
+
+    def test_missing_package(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "xllamacpp", None)
+        with pytest.raises(ImportError, match=re.escape('pip install "llmopt[local]"')):
+            LocalClient(model).complete(ask())
+
+
+class TestComplete:
+    def test_usage_adds_up(self, client: LocalClient) -> None:
+        prompt = "17, 4, 99, " * 8
+        first = client.complete(ask(prompt, n=3))
+        assert len(first.completions) == 3
+        assert first.prompt_tokens == client.count_tokens(prompt)
+        # A token of this model is one character or one byte, so bytes bound the count.
+        assert 3 <= first.completion_tokens <= 24
+        assert (first.requests, first.cost) == (1, 0.0)
+        assert first.seconds > 0
+
+    def test_a_common_prefix_is_processed_once(self, client: LocalClient) -> None:
+        prefix = "a stable beginning of the prompt. " * 6
+        first = client.complete(ask(prefix + "one"))
+        second = client.complete(ask(prefix + "two", n=4))
+        assert first.cached_tokens < len(prefix) / 2
+        assert second.cached_tokens >= len(prefix)
+        assert second.prompt_tokens - second.cached_tokens < 8
+
+    def test_seed_repeats_and_samples_differ(self, client: LocalClient) -> None:
+        request = ask(n=4, temperature=1.0)
+        once, again = client.complete(request), client.complete(request)
+        assert texts(once) == texts(again)
+        assert len(set(texts(once))) > 1
+        assert texts(client.complete(ask(n=4, temperature=1.0, seed=2))) != texts(once)
+
+    @pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**63])
+    def test_any_integer_is_a_seed(self, client: LocalClient, seed: int) -> None:
+        request = ask(seed=seed, temperature=1.0)
+        assert texts(client.complete(request)) == texts(client.complete(request))
+
+    def test_more_samples_than_slots(self, client: LocalClient) -> None:
+        reply = client.complete(ask(n=SLOTS + 3, temperature=1.0))
+        assert len(reply.completions) == SLOTS + 3
+        assert reply.requests == 2
+        assert len(set(texts(reply))) > SLOTS // 2
+
+    def test_samples_that_outgrow_the_cache_are_taken_in_turn(self, client: LocalClient) -> None:
+        prompt = "9" * (CONTEXT_TOKENS - 320)
+        grammar = 'root ::= "7" root'
+        reply = client.complete(ask(prompt, n=SLOTS, max_tokens=318, grammar=grammar))
+        assert CONTEXT_TOKENS - 320 + SLOTS * 318 > CONTEXT_TOKENS + (SLOTS - 1) * SLOT_TOKENS
+        assert [c.finish_reason for c in reply.completions] == ["length"] * SLOTS
+        assert reply.requests > 1
+
+    def test_zero_temperature_is_greedy(self, client: LocalClient) -> None:
+        reply = client.complete(ask(n=3, temperature=0.0))
+        assert len(set(texts(reply))) == 1
+
+    def test_grammar(self, client: LocalClient) -> None:
+        for style in ("chat", "completion"):
+            reply = client.complete(ask(style=style, n=3, grammar=DIGITS, max_tokens=20))
+            assert all(re.fullmatch(r"\d\d, \d\d", t) for t in texts(reply))
+            assert {c.finish_reason for c in reply.completions} == {"stop"}
+
+    def test_json_schema(self, client: LocalClient) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
+            "required": ["x"],
+            "additionalProperties": False,
+        }
+        for style in ("chat", "completion"):
+            reply = client.complete(ask(style=style, json_schema=schema, max_tokens=60))
+            assert 0 <= json.loads(reply.completions[0].text)["x"] <= 9
+
+    def test_max_tokens_and_stop(self, client: LocalClient) -> None:
+        grammar = 'root ::= "abcdef"'
+        cut = client.complete(ask(grammar=grammar, max_tokens=3)).completions[0]
+        assert (cut.text, cut.finish_reason) == ("abc", "length")
+        stopped = client.complete(ask(grammar=grammar, stop=("d",))).completions[0]
+        assert (stopped.text, stopped.finish_reason) == ("abc", "stop")
+
+    def test_an_endless_sample_is_cut(self, client: LocalClient) -> None:
+        reply = client.complete(ask(max_tokens=None, grammar='root ::= "7" root'))
+        assert reply.completions[0].finish_reason == "length"
+
+    def test_bad_grammar(self, client: LocalClient, capfd: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(ClientError, match=r"grammar.*Request\.grammar") as caught:
+            client.complete(ask(grammar="root ::= ("))
+        assert not caught.value.retryable
+        assert len(client.complete(ask()).completions) == 1
+
+    def test_prompt_too_long(self, client: LocalClient) -> None:
+        with pytest.raises(ClientError, match=r"the prompt has \d+ tokens and the context is 512"):
+            client.complete(ask("9" * 3000))
+
+    def test_text_that_json_refuses(self, client: LocalClient) -> None:
+        for style in ("chat", "completion"):
+            reply = client.complete(ask("snowman ☃, half a pair \ud800, nul \0", style=style))
+            assert len(reply.completions) == 1
+
+    def test_template_and_style(self, client: LocalClient, model: Path, tmp_path: Path) -> None:
+        plain = client.complete(ask("hello")).prompt_tokens
+        templated = client.complete(ask("hello", style="chat")).prompt_tokens
+        assert templated == plain + len("[user]") + len("[assistant]")
+        always_raw = LocalClient(model, style="completion")
+        assert always_raw.complete(ask("hello", style="chat")).prompt_tokens == plain
+        always_raw.close()
+        always_chat = LocalClient(model, style="chat")
+        assert always_chat.complete(ask("hello")).prompt_tokens == templated
+        always_chat.close()
+        base = LocalClient(write_tiny_gguf(tmp_path / "base.gguf", chat=False))
+        assert base.complete(ask("hello", style="chat")).prompt_tokens == plain
+        base.close()
+
+    def test_a_history_of_long_prompts_never_fills_the_cache(self, client: LocalClient) -> None:
+        # More cached prefixes than the cache has room for: the old ones must make way.
+        for i in range(12):
+            reply = client.complete(ask(f"{i} " * 150, n=2))
+            assert len(reply.completions) == 2
+
+    def test_sampling_settings_reach_llama_cpp(self, model: Path) -> None:
+        client = LocalClient(model, sampling={"top_k": 1})
+        reply = client.complete(ask(n=4, temperature=5.0))
+        assert len(set(texts(reply))) == 1
+        client.close()
+
+
+class TestLife:
+    def test_close_and_go_on(self, model: Path) -> None:
+        client = LocalClient(model)
+        before = texts(client.complete(ask()))
+        client.close()
+        client.close()
+        assert texts(client.complete(ask())) == before
+        client.close()
+
+    def test_copies_share_nothing(self, client: LocalClient) -> None:
+        expected = texts(client.complete(ask()))
+        for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
+            assert twin.name == client.name
+            assert texts(twin.complete(ask())) == expected
+            twin.close()
+        assert texts(client.complete(ask())) == expected
+
+    def test_closing_one_leaves_another(self, client: LocalClient, model: Path) -> None:
+        other = LocalClient(model)
+        other.complete(ask())
+        other.close()
+        assert len(client.complete(ask("something new")).completions) == 1
+
+    def test_threads_get_what_a_single_one_gets(self, model: Path) -> None:
+        client = LocalClient(model, threads=1, sampling={"cache_prompt": False})
+        requests = [ask(f"{i}, " * 9, n=2, temperature=1.0, seed=i) for i in range(6)]
+        expected = [texts(client.complete(r)) for r in requests]
+        got: dict[int, list[str]] = {}
+
+        def work(i: int) -> None:
+            got[i] = texts(client.complete(requests[i]))
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [got[i] for i in range(6)] == expected
+        client.close()
+
+    def test_corrupt_file_is_refused_without_a_crash(self, model: Path, tmp_path: Path) -> None:
+        pytest.importorskip("xllamacpp")
+        whole = model.read_bytes()
+        path = tmp_path / "cut.gguf"
+        path.write_bytes(whole[:-100])
+        with pytest.raises(ClientError, match="could not load"):
+            LocalClient(path).complete(ask())
+        path.write_bytes(whole.replace(b"blk.0.attn_q", b"blk.0.attn_X"))
+        with pytest.raises(ClientError, match="could not load"):
+            LocalClient(path).complete(ask())
+
+    def test_unknown_architecture_is_named(self, tmp_path: Path) -> None:
+        pytest.importorskip("xllamacpp")
+        path = write_tiny_gguf(tmp_path / "future.gguf", architecture="futurenet")
+        with pytest.raises(ClientError, match=r"'futurenet'.*too old"):
+            LocalClient(path).complete(ask())
+
+    def test_serves_http_with_and_without_a_key(self, model: Path) -> None:
+        pytest.importorskip("xllamacpp")
+        client = LocalClient(model)
+        body = json.dumps({"prompt": "1, 2", "max_tokens": 4}).encode()
+        headers = {"Content-Type": "application/json"}
+
+        def post(url: str, **more: str) -> int:
+            request = urllib.request.Request(f"{url}/completions", body, {**headers, **more})
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            try:
+                with opener.open(request) as response:
+                    assert json.load(response)["usage"]["completion_tokens"] >= 1
+                    return int(response.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert post(client.serve()) == 200
+        url = client.serve(api_key="sesame")
+        assert url.startswith("http://127.0.0.1:")
+        assert url.endswith("/v1")
+        assert post(url) == 401
+        assert post(url, Authorization="Bearer sesame") == 200
+        assert client.count_tokens("1, 2") == len("1, 2") + 1
+        port = int(url.split(":")[-1].split("/")[0])
+        with pytest.raises(ClientError, match=f"127.0.0.1:{port} is taken"):
+            LocalClient(model).serve(port=port)
+        client.close()
+
+    def test_unserved_address_needs_a_key(self, model: Path) -> None:
+        client = LocalClient(model)
+        client.complete(ask())
+        request = urllib.request.Request(
+            f"{client._loaded().listening_address}/v1/completions",
+            b'{"prompt": "1"}',
+            {"Content-Type": "application/json"},
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            opener.open(request)
+        client.close()
+
+
+def run_script(model: Path, body: str) -> subprocess.CompletedProcess[str]:
+    script = f"""
+import os, sys, threading, time
+from llmopt.client import LocalClient, Message, Request
+client = LocalClient({str(model)!r}, threads=1)
+request = Request((Message("user", "1, 2"),), style="completion", max_tokens=4, seed=1)
+{textwrap.dedent(body)}
+"""
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+
+
+class TestProcess:
+    @pytest.fixture(autouse=True)
+    def _needs_llama_cpp(self) -> None:
+        pytest.importorskip("xllamacpp")
+
+    def test_exit_is_quiet_with_a_request_under_way(self, model: Path) -> None:
+        done = run_script(
+            model,
+            """
+            endless = Request(
+                (Message("user", "1"),), style="completion", max_tokens=400,
+                grammar='root ::= "7" root',
+            )
+            def work():
+                while True:
+                    client.complete(endless)
+            client.complete(request)
+            threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.2)
+            print("leaving")
+            """,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+    def test_a_fork_loads_its_own(self, model: Path) -> None:
+        done = run_script(
+            model,
+            """
+            import multiprocessing
+            before = client.complete(request).completions
+            def work():
+                assert client._server is None
+                assert client.complete(request).completions == before
+                raise SystemExit(7)
+            child = multiprocessing.get_context("fork").Process(target=work)
+            child.start()
+            child.join()
+            assert child.exitcode == 7, child.exitcode
+            assert client.complete(request).completions == before
+            print("both")
+            """,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "both\n", "")
+
+    def test_importing_clients_loads_no_sdk(self) -> None:
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import sys, llmopt.client; sdks = ('xllamacpp', 'openai', 'anthropic', "
+                "'google.genai', 'google.generativeai', 'httpx'); "
+                "print([m for m in sdks if m in sys.modules])",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout) == (0, "[]\n")
+
+
+@pytest.mark.embedded
+class TestEmbeddedModel:
+    def test_continues_a_pattern_off_one_cached_prefix(self, embedded_client: LocalClient) -> None:
+        rows = "".join(f"{i}, {2 * i}, {3 * i}\n" for i in range(10, 40))
+        request = ask(rows, n=4, grammar=r'root ::= [0-9]+ ", " [0-9]+ ", " [0-9]+ "\n"')
+        request = Request(**{**request.__dict__, "max_tokens": 24, "temperature": 0.5})
+        first = embedded_client.complete(request)
+        again = embedded_client.complete(ask(rows + "40, ", max_tokens=4))
+        assert all(re.fullmatch(r"\d+, \d+, \d+\n", t) for t in texts(first))
+        assert again.cached_tokens >= first.prompt_tokens - 1
+
+    def test_chats(self, embedded_client: LocalClient) -> None:
+        reply = embedded_client.complete(ask("hi", style="chat", max_tokens=40, temperature=0.0))
+        # The end of its turn is a token of the chat template.
+        assert reply.completions[0].finish_reason == "stop"
+        assert reply.completions[0].text
+
+    def test_counts_its_own_tokens(self, embedded_client: LocalClient) -> None:
+        assert embedded_client.count_tokens("hello 12, 13") == 8

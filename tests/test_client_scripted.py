@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from llmopt.client import (
+    Client,
+    Completion,
+    Message,
+    RecordClient,
+    ReplayClient,
+    Reply,
+    Request,
+    ScriptedClient,
+)
+from llmopt.errors import ClientError
+
+
+def ask(text: str = "hello", **fields: object) -> Request:
+    return Request((Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+def texts(reply: Reply) -> list[str]:
+    return [c.text for c in reply.completions]
+
+
+def shout(request: Request) -> str:
+    return request.text.upper()
+
+
+class TestScriptedClient:
+    def test_every_kind_of_answer(self) -> None:
+        ready = Reply((Completion("cut", "length"),), model="m", cost=0.5)
+        client = ScriptedClient(["one", ["a", "b"], ready, ValueError("boom"), shout])
+        assert isinstance(client, Client)
+        assert texts(client.complete(ask(n=4))) == ["one"]
+        assert texts(client.complete(ask(n=4))) == ["a", "b"]
+        assert client.complete(ask()) is ready
+        with pytest.raises(ValueError, match="boom"):
+            client.complete(ask())
+        assert texts(client.complete(ask("loud"))) == ["LOUD"]
+
+    def test_a_function_may_give_any_answer(self) -> None:
+        def fail(request: Request) -> ClientError:
+            return ClientError("down", retryable=True)
+
+        client = ScriptedClient([fail, lambda request: ["x", "y"]])
+        with pytest.raises(ClientError, match="down"):
+            client.complete(ask())
+        assert texts(client.complete(ask(n=2))) == ["x", "y"]
+
+    def test_no_more_samples_than_asked(self) -> None:
+        client = ScriptedClient([["a", "b", "c"]])
+        assert texts(client.complete(ask(n=2))) == ["a", "b"]
+
+    def test_keeps_the_requests(self) -> None:
+        client = ScriptedClient(["a", RuntimeError("b")])
+        first, second = ask("1"), ask("2")
+        client.complete(first)
+        with pytest.raises(RuntimeError):
+            client.complete(second)
+        assert client.requests == [first, second]
+
+    def test_running_out(self) -> None:
+        client = ScriptedClient(["a"])
+        client.complete(ask())
+        with pytest.raises(ClientError, match=r"has 1 replies and this is request 2") as caught:
+            client.complete(ask())
+        assert not caught.value.retryable
+
+    def test_empty_script(self) -> None:
+        for client in (ScriptedClient([]), ScriptedClient([], cycle=True)):
+            with pytest.raises(ClientError, match="has 0 replies"):
+                client.complete(ask())
+
+    def test_cycle(self) -> None:
+        client = ScriptedClient(["a", "b"], cycle=True)
+        assert [texts(client.complete(ask()))[0] for _ in range(5)] == ["a", "b", "a", "b", "a"]
+
+    def test_one_function_answers_all(self) -> None:
+        client = ScriptedClient(shout)
+        assert [texts(client.complete(ask(t)))[0] for t in "xyz"] == ["X", "Y", "Z"]
+
+    def test_one_text_is_one_reply_not_its_letters(self) -> None:
+        client = ScriptedClient("abc")
+        assert texts(client.complete(ask())) == ["abc"]
+
+    def test_the_callers_list_is_copied(self) -> None:
+        replies: list[object] = ["a", "b"]
+        client = ScriptedClient(replies)  # type: ignore[arg-type]
+        replies.clear()
+        assert texts(client.complete(ask())) == ["a"]
+
+    @pytest.mark.parametrize("answer", [[], [1, 2], 7, None])
+    def test_what_is_no_answer(self, answer: object) -> None:
+        client = ScriptedClient([answer])  # type: ignore[list-item]
+        with pytest.raises(TypeError, match=r"scripted reply 0 is .*expected a str"):
+            client.complete(ask())
+
+    def test_copies_go_on_from_the_same_place(self) -> None:
+        client = ScriptedClient(["a", "b", shout], name="s", default_prompt="opro")
+        client.complete(ask())
+        for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
+            assert (twin.name, twin.default_prompt) == ("s", "opro")
+            assert texts(twin.complete(ask())) == ["b"]
+        assert len(client.requests) == 1
+
+
+class TestRecordAndReplay:
+    def test_round_trip_in_any_order(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        exact = Reply(
+            (Completion("a", "length"), Completion("ü☃")),
+            model="m",
+            prompt_tokens=9,
+            cached_tokens=3,
+            completion_tokens=2,
+            seconds=0.25,
+            cost=0.001,
+            requests=2,
+        )
+        recorder = RecordClient(ScriptedClient([exact, "second", "third"]), path)
+        schema = {"type": "object"}
+        first = ask("1", n=2, stop=("x",), json_schema=schema, temperature=0.5, seed=3)
+        for request in (first, ask("2"), ask("2")):
+            recorder.complete(request)
+        replay = ReplayClient(path)
+        assert texts(replay.complete(ask("2"))) == ["second"]
+        assert replay.complete(first) == exact
+        assert texts(replay.complete(ask("2"))) == ["third"]
+
+    def test_unrecorded_request(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        RecordClient(ScriptedClient(["x"]), path).complete(ask("1", seed=1))
+        replay = ReplayClient(path)
+        with pytest.raises(ClientError, match="is not among its 1 recorded ones") as caught:
+            replay.complete(ask("1", seed=2))
+        assert not caught.value.retryable
+        replay.complete(ask("1", seed=1))
+        with pytest.raises(ClientError, match=r"was recorded 1 time\(s\)"):
+            replay.complete(ask("1", seed=1))
+
+    def test_appends(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        for text in "ab":
+            RecordClient(ScriptedClient([text]), path).complete(ask(text))
+        replay = ReplayClient(path)
+        assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["b", "a"]
+
+    def test_failures_pass_and_are_not_recorded(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(ScriptedClient([ClientError("down"), "up"]), path)
+        with pytest.raises(ClientError, match="down"):
+            recorder.complete(ask())
+        recorder.complete(ask())
+        assert len(path.read_text().splitlines()) == 1
+
+    def test_writes_nothing_of_the_client_behind(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        client = ScriptedClient(["x"])
+        client.api_key = "sk-very-secret"  # type: ignore[attr-defined]
+        RecordClient(client, path).complete(ask())
+        exchange = json.loads(path.read_text())
+        assert set(exchange) == {"request", "reply"}
+        assert "secret" not in path.read_text()
+
+    def test_recorder_shows_the_clients_attributes(self, tmp_path: Path) -> None:
+        client = ScriptedClient(["x"], name="n", default_prompt="pattern")
+        recorder = RecordClient(client, tmp_path / "run.jsonl")
+        assert (recorder.name, recorder.default_prompt) == ("n", "pattern")
+        assert not hasattr(recorder, "count_tokens")
+        for twin in (copy.deepcopy(recorder), pickle.loads(pickle.dumps(recorder))):
+            assert twin.default_prompt == "pattern"
+            assert twin.client is not client
+
+    def test_copies_of_a_replay(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(ScriptedClient(["a", "b"]), path)
+        for _ in range(2):
+            recorder.complete(ask())
+        replay = ReplayClient(path)
+        replay.complete(ask())
+        twin = pickle.loads(pickle.dumps(replay))
+        assert texts(twin.complete(ask())) == texts(replay.complete(ask())) == ["b"]
+
+    def test_missing_recording(self, tmp_path: Path) -> None:
+        replay = ReplayClient(tmp_path / "none.jsonl")
+        with pytest.raises(ClientError, match=r"cannot read the recording .*none\.jsonl"):
+            replay.complete(ask())
+
+    @pytest.mark.parametrize("line", ["not json", "[]", '{"request": {}}', '{"request": 3}'])
+    def test_damaged_recording(self, tmp_path: Path, line: str) -> None:
+        path = tmp_path / "run.jsonl"
+        RecordClient(ScriptedClient(["x"]), path).complete(ask())
+        with path.open("a") as file:
+            file.write(line + "\n")
+        with pytest.raises(ClientError, match="line 2: not an exchange"):
+            ReplayClient(path).complete(ask())

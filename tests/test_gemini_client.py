@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
+from wire import Say, gemini_body, gemini_error
+
+from llmopt.client.base import Message, Request
+from llmopt.client.gemini import GeminiClient
+
+__all__ = ["no_proxies", "server"]
+
+
+class TestContract(ProviderContract):
+    variable = "GEMINI_API_KEY"
+    length = gemini_body("cut off", finish="MAX_TOKENS")
+    filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
+    extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
+
+    def client(self, server, **options):
+        return GeminiClient("gemini-2.5-flash", base_url=server.url, **options)
+
+    def body(self, *texts):
+        return gemini_body(*texts)
+
+    def error(self, message):
+        return gemini_error(message)
+
+    def sent_key(self, headers):
+        return headers["x-goog-api-key"]
+
+
+@pytest.fixture
+def gemini(server):
+    return GeminiClient("gemini-2.5-flash", base_url=server.url, api_key=KEY)
+
+
+def test_parameters_on_the_wire(server, gemini):
+    server.play(Say(gemini_body("a", "b")))
+    schema = {"type": "object", "properties": {"x": {"type": "number"}}}
+    gemini.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
+    body = server.seen[0].body
+    # Releases of the SDK differ in the version: v1 or v1beta.
+    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:generateContent")
+    assert body["systemInstruction"]["parts"] == [{"text": "You optimize."}]
+    assert [(c["role"], c["parts"][0]["text"]) for c in body["contents"]] == [
+        ("user", "Try x=1."),
+        ("model", "x = 2"),
+        ("user", "And now?"),
+    ]
+    config = body["generationConfig"]
+    assert config.pop("responseJsonSchema") == schema
+    assert config == {
+        "temperature": 0.5,
+        "stopSequences": ["###"],
+        "seed": 11,
+        "candidateCount": 2,
+        "maxOutputTokens": 40,
+        "responseMimeType": "application/json",
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Multiple candidates is not enabled for this model",
+        "Only one candidate can be specified in the current model",
+        "Invalid JSON payload received. Unknown name \"candidateCount\" at 'generation_config'",
+    ],
+)
+def test_models_that_give_one_candidate(server, gemini, said):
+    def picky(body):
+        if "candidateCount" in body.get("generationConfig", {}):
+            return Say(gemini_error(said), 400)
+        return Say(gemini_body("x"))
+
+    server.play(picky)
+    reply = gemini.complete(Request((Message("user", "hi"),), n=3))
+    assert len(reply.completions) == 3
+    assert gemini.complete(Request((Message("user", "hi"),), n=3)).requests == 3
+
+
+def test_more_samples_than_one_call_can_bring(server, gemini):
+    server.play(
+        lambda b: Say(gemini_body(*"x" * b.get("generationConfig", {}).get("candidateCount", 1)))
+    )
+    reply = gemini.complete(Request((Message("user", "hi"),), n=19))
+    assert len(reply.completions) == 19
+    assert reply.requests == 3
+
+
+@pytest.mark.parametrize("reason", ["SAFETY", "RECITATION", "PROHIBITED_CONTENT", "SPII"])
+def test_filtered_candidate(server, gemini, reason):
+    body = gemini_body("", finish=reason)
+    del body["candidates"][0]["content"]
+    server.play(Say(body))
+    assert gemini.complete(ASK).completions[0].finish_reason == "filter"
+
+
+def test_thoughts_are_counted_and_not_shown(server, gemini):
+    body = gemini_body("x = 1")
+    body["candidates"][0]["content"]["parts"].insert(0, {"text": "Hm.", "thought": True})
+    body["usageMetadata"]["thoughtsTokenCount"] = 50
+    server.play(Say(body))
+    reply = gemini.complete(ASK)
+    assert reply.completions[0].text == "x = 1"
+    assert reply.completion_tokens == 57
+    assert reply.cost == pytest.approx((40 * 0.30 + 60 * 0.03 + 57 * 2.50) / 1e6)
+
+
+def test_the_body_says_how_long_to_wait(server, gemini):
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "13.5s"}
+    server.play(Say(gemini_error("quota", 429, details=[{"@type": "x"}, info]), 429))
+    with pytest.raises(Exception, match="quota") as caught:
+        gemini.complete(ASK)
+    assert caught.value.retry_after == 13.5
+
+
+def test_a_wrong_key_that_is_answered_with_400(server, gemini):
+    server.play(Say(gemini_error("API key not valid. Please pass a valid API key."), 400))
+    with pytest.raises(Exception, match="GEMINI_API_KEY") as caught:
+        gemini.complete(ASK)
+    assert not caught.value.retryable
+
+
+def test_the_other_variable(server, monkeypatch):
+    monkeypatch.setenv("GOOGLE_API_KEY", "key-of-google")
+    server.play(Say(gemini_body("x")))
+    GeminiClient("m", base_url=server.url).complete(ASK)
+    assert server.seen[0].headers["x-goog-api-key"] == "key-of-google"
+    monkeypatch.setenv("GEMINI_API_KEY", "key-of-gemini")
+    GeminiClient("m", base_url=server.url).complete(ASK)
+    assert server.seen[1].headers["x-goog-api-key"] == "key-of-gemini"

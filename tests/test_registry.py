@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from llmopt.client import LocalClient, ScriptedClient, get_client
+from llmopt.client.registry import PROVIDERS
+from llmopt.errors import ModelNotFoundError
+
+
+def test_smollm2_is_made_without_fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "models"))
+    client = get_client("smollm2")
+    assert isinstance(client, LocalClient)
+    assert (client.name, client.default_prompt, client.context_tokens) == (
+        "smollm2",
+        "pattern",
+        8192,
+    )
+    assert not (tmp_path / "models").exists()
+
+
+def test_gguf_path_and_options() -> None:
+    client = get_client("gguf:/models/Qwen 3:8B.gguf", threads=3, name="qwen")
+    assert isinstance(client, LocalClient)
+    assert client.path == Path("/models/Qwen 3:8B.gguf")
+    assert (client.threads, client.name) == (3, "qwen")
+
+
+def test_a_client_passes_through() -> None:
+    client = ScriptedClient(["a"])
+    assert get_client(client) is client
+
+
+def test_options_do_not_apply_to_a_ready_client() -> None:
+    with pytest.raises(TypeError, match=r"\['threads'\] cannot be applied"):
+        get_client(ScriptedClient(["a"]), threads=2)
+
+
+@pytest.mark.parametrize("thing", [None, 3, object(), ["smollm2"], ScriptedClient])
+def test_what_is_no_client(thing: object) -> None:
+    with pytest.raises(TypeError, match=r"a model string such as 'smollm2', or a client"):
+        get_client(thing)  # type: ignore[arg-type]
+
+
+def test_unknown_option_names_itself() -> None:
+    with pytest.raises(TypeError, match="thraeds"):
+        get_client("gguf:/m.gguf", thraeds=1)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("smolm2", "smollm2"), ("SmolLM2", "smollm2"), ("ggufs:/m.gguf", "gguf:")],
+)
+def test_unknown_strings_name_the_nearest(written: str, meant: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=f"unknown model '{written}'; did you") as caught:
+        get_client(written)
+    message = str(caught.value)
+    assert f"did you mean '{meant}'?" in message
+    for _, _, help_line in PROVIDERS.values():
+        assert help_line in message
+
+
+def test_a_prefix_alone_says_what_is_lacking() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"lacks its part after ':'; gguf:PATH"):
+        get_client("gguf:")
+
+
+def test_the_longest_prefix_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = ("llmopt.client.scripted", "ScriptedClient", "gguf:test:TEXT")
+    monkeypatch.setitem(PROVIDERS, "gguf:test:", entry)
+    assert isinstance(get_client("gguf:test:hello"), ScriptedClient)
+    assert isinstance(get_client("gguf:tests.gguf"), LocalClient)
+
+
+@pytest.mark.parametrize("prefix", sorted(PROVIDERS))
+def test_every_entry_leads_to_a_factory(prefix: str) -> None:
+    module, factory, help_line = PROVIDERS[prefix]
+    assert callable(getattr(importlib.import_module(module), factory))
+    assert help_line.startswith(prefix)

@@ -1,0 +1,202 @@
+"""A loopback HTTP server that does to a client what real ones do, and worse.
+
+It speaks the wire protocols of the providers; nothing of an SDK is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as it came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True)
+class Say:
+    """Answer with a body (JSON unless it is bytes) and a status."""
+
+    body: Any
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Hang:
+    """Take the request and say nothing until the server is closed."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Promise a body, send a part of it, and cut the connection."""
+
+
+Behaviour = Say | Hang | Cut | Callable[[Any], "Say"]
+
+
+class WireServer:
+    """Serves scripted behaviours in order; the last one is repeated."""
+
+    def __init__(self) -> None:
+        self.script: list[Behaviour] = []
+        self.seen: list[Seen] = []
+        self.most_at_once = 0
+        self._at_once = 0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                server._answer(self)
+
+            def do_GET(self) -> None:
+                server._answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self.port = self._http.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
+
+    def play(self, *behaviours: Behaviour) -> None:
+        """Set what to do from now on."""
+        self.script = list(behaviours)
+        self.seen = []
+
+    def close(self) -> None:
+        self._closing.set()
+        self._http.shutdown()
+        self._http.server_close()
+
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        raw = handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        body = json.loads(raw) if raw else None
+        headers = {k.lower(): v for k, v in handler.headers.items()}
+        with self._lock:
+            self.seen.append(Seen(handler.path, headers, body))
+            behaviour = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            if isinstance(behaviour, Hang):
+                self._closing.wait(10)
+                return
+            if isinstance(behaviour, Cut):
+                handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+                handler.wfile.write(b'Content-Length: 5000\r\n\r\n{"choices": [')
+                handler.wfile.flush()
+                handler.connection.shutdown(socket.SHUT_RDWR)
+                handler.close_connection = True
+                return
+            said = behaviour if isinstance(behaviour, Say) else behaviour(body)
+            data = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
+            handler.send_response(said.status)
+            handler.send_header("Content-Type", said.content_type)
+            handler.send_header("Content-Length", str(len(data)))
+            for name, value in said.headers.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(data)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+
+# What each provider's success and error bodies look like.
+
+
+def openai_body(
+    *texts: str, finish: str = "stop", refusal: str | None = None, usage: Any = None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": more.pop("model", "m-answered"),
+        "choices": [
+            {
+                "index": i,
+                "finish_reason": finish,
+                "message": {"role": "assistant", "content": text or None, "refusal": refusal},
+            }
+            for i, text in enumerate(texts)
+        ],
+        "usage": usage
+        or {
+            "prompt_tokens": 100,
+            "completion_tokens": 7,
+            "total_tokens": 107,
+            "prompt_tokens_details": {"cached_tokens": 60},
+        },
+        **more,
+    }
+
+
+def openai_error(message: str, **more: Any) -> dict[str, Any]:
+    return {"error": {"message": message, "type": "invalid_request_error", **more}}
+
+
+def gemini_body(*texts: str, finish: str = "STOP", **more: Any) -> dict[str, Any]:
+    return {
+        "candidates": [
+            {
+                "index": i,
+                "finishReason": finish,
+                "content": {"role": "model", "parts": [{"text": text}] if text else []},
+            }
+            for i, text in enumerate(texts)
+        ],
+        "usageMetadata": {
+            "promptTokenCount": 100,
+            "cachedContentTokenCount": 60,
+            "candidatesTokenCount": 7,
+            "totalTokenCount": 107,
+        },
+        **more,
+    }
+
+
+def gemini_error(message: str, code: int = 400, **more: Any) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "status": "SOME_STATUS", **more}}
+
+
+def anthropic_body(text: str, finish: str = "end_turn") -> dict[str, Any]:
+    return {
+        "id": "m1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m-answered",
+        "content": [{"type": "text", "text": text}] if text else [],
+        "stop_reason": finish,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": 30,
+            "cache_read_input_tokens": 60,
+            "cache_creation_input_tokens": 10,
+            "output_tokens": 7,
+        },
+    }
+
+
+def anthropic_error(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}}
