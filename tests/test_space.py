@@ -12,14 +12,19 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import any_spaces, gymnasium_spaces, plain_spaces, seeds
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space import Categorical, Float, Int, Space
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered")
+# Gymnasium's own: narrowed bounds, `contains` of its 0-d samples, draws of wide integers.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered"),
+    pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array"),
+    pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning:gymnasium"),
+]
 quick = settings(max_examples=120, deadline=None)
 
 
@@ -699,6 +704,8 @@ def test_samples_belong_to_the_gymnasium_space(gym_space, seed):
 def test_gymnasium_samples_are_valid(gym_space, seed):
     gym_space.seed(seed)
     params = gym_space.sample()
+    # Gymnasium draws integers as floats: beyond 2**52 it misses its own bounds.
+    assume(gym_space.contains(params))
     space = Space.of(gym_space)
     assert gym_space.contains(space.validate(params))
     again = space.flatten(space.validate(params))
