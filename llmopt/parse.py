@@ -31,26 +31,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from llmopt.errors import LLMOptError, ParseError
-from llmopt.space import Categorical, Float, Int, Space, Value
+from llmopt.matching import BEFORE_VALUE, NUMBER, ValueMatcher, end_of
+from llmopt.space import Float, Int, Space, Value
 
 OutOfRange = Literal["clip", "reject"]
 
 _MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
-_MINUS = "\u2212\u2013\ufe63\uff0d-"  # the plain one last: it stands in character sets
-_ASCII_MINUS = str.maketrans(dict.fromkeys(_MINUS, "-"))
-# Every repeat is bounded or unambiguous, so that no text makes matching quadratic.
-_NUMBER = re.compile(
-    rf"(?P<base>[+{_MINUS}]?(?:[0-9]{{1,60}}(?:\.[0-9]{{0,60}})?|\.[0-9]{{1,60}}))"
-    rf"(?:[eE](?P<exp>[+{_MINUS}]?[0-9]{{1,6}})"
-    rf"|[ ]?[x×·*][ ]?10(?:\^|\*\*)[ ]?[{{(]?(?P<power>[+{_MINUS}]?[0-9]{{1,6}})[)}}]?)?"
-    r"(?![\w%]|\.[0-9]|[ ]?/[ ]?[0-9])"
-)
-_NOT_FINITE = re.compile(rf"[+{_MINUS}]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
 _THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
-_BEFORE_VALUE = re.compile(r"[ \t*_`~≈$\"']{0,8}")
 _SPACE = re.compile(r"\s{0,8}")
-_BLANK = re.compile(r"[ \t]{0,8}")
 _BETWEEN = re.compile(r"[*_`$\"']{0,4}\s{0,8}[,;|]?\s{0,8}")  # leaves the next value's quotes
 _ECHO = re.compile(
     r"(?:(?<!\w)f[ ]{0,3}(?:\([^()\n]{0,60}\))?[ ]{0,3}[:=]|(?<!\w)(?:failed|pruned)(?!\w))",
@@ -177,7 +166,7 @@ class _Reader:
         self.space = space
         self.labels = labels
         self.n = len(labels)
-        self.matchers = [_ValueMatcher(space, i) for i in range(self.n)]
+        self.matchers = [ValueMatcher(space, i) for i in range(self.n)]
         self.unreadable: dict[int, str] = {}
         self.lengths: list[int] = []
         self.line_ends = [m.start() for m in re.finditer("\n", text)]
@@ -234,7 +223,7 @@ class _Reader:
             found = known.get(key, folded.get(key.casefold()))
             if found is None:
                 continue
-            start = _end_of(_BEFORE_VALUE, self.text, match.end())
+            start = end_of(BEFORE_VALUE, self.text, match.end())
             read = self.matchers[found].match(self.text, match.end(), start)
             if read is None:
                 rest = self.text[match.end() : match.end() + 40]
@@ -301,7 +290,7 @@ class _Reader:
         best: Found | None = None
         start = 0
         for end in [*self.line_ends, len(self.text)]:
-            first = _end_of(_LINE_PREFIX, self.text, start)
+            first = end_of(_LINE_PREFIX, self.text, start)
             if first < end:
                 found = self._values_between(first, end)
                 if found is None and first > start:  # "- 1, 2" may be a bullet or a minus
@@ -325,99 +314,23 @@ class _Reader:
     def _values_between(self, start: int, end: int) -> Found | None:
         """Read exactly one value for each dimension, and nothing else."""
         values: list[Value] = []
-        position = _end_of(_SPACE, self.text, start)
+        position = end_of(_SPACE, self.text, start)
         for matcher in self.matchers:
-            read = matcher.match(self.text, position, _end_of(_BEFORE_VALUE, self.text, position))
+            read = matcher.match(self.text, position, end_of(BEFORE_VALUE, self.text, position))
             if read is None or read[1] > end:
                 if values:
                     self.lengths.append(len(values))
                 return None
             values.append(read[0])
-            position = _end_of(_BETWEEN, self.text, read[1])
+            position = end_of(_BETWEEN, self.text, read[1])
             if position == read[1] and len(values) < self.n:
                 self.lengths.append(len(values))
                 return None
         if position >= end or not self.text[position:end].strip(" \t.;,*_`\"'|])}\r\n"):
             return values, min(position, end), None
-        if self.n > 1 and _NUMBER.match(self.text, position):
+        if self.n > 1 and NUMBER.match(self.text, position):
             self.lengths.append(len(values) + len(self.text[position:end].split(",")))
         return None
-
-
-class _ValueMatcher:
-    """Reads one value of one dimension at a position of a text."""
-
-    def __init__(self, space: Space, index: int) -> None:
-        dimension = space.dimensions[index]
-        self.choices: tuple[Any, ...] | None = None
-        self.integral = isinstance(dimension, Int)
-        if not isinstance(dimension, Categorical):
-            return
-        self.choices = tuple(dimension.choices)
-        self.by_text: dict[str, Any] = {}
-        spellings = (lambda c: space.format(index, c), _json_text, repr, str, _double_quoted)
-        for spell in spellings:  # the prompt's own form wins where two choices look alike
-            for choice in self.choices:
-                self.by_text.setdefault(spell(choice), choice)
-        self.by_text.pop("", None)
-        self.by_fold: dict[str, Any] = {}
-        for text, choice in self.by_text.items():
-            self.by_fold.setdefault(text.casefold(), choice)
-        ordered = sorted(self.by_text, key=len, reverse=True)
-        pattern = "|".join(
-            re.escape(t) + (r"(?!\w|\.[0-9])" if re.match(r"\w", t[-1]) else "") for t in ordered
-        )
-        self.pattern = re.compile(pattern or r"(?!)", re.IGNORECASE)
-
-    def match(self, text: str, plain: int, start: int) -> tuple[Value, int] | None:
-        """Read the value at `start`, or at `plain`, where its own quotes still stand."""
-        if self.choices is None:
-            return _number_at(text, start, self.integral)
-        spaces = _end_of(_BLANK, text, plain)
-        for position in (spaces, start):
-            found = self.pattern.match(text, position)
-            if found:
-                exact = self.by_text.get(found[0], _MISSING)
-                value = self.by_fold[found[0].casefold()] if exact is _MISSING else exact
-                return value, found.end()
-        number = _number_at(text, start, integral=False)
-        if number:
-            for choice in self.choices:
-                if _is_number(choice) and choice == number[0]:
-                    return choice, number[1]
-        return None
-
-    def from_json(self, value: Any) -> tuple[Value] | None:
-        """Read a decoded JSON value; a tuple of one, as ``None`` may be a choice."""
-        if self.choices is not None:
-            for choice in self.choices:
-                if type(choice) is type(value) and choice == value:
-                    return (choice,)
-        if self.choices is None and _is_number(value):
-            return (value if abs(value) < 1e300 else math.inf,)
-        if isinstance(value, dict | list):
-            return None
-        text = value if isinstance(value, str) else json.dumps(value)
-        read = self.match(text, 0, _end_of(_BEFORE_VALUE, text, 0)) if text else None
-        return (read[0],) if read and not text[read[1] :].strip() else None
-
-
-_MISSING = object()
-
-
-def _number_at(text: str, start: int, integral: bool) -> tuple[Value, int] | None:
-    found = _NUMBER.match(text, start)
-    if found is None:
-        odd = _NOT_FINITE.match(text, start)
-        return (math.nan, odd.end()) if odd else None
-    base = found["base"].translate(_ASCII_MINUS)
-    exponent = (found["exp"] or found["power"] or "").translate(_ASCII_MINUS)
-    if integral and not exponent and base.lstrip("+-").isdigit():
-        return int(base), found.end()
-    number = float(f"{base}e{exponent}" if exponent else base)
-    if integral and math.isfinite(number) and number.is_integer():
-        return int(number), found.end()
-    return number, found.end()
 
 
 def _settle(
@@ -505,23 +418,3 @@ def _json_explanation(data: Any) -> str | None:
         if isinstance(data, dict) and isinstance(data.get(key), str):
             return str(data[key])
     return None
-
-
-def _json_text(choice: Any) -> str:
-    try:
-        return json.dumps(choice, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return ""
-
-
-def _double_quoted(choice: Any) -> str:
-    return f'"{choice}"'
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return found.end() if found else position

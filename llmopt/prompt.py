@@ -40,10 +40,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.describe import Entry
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.parse import Reading
 from llmopt.pattern import PatternPrompt
-from llmopt.rendering import SHIPPED, Entry, TemplatePrompt, shipped_prompt
+from llmopt.rendering import SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.selection import Selection, estimate_tokens
 from llmopt.situation import Complaint, Prompt, Query, Situation
 

@@ -1,0 +1,494 @@
+"""Template prompts: what the model is shown, within which budget, and how mistakes are told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
+from llmopt.history import History, Trial
+from llmopt.prompt import (
+    PROMPTS,
+    Complaint,
+    Prompt,
+    Selection,
+    Situation,
+    estimate_tokens,
+    get_prompt,
+)
+from llmopt.selection import fit_most
+from llmopt.space import Categorical, Float, Int, Space
+
+BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
+PAIR = Space({"x": Float(-6, 6), "y": Float(-6, 6)}, decimals=1)
+NAMED = Space(
+    {
+        "lr": Float(1e-5, 0.1, log=True),
+        "momentum": Float(0, 1, step=0.05),
+        "layers": Int(1, 8),
+        "optimizer": Categorical(["adam", "sgd, plain", None]),
+    }
+)
+TEMPLATES = [name for name in PROMPTS if name != "pattern"]
+
+
+def trials(space, n, seed=0):
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(n):
+        values = space.sample(rng)
+        made.append(Trial(i, space.unflatten(values), values, (float(rng.normal()),)))
+    return tuple(made)
+
+
+def situation(space=BOX, n=5, **changes):
+    history = changes.pop("history", None) or History(trials(space, n))
+    return Situation(
+        **{"space": space, "history": history, "iteration": n + 1, "total": 100, **changes}
+    )
+
+
+def eventful(space):
+    made = list(trials(space, 6))
+    made[1] = replace(made[1], rewards=None, state="failed", feedback="it\ndiverged")
+    made[2] = replace(made[2], state="pruned")
+    made[3] = replace(made[3], constraint_violation=0.25, feedback="fell over after 12 steps")
+    return tuple(made)
+
+
+def shown(query):
+    return [m.content for m in query.request.messages]
+
+
+def transcript(request):
+    head = f"style={request.style} n={request.n} max_tokens={request.max_tokens}\n"
+    parts = [f"--- {m.role} ---\n{m.content}\n" for m in request.messages]
+    return head + "".join(parts)
+
+
+# What is shown
+
+
+@pytest.mark.parametrize(
+    ("golden", "name", "space", "options", "changes"),
+    [
+        ("props_box", "props", BOX, {}, {}),
+        ("props_optimum", "props", NAMED, {"optimum": 100, "step_size": 0.5}, {"samples": 4}),
+        ("props_ab", "props-ab", PAIR, {}, {"total": None}),
+        ("props_plus", "props-plus", BOX, {}, {"description": "Drive a car up a hill."}),
+        ("opro", "opro", NAMED, {"best": 3}, {"description": "Accuracy of a network."}),
+        ("props_completion", "props", BOX, {}, {"client_style": "completion"}),
+    ],
+)
+def test_golden(golden, name, space, options, changes, check_golden):
+    rng = np.random.default_rng(9)
+    history = History(eventful(space), pending=(space.sample(rng), space.sample(rng)))
+    query = get_prompt(name, **options).prepare(
+        situation(
+            space,
+            6,
+            history=history,
+            notes=("Two other workers search along with you.",),
+            complaints=(Complaint("I do not know.", "no parameter values were found"),),
+            **changes,
+        )
+    )
+    check_golden(golden, transcript(query.request))
+
+
+def test_golden_first_ask_and_several_objectives(check_golden):
+    query = get_prompt("props").prepare(situation(BOX, 0))
+    check_golden("props_empty", transcript(query.request))
+    several = tuple(
+        replace(t, rewards=(t.rewards[0], float(i))) for i, t in enumerate(trials(BOX, 3))
+    )
+    history = History(several, directions=("maximize", "minimize"))
+    query = get_prompt("props", history="best", best=2).prepare(situation(BOX, 3, history=history))
+    check_golden("props_objectives", transcript(query.request))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_answer_in_the_format_of_the_history_is_read_back(name):
+    space = PAIR
+    query = get_prompt(name).prepare(situation(space, description="d"))
+    line = next(li for li in shown(query)[1].splitlines() if "f = " in li).split("; f")[0]
+    first = line.replace(", ", ",").split(",")
+    reading = query.read(f"{line}\nbecause")
+    expected = [float(part.split(": ")[1]) for part in first]
+    assert list(reading.values) == expected
+    assert reading.explanation == "because"
+
+
+def test_everything_that_happened_is_told():
+    history = History(eventful(BOX), pending=((1.0, 2.0, 3.0),))
+    text = shown(get_prompt("props").prepare(situation(BOX, 6, history=history)))[1]
+    lines = text.splitlines()
+    assert "; failed: it diverged" in lines[2]
+    assert "; pruned (stopped early) at f = " in lines[3]
+    assert "violates the constraints by 0.25; feedback: fell over after 12 steps" in lines[4]
+    waiting = lines[lines.index("Being evaluated, do not propose:") + 1]
+    assert waiting == "params[0]: 1.0, params[1]: 2.0, params[2]: 3.0"
+    assert lines[-1].startswith("Now at iteration 7 of 100.")
+
+
+def test_minimize_and_hint_in_words():
+    minimize = History(trials(BOX, 2), directions=("minimize",))
+    text = shown(get_prompt("props").prepare(situation(history=minimize)))[0]
+    assert "global minimum" in text
+    assert "maxim" not in text
+    assert "best value of f is about" not in text
+    text = shown(get_prompt("props", optimum=-3.5).prepare(situation()))[0]
+    assert "best value of f is about -3.5" in text
+
+
+def test_prefix_is_stable_from_one_ask_to_the_next():
+    prompt = get_prompt("props")
+    before = prompt.prepare(situation(n=30, seed=1, notes=("a",)))
+    after = prompt.prepare(
+        situation(n=31, seed=2, notes=("b",), complaints=(Complaint("raw", "reason"),))
+    )
+    assert shown(before)[0] == shown(after)[0]
+    listed = shown(before)[1].split("\n\n")[0]
+    assert len(listed.splitlines()) == 31
+    assert shown(after)[1].startswith(listed)
+
+
+def test_complaints_go_to_chat_models_only():
+    complaints = tuple(Complaint("x" * 5000 if i else "", f"reason {i}.") for i in range(2))
+    chat = get_prompt("props").prepare(situation(complaints=complaints)).request
+    assert [m.role for m in chat.messages] == [
+        "system", "user", "assistant", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert chat.messages[2].content == "(no answer)"
+    assert "reason 0." in chat.messages[3].content
+    assert len(chat.messages[4].content) < 700
+    raw = get_prompt("props").prepare(situation(complaints=complaints, client_style="completion"))
+    assert [m.role for m in raw.request.messages] == ["user"]
+    assert "reason" not in raw.request.text.split("Evaluations")[1]
+
+
+def test_request_settings():
+    request = get_prompt("props").prepare(situation(samples=4, seed=7)).request
+    assert (request.n, request.seed, request.max_tokens) == (4, 7, 1024 + 16 * 3)
+    request = get_prompt("props", temperature=0.3, max_tokens=50).prepare(situation()).request
+    assert (request.temperature, request.max_tokens) == (0.3, 50)
+    request = get_prompt("props").prepare(situation(context_tokens=1500)).request
+    assert request.max_tokens == 750
+
+
+def test_out_of_range_is_the_callers_choice():
+    text = "params[0]: 9, params[1]: 0, params[2]: 0"
+    assert get_prompt("props").prepare(situation()).read(text).clipped
+    with pytest.raises(ParseError, match="outside"):
+        get_prompt("props").prepare(situation(out_of_range="reject")).read(text)
+
+
+def test_wrong_space_or_description():
+    with pytest.raises(SpaceError, match=r"'props-ab' is for exactly 2 parameters .* has 3"):
+        get_prompt("props-ab").prepare(situation(BOX))
+    with pytest.raises(TemplateError, match="'props-plus' needs the task in words"):
+        get_prompt("props-plus").prepare(situation(BOX, description="  "))
+
+
+# Selection
+
+
+def numbers(query, made):
+    """Numbers of the trials in a prompt, in the order of showing."""
+    history = [li for li in shown(query)[1].split("\n\n")[0].splitlines() if "params[0]" in li]
+    by_params = {
+        ", ".join(f"params[{i}]: {BOX.format(i, v)}" for i, v in enumerate(t.values)): t.number
+        for t in made
+    }
+    return [by_params[li.split(";")[0]] for li in history]
+
+
+def test_selection():
+    made = trials(BOX, 12, seed=3)
+    order = [t.number for t in History(made).ranked]
+
+    def kept(**options):
+        return numbers(
+            get_prompt("props", **options).prepare(situation(history=History(made))), made
+        )
+
+    assert kept() == list(range(12))
+    assert kept(history="last", last=3) == [9, 10, 11]
+    assert kept(history="best", best=4) == sorted(order[:4])
+    assert kept(history="best", best=4, order="ascending") == order[3::-1]
+    assert kept(history="best+last", best=2, last=3) == sorted({*order[:2], 9, 10, 11})
+    assert kept(history=Selection("last", last=0)) == []
+
+
+def test_failed_trials_rank_below_all_others():
+    made = eventful(BOX)
+    text = shown(get_prompt("opro").prepare(situation(history=History(made))))[1].splitlines()
+    assert "failed" in text[1]
+    assert "pruned" in text[2]
+    assert "pruned" not in "".join(text[3:])
+    few = shown(get_prompt("opro", best=3).prepare(situation(history=History(made))))[1]
+    assert "failed" not in few
+
+
+def test_best_that_is_not_listed_is_told():
+    made = trials(BOX, 12)
+    made = (replace(made[0], rewards=(99.5,)), *made[1:])
+    prompt = get_prompt("props", history="last", last=3)
+    text = shown(prompt.prepare(situation(history=History(made))))[1]
+    assert "The best of 9 evaluations that are not listed:" in text
+    assert "f = 99.5" in text
+
+
+def test_bad_selection():
+    with pytest.raises(ValueError, match="history='newest': expected one of all, last, best"):
+        get_prompt("props", history="newest")
+    with pytest.raises(ValueError, match="best=-1"):
+        get_prompt("opro", best=-1)
+
+
+# The token budget
+
+
+@pytest.mark.parametrize("limit", [330, 400, 555, 800, 1500, 4000, 100_000])
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    "options", [{}, {"history": "best", "best": 70}, {"history": "best+last", "best": 30}]
+)
+def test_budget_is_kept_and_used(limit, exact, options):
+    def words(text):
+        return len(text.replace(",", " ,").split())
+
+    count = words if exact else estimate_tokens
+    made = trials(BOX, 90)
+    state = situation(history=History(made), count_tokens=words if exact else None)
+    prompt = get_prompt("props", max_prompt_tokens=limit, **options)
+    empty = get_prompt("props", history="last", last=0).prepare(state)
+    if sum(map(count, shown(empty))) + 24 > limit:
+        with pytest.raises(PromptTooLongError, match=f"max_prompt_tokens={limit}"):
+            prompt.prepare(state)
+        return
+    query = prompt.prepare(state)
+    used = sum(map(count, shown(query))) + 24
+    assert used <= limit
+    kept = numbers(query, made)
+    whole = numbers(get_prompt("props", **options).prepare(state), made)
+    if kept != whole and options:
+        more = estimate_tokens(
+            "params[0]: -1.00, params[1]: -1.00, params[2]: -1.00; f = -0.123456\n"
+        )
+        assert used + 2 * more > limit  # one more would not have fitted
+
+
+def test_budget_drops_the_oldest_or_the_worst():
+    made = trials(BOX, 40, seed=5)
+    state = situation(history=History(made))
+    kept = numbers(get_prompt("props", max_prompt_tokens=1200).prepare(state), made)
+    assert kept == list(range(kept[0], 40))
+    assert kept[0] > 0
+    kept = numbers(get_prompt("opro", best=40, max_prompt_tokens=1000).prepare(state), made)
+    order = [t.number for t in History(made).ranked]
+    assert 0 < len(kept) < 40
+    assert kept == order[: len(kept)][::-1]
+
+
+def test_dropping_keeps_the_prefix_for_several_asks():
+    prompt = get_prompt("props", max_prompt_tokens=3000)
+    made = trials(BOX, 200)
+    starts = [
+        numbers(prompt.prepare(situation(history=History(made[:n]))), made)[0]
+        for n in range(150, 200)
+    ]
+    assert starts == sorted(starts)
+    assert len(set(starts)) <= 50 // 4 + 2
+
+
+def test_context_leaves_room_for_the_answer():
+    state = situation(history=History(trials(BOX, 300)), context_tokens=2000)
+    request = get_prompt("props", max_tokens=600).prepare(state).request
+    assert estimate_tokens(request.text) <= 1400
+    with pytest.raises(PromptTooLongError, match="context of 700 tokens less max_tokens=600"):
+        get_prompt("props", max_tokens=600).prepare(replace(state, context_tokens=700))
+
+
+def test_complaints_are_dropped_before_giving_up():
+    complaints = (Complaint("x, y, z; " * 60, "r"),)
+    bare = get_prompt("props", history="last", last=0).prepare(situation())
+    limit = sum(map(estimate_tokens, shown(bare))) + 30
+    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaints=complaints))
+    assert len(query.request.messages) == 2
+
+
+def test_few_renderings_are_needed():
+    for limit in (50, 777, 5000):
+        calls = []
+
+        def render(k, calls=calls):
+            calls.append(k)
+            return 40 + sum(9 + (i * 7919) % 5 for i in range(k))
+
+        assert fit_most(render, lambda size: size, limit, 10_000) <= limit
+        assert len(calls) <= 12
+        assert max(calls) < limit / 4 + 20
+    assert fit_most(lambda k: 10 + k, lambda size: size, 9, 100) is None
+    assert fit_most(lambda k: 10 + k, lambda size: size, 110, 100) == 110
+
+
+def test_estimate_is_an_over_estimate():
+    assert estimate_tokens("params[0]: -1.25\n") == 2 + 3 + 1 + 1 + 1 + 3 + 1
+    assert estimate_tokens("") == 0
+    assert estimate_tokens("a  b") == 3
+    assert estimate_tokens("é漢😀") == 2 + 3 + 4
+
+
+# Templates of the user's own
+
+
+def own(text, **options):
+    return get_prompt(text, **options)
+
+
+def test_own_template_from_text_and_file(tmp_path):
+    text = "{% for t in history %}{{ t.params }} -> {{ t.f }}\n{% endfor %}Next of {{ n }}?"
+    query = own(text).prepare(situation(n=2))
+    assert [m.role for m in query.request.messages] == ["user"]
+    assert query.request.text.count(" -> ") == 2
+    assert query.request.text.endswith("Next of 3?")
+    (tmp_path / "mine.j2").write_text("{{ begin_user }}{% include 'part.txt' %}")
+    (tmp_path / "part.txt").write_text("{{ iteration }}")
+    for path in (tmp_path / "mine.j2", str(tmp_path / "mine.j2")):
+        prompt = get_prompt(path)
+        assert prompt.name == "mine.j2"
+        assert prompt.prepare(situation(n=2)).request.text == "3"
+    (tmp_path / "plain").write_text("Only words")
+    assert get_prompt(str(tmp_path / "plain")).prepare(situation()).request.text == "Only words"
+
+
+def test_own_template_extends_a_shipped_one():
+    text = (
+        "{% extends 'llmopt/props.j2' %}{% block task %}\nThe task: {{ description }}{% endblock %}"
+    )
+    request = own(text).prepare(situation(description="walk")).request
+    assert "The task: walk" in request.messages[0].content
+    assert request.messages[1].content.startswith("Evaluations")
+
+
+def test_no_escaping():
+    text = (
+        own("{{ description }}").prepare(situation(description="a < b & 'c' {{ n }}")).request.text
+    )
+    assert text == "a < b & 'c' {{ n }}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ n }}\n{{ iterations }}",
+         r"'custom', line 2: 'iterations' is undefined; did you mean 'iter"),
+        ("\n\n{% for t in history %}\n{{ t.score }}\n{% endfor %}",
+         r"line 4: .*no attribute 'score'"),
+        ("{{ n }}\n{{ n / 0 }}", r"line 2: ZeroDivisionError"),
+        ("{{ n }}\n{% include 'nothing.j2' %}", r"line 2: it includes 'nothing.j2', which cannot"),
+        ("{{ n }}\n{{ n|nofilter }}", r"line 2: No filter named 'nofilter'"),
+        ("{{ n }}\n{% if %}", r"'custom', line 2: "),
+        ("{{ n }}\n{% for x in y %}", r"line 2: .*end of template"),
+        ("{% include 'llmopt/_now.j2' %}{{ x }}", r"'custom', line 1: 'x' is undefined"),
+        ("{% extends 'custom' %}", r"'custom'.*(recursion|Recursion)"),
+    ],
+)  # fmt: skip
+def test_template_errors_name_template_line_and_variable(text, message):
+    with pytest.raises(TemplateError, match=message):
+        own(text).prepare(situation())
+
+
+def test_error_inside_an_included_file_names_that_file(tmp_path):
+    (tmp_path / "mine.j2").write_text("a\n{% include 'part.j2' %}")
+    (tmp_path / "part.j2").write_text("b\nc\n{{ oops }}")
+    with pytest.raises(TemplateError, match=r"template 'part.j2', line 3: 'oops' is undefined"):
+        get_prompt(tmp_path / "mine.j2").prepare(situation())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("prosp", r"unknown prompt 'prosp'; did you mean 'props'\? Valid: 'props', "),
+        ("zzz",
+         r"unknown prompt 'zzz'; Valid: 'opro', 'pattern', 'props', 'props-ab', 'props-plus'"),
+        ("nowhere.j2", r"'nowhere.j2' cannot be read: No such file"),
+        (Path("props"), r"'props' cannot be read"),
+        ("x" * 5000, r"unknown prompt 'xxx.*\.\.\.'"),
+    ],
+)  # fmt: skip
+def test_unknown_prompt(prompt, message):
+    with pytest.raises(TemplateError, match=message):
+        get_prompt(prompt)
+
+
+def test_wrong_options():
+    with pytest.raises(TypeError, match="colour"):
+        get_prompt("props", colour="red")
+    with pytest.raises(TypeError, match="prompt object"):
+        get_prompt(get_prompt("props"), best=3)
+    with pytest.raises(TypeError, match="got int for a prompt"):
+        get_prompt(3)
+    with pytest.raises(ValueError, match="max_tokens=0"):
+        get_prompt("props", max_tokens=0)
+
+
+# Keeping prompts
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("props", {}),
+        ("props", {"history": "best+last", "best": 5, "last": 2, "optimum": 1.5}),
+        ("props-ab", {"temperature": 0.7}),
+        ("props-plus", {"max_prompt_tokens": 900}),
+        ("opro", {"best": 8}),
+        ("pattern", {"frame": "space", "best": 4}),
+        ("{{ n }} {{ iteration }}", {"labels": ("p", "q")}),
+    ],
+)
+def test_json_form_and_pickle_give_the_same_prompt(name, options):
+    prompt = get_prompt(name, **options)
+    assert isinstance(prompt, Prompt)
+    state = situation(PAIR, description="d")
+    first = prompt.prepare(state)
+    data = prompt.to_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert set(data) >= {"name", *options}
+    for copy in (get_prompt(data), pickle.loads(pickle.dumps(prompt))):
+        assert copy.to_dict() == data
+        assert repr(copy) == repr(prompt)
+        assert copy.prepare(state).request == first.request
+    assert all(repr(v) in repr(prompt) for v in options.values())
+
+
+def test_defaults_are_not_written():
+    assert get_prompt("opro").to_dict() == {"name": "opro"}
+    assert repr(get_prompt("props")) == "TemplatePrompt('props')"
+
+
+def test_cached_lines_follow_the_history():
+    prompt = get_prompt("props")
+    made = trials(BOX, 3)
+    prompt.prepare(situation(history=History(made)))
+    changed = (made[0], replace(made[1], rewards=(123.0,)), *made[2:])
+    assert "f = 123" in shown(prompt.prepare(situation(history=History(changed))))[1]
+    other = Space.of(gym.spaces.Box(-6, 6, (3,)))
+    again = Space({f"w{i}": Float(-6, 6) for i in range(3)})
+    assert "w0: " in shown(prompt.prepare(situation(again, history=History(made))))[1]
+    assert "params[0]: " in shown(prompt.prepare(situation(other, history=History(made))))[1]
+
+
+def test_equal_situations_give_equal_requests():
+    for name in PROMPTS:
+        one = get_prompt(name).prepare(situation(PAIR, description="d"))
+        two = get_prompt(name).prepare(situation(PAIR, description="d"))
+        assert one.request == two.request
