@@ -1,0 +1,181 @@
+"""Pictures of a run: learning curves (PNG) and the best policy at work (GIF)."""
+
+from __future__ import annotations
+
+import ctypes.util
+import io
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.tasks import Task
+
+# Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+_STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
+
+GIF_FRAMES = 120
+GIF_WIDTH = 320  # pixels
+
+
+def best_so_far(means: Sequence[float | None]) -> np.ndarray:
+    """Return the largest mean return up to each evaluation, NaN before the first sound one.
+
+    Args:
+        means: Mean return of each evaluation; ``None`` for a failed one.
+    """
+    values = np.array([np.nan if m is None else m for m in means], dtype=float)
+    return np.fmax.accumulate(values) if values.size else values
+
+
+def learning_curve(
+    curves: Mapping[str, Sequence[float | None]],
+    *,
+    warmup: int,
+    title: str,
+    episodes: int,
+    heldout: Mapping[str, float | None] | None = None,
+) -> bytes:
+    """Draw the best mean return so far against the number of evaluated policies.
+
+    Args:
+        curves: For each method's label the mean return of every evaluation, warm-up first.
+        warmup: How many evaluations at the start are shared warm-up.
+        title: What stands above.
+        episodes: Selection episodes of one evaluation, for the axis label.
+        heldout: For each label the best policy's mean on held-out starts, drawn as a mark
+            at the right edge.
+
+    Returns:
+        A PNG file's content.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.8), dpi=120, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    longest = max((len(c) for c in curves.values()), default=0)
+    if warmup:
+        axes.axvspan(0.5, warmup + 0.5, color="0.92", lw=0, label="shared warm-up")
+    for number, (label, means) in enumerate(curves.items()):
+        best = best_so_far(means)
+        color = _COLORS[number % len(_COLORS)]
+        axes.plot(
+            np.arange(1, len(best) + 1),
+            best,
+            drawstyle="steps-post",
+            color=color,
+            linestyle=_STYLES[number % len(_STYLES)],
+            linewidth=2,
+            label=label,
+        )
+        score = (heldout or {}).get(label)
+        if score is not None:
+            axes.plot(
+                [longest * 1.03 + 0.5], [score], marker="D", color=color, ms=7, ls="", zorder=3
+            )
+    if any(score is not None for score in (heldout or {}).values()):
+        axes.plot([], [], marker="D", color="0.35", ls="", label="same policy, held-out starts")
+    axes.set_xlim(0.5, max(longest * 1.06, 2) + 0.5)
+    axes.set_xlabel("evaluated policies")
+    axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
+    axes.set_title(title)
+    axes.grid(True, color="0.88", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def choose_renderer() -> None:
+    """Let MuJoCo draw without a screen: must run before MuJoCo is first imported.
+
+    Nothing changes where a screen is there, the user has chosen, or there is no EGL.
+    """
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if not screen and ctypes.util.find_library("EGL"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def policy_gif(task: Task, params: Any, seed: int) -> bytes:
+    """Render one episode of a policy.
+
+    Args:
+        task: What to run.
+        params: Flat policy parameters.
+        seed: Seed of the start.
+
+    Returns:
+        A GIF file's content: at most `GIF_FRAMES` frames, evenly spread over the episode
+        and played in the episode's own time, but in no more than about 12 seconds.
+
+    Raises:
+        Exception: Whatever the environment's renderer raises; it is no part of a run's
+            result, so that a caller should report it and go on.
+    """
+    from PIL import Image
+
+    env = task.make_env(render_mode="rgb_array")
+    try:
+        act = task.policy(env).bind(params)
+        observation, _ = env.reset(seed=seed)
+        cap = task.step_cap(env)
+        # The length is known only at the end: keep every `stride`-th frame, and every other
+        # one of those whenever there are twice too many.
+        frames: list[Image.Image] = []
+        stride = 1
+        for step in range(cap):
+            if step % stride == 0:
+                frames.append(_shrink(env.render()))
+                if len(frames) >= 2 * GIF_FRAMES:
+                    frames, stride = frames[::2], stride * 2
+            observation, _, terminated, truncated, _ = env.step(act(observation))
+            if terminated or truncated:
+                break
+        frames.append(_shrink(env.render()))
+        fps = float(env.metadata.get("render_fps") or 30)
+    finally:
+        env.close()
+    if len(frames) > GIF_FRAMES:
+        chosen = np.linspace(0, len(frames) - 1, GIF_FRAMES).round().astype(int)
+        stride = max(1, round(stride * len(frames) / GIF_FRAMES))
+        frames = [frames[i] for i in chosen]
+    # A viewer shows no frame for less than 20 ms.
+    pause = int(np.clip(1000 * stride / fps, 20, 100))
+    palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
+    buffer = io.BytesIO()
+    durations = [pause] * (len(palette) - 1) + [1000]
+    palette[0].save(
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=palette[1:],
+        duration=durations,
+        loop=0,
+        optimize=False,
+    )
+    return buffer.getvalue()
+
+
+def _shrink(frame: Any) -> Any:
+    """Turn a rendered ``(height, width, 3)`` frame into a picture no wider than `GIF_WIDTH`.
+
+    Raises:
+        TypeError: The environment rendered no picture.
+    """
+    from PIL import Image
+
+    if not isinstance(frame, np.ndarray):
+        raise TypeError(f"expected a picture from render(), got {type(frame).__name__}")
+    image = Image.fromarray(frame.astype(np.uint8))
+    if image.width > GIF_WIDTH:
+        size = (GIF_WIDTH, round(image.height * GIF_WIDTH / image.width))
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    return image

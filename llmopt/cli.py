@@ -1,0 +1,125 @@
+"""The command line: a table of subcommands, each loaded only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from llmopt._version import __version__
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand.
+
+    Attributes:
+        module: Module with ``add_arguments(parser)`` and ``main(args) -> int``.
+        help: One line on what it does.
+    """
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "run": Command(
+        "llmopt.benchmarks.run",
+        "let a model search a task's policy, beside CMA-ES and random search",
+    ),
+    "models": Command(
+        "llmopt.models",
+        "list which models can be asked from here, and what the others lack",
+    ),
+    "check": Command(
+        "llmopt.check",
+        "send a model one tiny optimization prompt, and say what came back",
+    ),
+    "estimate": Command(
+        "llmopt.estimate",
+        "estimate the tokens and the cost of a run before it",
+    ),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others of this program are."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if not given.
+
+    Returns:
+        The exit status: 0 for success, 2 for an error that the message explains, 130 after
+        Ctrl-C, 141 if the reader of the output went away.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Before anything imports a library of the benchmarks.
+    from llmopt.errors import LLMOptError
+
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            status = _dispatch(arguments)
+            sys.stdout.flush()
+            return status
+        except LLMOptError as error:
+            print(f"llmopt: error: {_one_line(error)}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("llmopt: stopped", file=sys.stderr)
+            return 130
+        except BrokenPipeError:
+            # What is still buffered has no reader either; without this its flush at exit
+            # would print a traceback.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        except SystemExit as stop:  # of argparse: help, version, a wrong option
+            return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
+
+
+def _dispatch(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name in COMMANDS:
+        module: Any = importlib.import_module(COMMANDS[name].module)
+        parser = _Parser(prog=f"llmopt {name}", description=COMMANDS[name].help)
+        module.add_arguments(parser)
+        return int(module.main(parser.parse_args(arguments[1:])))
+    parser = _Parser(
+        prog="llmopt",
+        description="A large language model as a black-box optimizer.",
+        epilog="commands:\n"
+        + "".join(f"  {n:<8} {c.help}\n" for n, c in COMMANDS.items())
+        + "\n'llmopt COMMAND --help' tells a command's options.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"llmopt {__version__}")
+    parser.add_argument("command", metavar="COMMAND", nargs="?", help="what to do (see below)")
+    known, _ = parser.parse_known_args(arguments[:1])
+    if known.command is not None:
+        from llmopt.errors import did_you_mean
+
+        parser.error(f"unknown command {known.command!r}: {did_you_mean(name, COMMANDS)}")
+    if arguments:
+        parser.error(f"unknown option {name!r}")
+    parser.print_help()
+    return 0
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    print(f"llmopt: warning: {_one_line(message)}", file=sys.stderr)
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from llmopt.benchmarks.policy import LinearPolicy
+from llmopt.benchmarks.tasks import (
+    MAX_PARAMETERS,
+    STEP_CAP,
+    TASKS,
+    UnknownTaskError,
+    get_task,
+)
+from llmopt.errors import LLMOptError, ParameterError, SpaceError
+
+BOX = spaces.Box(-1, 1, (2,), dtype=np.float32)
+
+
+def test_flat_layout_is_weights_row_by_row_then_bias():
+    policy = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-9, 9, (3,), dtype=np.float64))
+    assert policy.n_parameters == 9
+    action = policy.bind([1, 2, 3, 10, 20, 30, 0.1, 0.2, 0.3])([1.0, 2.0])
+    np.testing.assert_allclose(action, [21.1, 42.2, 63.3])
+
+
+def test_without_a_bias():
+    policy = LinearPolicy(spaces.Box(-9, 9, (2,)), BOX, bias=False)
+    assert policy.n_parameters == 4
+    np.testing.assert_allclose(policy.bind([1, 2, 3, 4])(np.zeros(2)), [0, 0])
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3), ()])
+def test_box_action_has_the_environments_shape_and_dtype_and_is_not_clipped(shape):
+    space = spaces.Box(-1, 1, shape, dtype=np.float32)
+    policy = LinearPolicy(spaces.Box(-1, 1, (1,)), space, bias=False)
+    action = policy.bind(np.full(policy.n_parameters, 6.0))(np.array([1.0]))
+    assert action.shape == shape
+    assert action.dtype == np.float32
+    assert (action == 6.0).all()
+
+
+def test_integer_box_action_is_rounded_and_clipped_to_what_the_dtype_holds():
+    policy = LinearPolicy(BOX, spaces.Box(0, 255, (1,), dtype=np.uint8))
+    action = policy.bind([0, 0, -7.0])(np.zeros(2))
+    assert action.dtype == np.uint8
+    assert action == 0
+    assert policy.bind([0, 0, 7.6])(np.zeros(2)) == 8
+
+
+def test_discrete_action_is_the_first_largest_output_with_its_start():
+    policy = LinearPolicy(BOX, spaces.Discrete(3, start=5))
+    act = policy.bind([0, 0, 0, 0, 0, 0, 1, 2, 2])
+    assert act(np.zeros(2)) == 6
+    assert isinstance(act(np.zeros(2)), int)
+
+
+def test_discrete_observation_is_a_table():
+    policy = LinearPolicy(spaces.Discrete(3, start=2), spaces.Discrete(2), bias=False)
+    assert policy.n_parameters == 6
+    act = policy.bind([0, 1, 1, 0, 0, 1])
+    assert [act(s) for s in (2, 3, 4)] == [1, 0, 1]
+
+
+def test_image_observation_is_flattened():
+    policy = LinearPolicy(spaces.Box(0, 255, (2, 2), dtype=np.uint8), BOX)
+    assert policy.n_inputs == 4
+    np.testing.assert_allclose(
+        policy.bind(np.ones(10))(np.full((2, 2), 200, dtype=np.uint8)), [801, 801]
+    )
+
+
+@pytest.mark.parametrize("observation", [spaces.Box(-1, 1, (3,)), spaces.Discrete(4, start=1)])
+@pytest.mark.parametrize(
+    "action", [spaces.Box(-1, 1, (2, 2), dtype=np.float32), spaces.Discrete(3, start=-1)]
+)
+def test_a_batch_acts_as_its_policies_one_by_one(observation, action):
+    policy = LinearPolicy(observation, action)
+    rng = np.random.default_rng(0)
+    params = rng.normal(size=(7, policy.n_parameters))
+    observation.seed(0)
+    seen = [observation.sample() for _ in range(7)]
+    batch = policy.act_batch(params, np.array(seen))
+    single = [policy.bind(p)(s) for p, s in zip(params, seen, strict=True)]
+    np.testing.assert_allclose(batch, single, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Tuple([BOX, BOX]),
+        spaces.Dict(a=BOX),
+        spaces.MultiBinary(3),
+        spaces.MultiDiscrete([2, 2]),
+        spaces.Text(3),
+    ],
+)
+def test_other_spaces_are_refused_with_the_supported_ones_named(space):
+    with pytest.raises(SpaceError, match="supported are Box and Discrete observations"):
+        LinearPolicy(space, BOX)
+    with pytest.raises(SpaceError, match="actions from"):
+        LinearPolicy(BOX, space)
+
+
+def test_wrong_number_of_parameters_says_how_many_and_why():
+    policy = LinearPolicy.for_env((BOX, BOX))
+    with pytest.raises(ParameterError, match=r"\(5,\), expected \(6,\).*2 inputs and a bias"):
+        policy.bind(np.zeros(5))
+    with pytest.raises(ParameterError, match="act_batch"):
+        policy.bind(np.zeros((1, 6)))
+    with pytest.raises(ParameterError, match="one for each"):
+        policy.act_batch(np.zeros((2, 6)), np.zeros((3, 2)))
+
+
+def test_parameters_are_copied():
+    params = np.zeros(6)
+    act = LinearPolicy(BOX, BOX).bind(params)
+    params[:] = 1
+    assert (act(np.ones(2)) == 0).all()
+
+
+# -- tasks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda t: t.alias)
+def test_every_shipped_task_can_be_made_and_searched(task):
+    env = task.make_env()
+    try:
+        assert 1 <= task.policy(env).n_parameters <= MAX_PARAMETERS
+        assert 1 <= task.step_cap(env) <= STEP_CAP
+        assert task.description
+    finally:
+        env.close()
+
+
+def test_names_of_tasks_are_unique():
+    for attribute in ("id", "alias"):
+        names = [getattr(t, attribute) for t in TASKS]
+        assert len(set(names)) == len(names)
+
+
+def test_published_sizes():
+    for name, count in (("mountaincar", 3), ("swimmer", 18), ("frozenlake", 64)):
+        task = get_task(name)
+        env = task.make_env()
+        assert task.policy(env).n_parameters == count
+        assert task.box == (-6, 6)
+
+
+def test_any_gymnasium_id_works():
+    assert get_task("LunarLander-v3").env_id == "LunarLander-v3"
+    assert get_task("Swimmer-v5") is get_task("swimmer")
+
+
+def test_a_changed_task_has_another_id():
+    task = get_task("mountaincar", bias=False, box=(-20, 20))
+    assert task.id == "MountainCarContinuous-v0/linear-v1/no-bias/box-20,20"
+    assert get_task("mountaincar", bias=True, box=(-6, 6)) == get_task("mountaincar")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("mountincar", "did you mean 'mountaincar'"),
+        ("swimer-v5", "did you mean 'Swimmer-v5'"),
+        ("CartPole-v99", "v99"),
+        ("no_such_module:Thing-v0", "cannot import the module 'no_such_module'"),
+        ("???", "Valid: acrobot"),
+    ],
+)
+def test_unknown_task_lists_near_names(name, hint):
+    with pytest.raises(UnknownTaskError, match=hint.replace("?", r"\?")):
+        get_task(name)
+
+
+@pytest.mark.parametrize("box", [(1, 1), (2, -2), (float("nan"), 1), (-float("inf"), 0)])
+def test_a_box_without_room_is_refused(box):
+    with pytest.raises(SpaceError, match="two finite numbers"):
+        get_task("mountaincar", box=box)
+
+
+def test_an_environment_without_a_time_limit_is_capped():
+    env = gym.make("CliffWalking-v1")
+    assert env.spec.max_episode_steps is None
+    assert get_task("cliffwalking").step_cap(env) == 200
+
+
+def test_a_policy_too_large_to_search_is_refused():
+    class Wide(gym.Env):
+        observation_space = spaces.Box(0, 1, (MAX_PARAMETERS,))
+        action_space = spaces.Discrete(2)
+
+    with pytest.raises(SpaceError, match="20002 parameters"):
+        get_task("cartpole").policy(Wide())
+
+
+def test_an_environment_that_cannot_be_made_is_a_clear_error():
+    gym.register("llmopt-test/Broken-v0", entry_point=lambda **_: 1 / 0)
+    try:
+        with pytest.raises(LLMOptError, match=r"Broken-v0 cannot be made: ZeroDivisionError"):
+            get_task("llmopt-test/Broken-v0").make_env()
+    finally:
+        del gym.registry["llmopt-test/Broken-v0"]

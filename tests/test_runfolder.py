@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import math
+import os
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt.benchmarks.policy import LinearPolicy
+from llmopt.benchmarks.runfolder import (
+    OVERALL_HEADER,
+    OverallLog,
+    Record,
+    RunFolder,
+    best_record,
+    is_empty,
+    load_warmup,
+    parameters_text,
+    read_config,
+    rollout_text,
+    step_line,
+    write_text,
+)
+from llmopt.errors import LLMOptError, StorageError
+
+CONFIG = {"run": {"task": "cartpole"}}
+
+
+def record(index=0, method="llm", returns=(1.0, 2.0), **facts):
+    lengths = facts.pop("lengths", tuple(int(r) for r in returns))
+    return Record(method, index, (0.5, -1.0, 2.25), tuple(returns), lengths, **facts)
+
+
+# -- records ------------------------------------------------------------------------------
+
+
+def test_records_come_back_as_they_were(tmp_path):
+    rows = [
+        record(0, "warmup", source="warmup"),
+        record(0, explanation="it's\n“steep”", prompt_tokens=1.5, model_seconds=0.1 + 0.2),
+        record(1, returns=(), failure="episode 0: boom"),
+    ]
+    with RunFolder.create(tmp_path / "run", CONFIG) as folder:
+        for row in rows:
+            folder.add(row)
+        folder.add_heldout(record(1))
+    with RunFolder(tmp_path / "run") as folder:
+        assert folder.records == {"warmup": rows[:1], "llm": rows[1:]}
+        assert folder.heldout == {"llm": record(1)}
+        assert folder.config == CONFIG
+
+
+def test_a_torn_last_line_is_dropped(tmp_path):
+    with RunFolder.create(tmp_path, CONFIG) as folder:
+        folder.add(record(0))
+        folder.add(record(1))
+    file = tmp_path / "trials.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    with RunFolder(tmp_path) as folder:
+        assert [r.index for r in folder.records["llm"]] == [0]
+        folder.add(record(1))
+    with RunFolder(tmp_path) as folder:
+        assert [r.index for r in folder.records["llm"]] == [0, 1]
+
+
+def test_a_missing_line_is_noticed(tmp_path):
+    with RunFolder.create(tmp_path, CONFIG) as folder:
+        for i in range(3):
+            folder.add(record(i))
+    file = tmp_path / "trials.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text(lines[0] + lines[2])
+    with pytest.raises(StorageError, match=r"point 2 of llm follows 1"):
+        RunFolder(tmp_path)
+
+
+def test_a_line_of_something_else_is_a_clear_error(tmp_path):
+    RunFolder.create(tmp_path, CONFIG).close()
+    (tmp_path / "trials.jsonl").write_text('{"a": 1}\n')
+    with pytest.raises(StorageError, match="another version of llmopt"):
+        RunFolder(tmp_path)
+
+
+def test_a_run_is_not_begun_over_another_one(tmp_path):
+    RunFolder.create(tmp_path, CONFIG).close()
+    with pytest.raises(StorageError, match="already holds a run: give --resume"):
+        RunFolder.create(tmp_path, CONFIG)
+
+
+def test_a_run_is_not_begun_among_other_files(tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(StorageError, match="files of something else"):
+        RunFolder.create(tmp_path, CONFIG)
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_what_a_kill_at_the_very_start_left_is_no_run(tmp_path):
+    (tmp_path / ".config.json.part").write_text("{")
+    assert is_empty(tmp_path)
+    RunFolder.create(tmp_path, CONFIG).close()
+
+
+def test_two_processes_cannot_write_to_one_run(tmp_path):
+    with (
+        RunFolder.create(tmp_path, CONFIG),
+        pytest.raises(StorageError, match="in use"),
+    ):
+        RunFolder(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"a": 1}'])
+def test_a_folder_without_a_config_is_no_run(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(StorageError, match=r"config\.json"):
+        read_config(tmp_path)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot use"):
+        is_empty(tmp_path / "file")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    write_text(tmp_path / "a.txt", "old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(StorageError, match=r"a\.txt: No space left on device"):
+        write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_best_record():
+    rows = [record(0, returns=()), record(1, returns=(3.0,)), record(2, returns=(3.0,))]
+    rows.append(record(3, returns=(9.0,), failure="no"))
+    assert best_record(rows) is rows[1]
+    assert best_record(rows[:1]) is None
+    assert best_record([]) is None
+
+
+# -- the published layout -----------------------------------------------------------------
+
+
+def published_reader(path):
+    """Read a rollout file as the published code's buffer does."""
+    parameters, rewards = [], []
+    lines = path.read_text().splitlines()
+    for line in lines:
+        if "parameter ends" in line:
+            break
+        parameters.append([float(x) for x in line.split(",")])
+    for line in lines:
+        if "Total reward" in line:
+            rewards.append(float(line.split()[-1]))
+    return np.array(parameters).reshape(-1), np.mean(rewards)
+
+
+def test_overall_log_has_the_published_columns(tmp_path):
+    warmup = [record(0, "warmup", cpu_seconds=1.0)]
+    rows = [
+        record(0, returns=(4.0, 6.0), cpu_seconds=0.5, model_seconds=2.0),
+        record(1, returns=(), failure="x", cpu_seconds=0.25, model_seconds=1.0),
+    ]
+    log = OverallLog(tmp_path / "overall_log.txt", warmup, rows)
+    log.add(record(2, returns=(0.1,), lengths=(7,)))
+    text = (tmp_path / "overall_log.txt").read_text()
+    assert text.splitlines() == [
+        OVERALL_HEADER,
+        "1, 1.500000, 2.000000, 4, 13, 5.0",
+        "2, 1.750000, 3.000000, 4, 13, nan",
+        "3, 1.750000, 3.000000, 5, 20, 0.1",
+    ]
+    assert OVERALL_HEADER == (
+        "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
+    )
+    table = np.genfromtxt(tmp_path / "overall_log.txt", delimiter=",", names=True)
+    assert table["Total_Reward"][0] == 5.0
+
+
+def test_rollout_file_is_read_by_the_published_reader(tmp_path):
+    path = tmp_path / "training_rollout.txt"
+    steps = [step_line(np.array([0.5, -1], dtype=np.float32), np.array([0.25]), -0.125)]
+    path.write_text(rollout_text(record(), steps))
+    params, reward = published_reader(path)
+    np.testing.assert_array_equal(params, [0.5, -1.0, 2.25])
+    assert reward == 1.5
+    assert path.read_text() == (
+        "0.5, -1.0, 2.25\nparameter ends\n\nstate | action | reward\n"
+        "[0.5 -1] | [0.25] | -0.125\nTotal reward: 1.0\n"
+        "0.5, -1.0, 2.25\nparameter ends\n\nstate | action | reward\nTotal reward: 2.0\n"
+    )
+
+
+def test_rollout_file_of_a_failure_has_no_reward():
+    text = rollout_text(record(returns=(), failure="episode 0: boom"), ["a | b | c\n"])
+    assert "Total reward" not in text
+    assert text.endswith("a | b | c\nfailed: episode 0: boom\n")
+
+
+def test_parameters_file():
+    env = gym.make("MountainCarContinuous-v0")
+    assert parameters_text(LinearPolicy.for_env(env), [1.5, 2, -3]) == (
+        "Weights:\n1.5\n2.0\nBias:\n-3.0\n"
+    )
+    assert parameters_text(LinearPolicy.for_env(env, bias=False), [1.5, 2]) == (
+        "Weights:\n1.5\n2.0\n"
+    )
+
+
+# -- loading a warm-up folder -------------------------------------------------------------
+
+
+def test_what_a_run_writes_can_be_loaded(tmp_path):
+    with RunFolder.create(tmp_path, CONFIG) as folder:
+        for i in range(12):
+            folder.write_warmup(record(i, "warmup", returns=(float(i), i + 0.1)), ["s | a | r\n"])
+    for path in (tmp_path, tmp_path / "warmup"):
+        points = load_warmup(path, 3)
+        assert [p.returns[0] for p in points] == list(map(float, range(12)))  # by number, not name
+        assert points[3].returns == (3.0, 3.1)
+        assert points[3].params == (0.5, -1.0, 2.25)
+
+
+def put(folder, text, number=0):
+    folder.mkdir(exist_ok=True)
+    (folder / f"warmup_rollout_{number}.txt").write_text(text)
+    return folder
+
+
+def test_published_files_are_read(tmp_path):
+    # A matrix on several lines, old-style text without a line end, the last reward negative.
+    put(tmp_path, "1.0, 2.0\n-3e0, 4\nparameter endsstate | action | reward\nTotal reward: -1.5\n")
+    assert load_warmup(tmp_path, 4)[0].params == (1, 2, -3, 4)
+    assert load_warmup(tmp_path, 4)[0].returns == (-1.5,)
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "Total reward: nan\n", "Total reward: 1\nTotal reward: inf\n"]
+)
+def test_points_without_a_usable_return_are_to_be_evaluated(tmp_path, tail):
+    put(tmp_path, f"1, 2\nparameter ends\n{tail}")
+    assert load_warmup(tmp_path, 2)[0].returns == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1, 2, 3\nparameter ends\n", "got 3 parameters, expected 2 finite numbers"),
+        ("1, 2\n", "no end mark"),
+        ("1, nan\nparameter ends\n", "finite"),
+        ("1, x\nparameter ends\n", "comma-separated numbers"),
+        ("1, 2\nparameter ends\nTotal reward: much\n", "holds no number"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(tmp_path, text, message):
+    put(tmp_path, text, 7)
+    with pytest.raises(LLMOptError, match=rf"warmup_rollout_7\.txt.*{message}"):
+        load_warmup(tmp_path, 2)
+
+
+def test_a_folder_without_rollouts_is_a_clear_error(tmp_path):
+    with pytest.raises(LLMOptError, match=r"holds no warmup_rollout_<i>\.txt"):
+        load_warmup(tmp_path, 2)
+    with pytest.raises(LLMOptError, match="neither a number nor a folder"):
+        load_warmup(tmp_path / "nowhere", 2)
+
+
+def test_records_hold_plain_finite_numbers_only(tmp_path):
+    with RunFolder.create(tmp_path, CONFIG) as folder, pytest.raises(ValueError, match="JSON"):
+        folder.add(record(returns=(math.nan,), lengths=(1,)))
