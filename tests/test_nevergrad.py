@@ -1,0 +1,1114 @@
+"""The Nevergrad adapter: Nevergrad's own checks, and what they leave out."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import socket
+import unittest
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+ng = pytest.importorskip("nevergrad")
+
+from nevergrad.optimization import test_optimizerlib as peer  # noqa: E402
+from nevergrad.optimization import test_suggest as peer_suggest  # noqa: E402
+from nevergrad.parametrization._datalayers import Angles  # noqa: E402
+
+from llmopt import (  # noqa: E402
+    BudgetExceededError,
+    ClientError,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptimizer,
+    ModelNotFoundError,
+    ScriptedClient,
+    TemplateError,
+)
+from llmopt.adapters import nevergrad as adapter  # noqa: E402
+from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
+from llmopt.client.base import Completion, Reply, Request  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::nevergrad.common.errors.NevergradWarning"),
+    # Where it matters, `pytest.warns` looks for it.
+    pytest.mark.filterwarnings("ignore::llmopt.errors.FallbackWarning"),
+]
+
+P = ng.p
+SECRET = "sk-this-must-not-leak"
+_ROW = re.compile(r"^(.*); f = (-?[\d.e+-]+|\(.*\))")
+_PAIR = re.compile(r"([^\s,:][^:]*?): ([^,]+)(?:, |$)")
+
+
+# -- models --------------------------------------------------------------------------------
+
+
+def read_rows(request: Request) -> list[tuple[dict[str, float], tuple[float, ...]]]:
+    """The evaluations that a request shows."""
+    rows = []
+    for line in request.text.splitlines():
+        match = _ROW.match(line)
+        if match:
+            losses = tuple(float(v) for v in match[2].strip("()").split(","))
+            rows.append(({k: float(v) for k, v in _PAIR.findall(match[1])}, losses))
+    return rows
+
+
+def gaussian_steps(request: Request) -> list[str]:
+    """A model that reads the best points of the prompt and takes a random step from one.
+
+    It knows nothing but the prompt's text, so where it does well the text says enough.
+    """
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    rows = sorted(read_rows(request), key=lambda row: sum(row[1]))
+    if not rows:  # all failed
+        return spread(request)
+    names = list(rows[0][0])
+    best = np.array([list(point.values()) for point, _ in rows[: max(2, min(6, len(rows) // 3))]])
+    texts = []
+    for _ in range(request.n):
+        scale = 10 ** rng.uniform(-0.5, 0.7) * best.std(axis=0) + 0.01
+        point = best[rng.integers(len(best))] + scale * rng.standard_normal(len(names))
+        texts.append(", ".join(f"{n}: {v:.4f}" for n, v in zip(names, point, strict=True)))
+    return texts
+
+
+def names_in(request: Request) -> list[str]:
+    wanted = next(line for line in request.text.splitlines() if "<value>" in line)
+    return [pair.rsplit(": ", 1)[0] for pair in wanted.split(", ")]
+
+
+def spread(request: Request) -> list[str]:
+    """A model that never repeats itself."""
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    return [
+        ", ".join(f"{name}: {rng.uniform(-3, 3):.6f}" for name in names_in(request))
+        for _ in range(request.n)
+    ]
+
+
+def leaps(request: Request) -> list[str]:
+    """A model that steps from the best number at any scale, far beyond a range."""
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    ((name, best),) = min(read_rows(request), key=lambda row: row[1])[0].items()
+    steps = rng.choice([-1, 1], request.n) * 10 ** rng.uniform(-2, 3, request.n)
+    return [f"{name}: {best + step:.4f}" for step in steps]
+
+
+def wild(request: Request) -> list[str]:
+    """A model whose numbers are anywhere, in the format that the prompt asks for."""
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    ranges = re.findall(r"^- (.*?): (?:each )?(.*)$", request.text, re.MULTILINE)
+    texts = []
+    for _ in range(request.n):
+        parts, text = [], ""
+        for name in names_in(request):
+            # Equal neighbours share a line, under the first one's name.
+            text = next((t for n, t in ranges if name in (n, n.split(" to ")[0])), text)
+            choices = text.removeprefix("one of ").split(", ")
+            numbers = [-1e9, -5, 0, 0.3, 2, 7, 1e9]
+            value = rng.choice(choices if text.startswith("one of") else numbers)
+            parts.append(f"{name}: {value}")
+        texts.append(", ".join(parts))
+    return texts
+
+
+def count(client: Any) -> int:
+    return len(client.requests)
+
+
+def make(replies: Any, parametrization: Any = 2, budget: int | None = None, workers=1, **config):
+    config.setdefault("warmup", 0)
+    config.setdefault("prompt", "props")
+    client = replies if hasattr(replies, "complete") else ScriptedClient(replies)
+    optimizer = ParametrizedLLM(model=client, **config)(parametrization, budget, workers)
+    optimizer.parametrization.random_state = np.random.RandomState(7)
+    return optimizer
+
+
+def points(*values: tuple[float, float]) -> list[str]:
+    return [f"params[0]: {a}, params[1]: {b}" for a, b in values]
+
+
+def sphere(x: np.ndarray) -> float:
+    return float(np.sum((np.asarray(x) - 0.5) ** 2))
+
+
+def two_losses(x: np.ndarray) -> list[float]:
+    return [float(np.sum(x**2)), float(np.sum((x - 1) ** 2))]
+
+
+# -- Nevergrad's own checks ----------------------------------------------------------------
+
+SCRIPTED = "LLMScripted"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    ParametrizedLLM(model=ScriptedClient(gaussian_steps), prompt="opro").set_name(
+        SCRIPTED, register=True
+    )
+    yield
+    ng.optimizers.registry.unregister(SCRIPTED)
+
+
+class TestPeerChecks:
+    @pytest.fixture(autouse=True)
+    def no_skips(self, monkeypatch):
+        # Its checks skip by name; a skipped one proves nothing.
+        class Skipped(AssertionError):
+            pass
+
+        for module in (peer, peer_suggest):
+            monkeypatch.setattr(module, "SkipTest", Skipped)
+        assert issubclass(Skipped, AssertionError)
+        assert peer.SkipTest is not unittest.SkipTest
+
+    @pytest.mark.parametrize("one_worker", [True, False])
+    def test_check_optimizer_finds_the_optimum(self, one_worker):
+        cls = ng.optimizers.registry[SCRIPTED]
+        if one_worker:
+
+            class OneWorker(type(cls)):
+                no_parallelization = True
+
+            cls = OneWorker(**cls.config())
+        np.random.seed(3)
+        peer.check_optimizer(cls, budget=200, verify_value=True)
+
+    def test_optimizers_minimal(self):
+        np.random.seed(3)
+        peer.test_optimizers_minimal(SCRIPTED)
+
+    @pytest.mark.parametrize("name", ["LLM", SCRIPTED])
+    def test_optim_pickle(self, name):
+        peer.test_optim_pickle(name)
+
+    def test_mo_constrained(self):
+        peer.test_mo_constrained(SCRIPTED)
+
+    def test_mo_with_nan(self):
+        peer.test_mo_with_nan(SCRIPTED)
+
+    @pytest.mark.parametrize("name", ["LLM", SCRIPTED])
+    def test_optimizers_suggest(self, name):
+        peer_suggest.test_optimizers_suggest(name)
+
+    def test_suggestion_testing(self):
+        array = P.Array(shape=(100,)).set_bounds(0.0, 1.0)
+        array.set_integer_casting()
+        optimum = np.asarray([0] * 17 + [1] * 17 + [0] * 66)
+
+        def target(x):
+            return 0 if np.all(np.asarray(x, dtype=int) == optimum) else 1
+
+        peer_suggest.suggestion_testing(SCRIPTED, array, optimum, 7, target)
+
+    def test_suggestion_testing_nearby(self):
+        # Nevergrad asks its continuous optimizers for 0.9 within 1,500 evaluations.
+        array = P.Array(shape=(6,)).set_bounds(0.0, 1.0)
+        optimum = np.asarray([0, 1, 1, 0, 1, 0])
+        suggestion = np.asarray([0, 1, 1, 0, 0, 0])
+        peer_suggest.suggestion_testing(
+            SCRIPTED,
+            array,
+            suggestion,
+            60,
+            lambda x: min(2.0, float(np.sum((x - optimum) ** 2))),
+            optimum,
+            threshold=0.9,
+        )
+
+
+# -- the registry --------------------------------------------------------------------------
+
+
+class TestRegistry:
+    def test_entries_make_optimizers(self):
+        for name in ("LLM", "ParametrizedLLM"):
+            optimizer = ng.optimizers.registry[name](3, 50, 2)
+            assert (optimizer.dimension, optimizer.budget, optimizer.num_workers) == (3, 50, 2)
+            assert optimizer.name == name
+
+    def test_entry_is_configured_by_calling_it(self):
+        client = ScriptedClient(points((0.1, 0.2)))
+        configured = ng.optimizers.registry["ParametrizedLLM"](model=client, warmup=0)
+        assert isinstance(configured, ParametrizedLLM)
+        np.testing.assert_array_equal(configured(2, 5).ask().value, [0.1, 0.2])
+        direct = LLM(2, 5, model=ScriptedClient(points((0.3, 0.2))), warmup=0)
+        np.testing.assert_array_equal(direct.ask().value, [0.3, 0.2])
+
+    def test_no_parametrization_says_what_to_give(self):
+        with pytest.raises(TypeError, match="parametrization"):
+            LLM()
+
+    def test_importing_again_is_no_error(self, monkeypatch):
+        # A reload runs this line again.
+        monkeypatch.setitem(ng.optimizers.registry.data, "LLM", LLM)
+        assert adapter._register("LLM") is ng.optimizers.registry["LLM"]
+        monkeypatch.setitem(ng.optimizers.registry.data, "LLM", ng.optimizers.registry["CMA"])
+        with pytest.raises(RuntimeError, match="LLM"):
+            adapter._register("LLM")
+
+    def test_same_configuration_is_equal(self):
+        assert ParametrizedLLM(prompt="opro") == ParametrizedLLM(prompt="opro")
+        assert ParametrizedLLM(prompt="opro") != ParametrizedLLM(prompt="props")
+
+    @pytest.mark.parametrize(
+        ("config", "error", "words"),
+        [
+            ({"model": "gpt5"}, ModelNotFoundError, "gpt5"),
+            ({"prompt": "porps"}, TemplateError, "did you mean 'props'"),
+            ({"batch_size": 0}, ValueError, "batch_size=0"),
+            ({"warmup": -1}, ValueError, "warmup=-1"),
+            ({"on_error": "ignore"}, ValueError, "on_error"),
+        ],
+    )
+    def test_bad_configuration_is_refused_at_once(self, config, error, words):
+        with pytest.raises(error, match=words):
+            ParametrizedLLM(**config)
+
+    def test_nothing_is_sent_read_or_loaded_before_the_model_is_needed(self, monkeypatch):
+        def refuse(*args, **kwargs):
+            raise AssertionError("a constructor opened a connection")
+
+        monkeypatch.setattr(socket, "socket", refuse)
+        monkeypatch.setattr("llmopt.client.local.LocalClient._loaded", refuse)
+        monkeypatch.setattr("llmopt.client.embedded.fetch_model", refuse)
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        for config in ({}, {"model": "openai:gpt-4o"}):
+            optimizer = ParametrizedLLM(**config)(2, 50)
+            for _ in range(10):
+                optimizer.tell(optimizer.ask(), 1.0)
+            assert optimizer.usage.proposals == {"warmup": 10}
+
+
+# -- parametrizations ----------------------------------------------------------------------
+
+
+def train(lr):
+    return lr
+
+
+def choices_of_parameters():
+    return P.Choice([P.Scalar(lower=0, upper=1), P.Dict(x=P.Scalar(lower=0, upper=10)), "c"])
+
+
+# Parametrization, names in order, and the first one's range as the space shows it.
+CASES: dict[str, tuple[Any, list[str], str]] = {
+    "array": (lambda: P.Array(shape=(2,)), ["params[0]", "params[1]"], "Float(-3.0, 3.0)"),
+    "matrix": (
+        lambda: P.Array(shape=(1, 2), lower=-1, upper=[[1, 2]]),
+        ["params[0,0]", "params[0,1]"],
+        "Float(-1.0, 1.0)",
+    ),
+    "wide sigma": (
+        lambda: P.Array(init=[1.0]).set_mutation(sigma=5),
+        ["params[0]"],
+        "Float(-14.0, 16.0)",
+    ),
+    "half-bounded": (lambda: P.Array(init=[1.0], lower=0), ["params[0]"], "Float(0.0, 4.0)"),
+    "infinite bounds": (
+        lambda: P.Array(init=[0.0, 1.0], lower=[-np.inf, 0], upper=[np.inf, 5]),
+        ["params[0]", "params[1]"],
+        "Float(-1.0, 1.0)",
+    ),
+    "named": (lambda: P.Array(shape=(1,)).set_name("w"), ["w[0]"], "Float(-3.0, 3.0)"),
+    "scalar": (lambda: P.Scalar(), ["params"], "Float(-3.0, 3.0)"),
+    "bounded scalar": (lambda: P.Scalar(lower=-2, upper=5), ["params"], "Float(-2.0, 5.0)"),
+    "integer": (
+        lambda: P.Scalar(lower=1, upper=12).set_integer_casting(),
+        ["params"],
+        "Int(1, 12)",
+    ),
+    "open integer": (lambda: P.Scalar(init=7).set_integer_casting(), ["params"], "Int(4, 10)"),
+    "random integer": (
+        lambda: ng.ops.Int(deterministic=False)(P.Array(shape=(1,), lower=0, upper=9)),
+        ["params[0]"],
+        "Int(0, 9)",
+    ),
+    "log": (lambda: P.Log(lower=1e-5, upper=0.1), ["params"], "Float(1e-05, 0.1, log=True)"),
+    "open log": (lambda: P.Log(init=4.0), ["params"], "Float(0.5, 32.0, log=True)"),
+    "integer log": (
+        lambda: P.Log(lower=1, upper=1000).set_integer_casting(),
+        ["params"],
+        "Int(1, 1000, log=True)",
+    ),
+    "exponent": (
+        lambda: P.Scalar(init=1.0).set_mutation(exponent=3.0),
+        ["params"],
+        "Float(0.037037037037037035, 27.0, log=True)",
+    ),
+    "negated": (lambda: -P.Scalar(init=3.0, lower=0), ["params"], "Float(-6.0, 0.0)"),
+    "shifted": (
+        lambda: 3 * P.Scalar(lower=-1, upper=1) + 10,
+        ["params"],
+        "Float(7.0, 13.0)",
+    ),
+    "square": (lambda: P.Scalar() ** 2, ["params"], "Float(0.0, 9.0)"),
+    "modulo": (lambda: P.Scalar(init=0.5) % 3.0, ["params"], "Float(0.0, 2.999999999997)"),
+    "tanh": (
+        lambda: P.Scalar(init=0.0).set_bounds(-1, 1, method="tanh"),
+        ["params"],
+        "Float(-0.999999999998, 0.999999999998)",
+    ),
+    "arctan": (
+        lambda: P.Scalar(init=0.0).set_bounds(-1, 1, method="arctan"),
+        ["params"],
+        "Float(-1.0, 1.0)",
+    ),
+    "gaussian": (
+        lambda: P.Array(shape=(1,)).set_bounds(-1, 1, method="gaussian"),
+        ["params[0]"],
+        "Float(-1.0, 1.0)",
+    ),
+    "constraint": (
+        lambda: P.Array(shape=(1,)).set_bounds(-1, 1, method="constraint"),
+        ["params[0]"],
+        "Float(-1.0, 1.0)",
+    ),
+    "angles": (
+        lambda: Angles(shape=(1,), deg=True),
+        ["params[0]"],
+        "Float(-180.0, 180.0)",
+    ),
+    "choice": (
+        lambda: P.Choice(["conv", None, 2.5]),
+        ["params"],
+        "Categorical(['conv', None, 2.5])",
+    ),
+    "equal choices": (
+        lambda: P.Choice([1, True, "x", "x"]),
+        ["params"],
+        "Categorical(['1', 'True', 'x', 'x#2'])",
+    ),
+    "objects": (
+        lambda: P.Choice([train, [1, 2], {"a": 1}]),
+        ["params"],
+        """Categorical(['train', '[1, 2]', "{'a': 1}"])""",
+    ),
+    "repeated choice": (
+        lambda: P.Choice(["a", "b"], repetitions=2),
+        ["params[0]", "params[1]"],
+        "Categorical(['a', 'b'])",
+    ),
+    "transition": (
+        lambda: P.TransitionChoice(["lo", "mid", "hi"]),
+        ["params"],
+        "Categorical(['lo', 'mid', 'hi'])",
+    ),
+    "ordered integers": (
+        lambda: P.TransitionChoice([16, 32, 48], repetitions=2),
+        ["params[0]", "params[1]"],
+        "Int(16, 48, step=16)",
+    ),
+    "choice of parameters": (
+        choices_of_parameters,
+        ["params", "params.option0", "params.option1.x"],
+        "Categorical(['option0', 'option1', 'c'])",
+    ),
+    "tuple": (
+        lambda: P.Tuple(P.Scalar(), 3, P.Array(shape=(1,)).set_name("w")),
+        ["params[0]", "w[0]"],
+        "Float(-3.0, 3.0)",
+    ),
+    "nested dict": (
+        lambda: P.Dict(a=P.Scalar(), b=P.Dict(c=P.Log(lower=1, upper=10), d=P.Tuple(P.Scalar()))),
+        ["a", "b.c", "b.d[0]"],
+        "Float(-3.0, 3.0)",
+    ),
+    "instrumentation": (
+        lambda: P.Instrumentation(
+            P.Array(shape=(2,)), 5, lr=P.Log(lower=1e-4, upper=1), arch=P.Choice(["conv", "fc"])
+        ),
+        ["args[0][0]", "args[0][1]", "lr", "arch"],
+        "Float(-3.0, 3.0)",
+    ),
+}
+
+
+class Pair(P.Parameter):
+    """A parameter type of the user's own."""
+
+    def __init__(self):
+        super().__init__()
+        self._pair = np.full(2, 10.0)
+
+    def _layered_get_value(self):
+        return tuple(self._pair.tolist())
+
+    def _internal_get_standardized_data(self, reference):
+        return self._pair - reference._pair
+
+    def _internal_set_standardized_data(self, data, reference):
+        self._pair = reference._pair + data
+
+
+class TestParametrizations:
+    @pytest.mark.parametrize("case", CASES)
+    def test_space_has_the_users_names_and_ranges(self, case):
+        parametrization, names, first = CASES[case]
+        space = LLM(parametrization(), 10)._parameters.space
+        assert list(space.names) == names
+        assert repr(space.dimensions[0]) == first
+
+    @pytest.mark.parametrize("case", CASES)
+    def test_every_candidate_is_valid_whatever_the_model_says(self, case):
+        optimizer = make(wild, CASES[case][0](), 40, 2, warmup=1)
+        dimensions = optimizer._parameters.space.dimensions
+        for _ in range(10):
+            for candidate in [optimizer.ask() for _ in range(2)]:
+                # Nevergrad raises for a value that does not belong to it.
+                optimizer.parametrization.spawn_child(new_value=candidate.value)
+                assert candidate.satisfies_constraints()
+                data = candidate.get_standardized_data(reference=optimizer.parametrization)
+                assert np.isfinite(data).all()
+                optimizer.tell(candidate, float(np.sum(data**2)))
+        assert any(t.source == "llm" for t in optimizer.history.trials)
+        for trial in optimizer.history.trials:
+            for value, dimension in zip(trial.values, dimensions, strict=True):
+                assert isinstance(value, int) or not isinstance(dimension, Int)
+
+    def test_the_models_values_reach_the_function(self):
+        seen = []
+
+        def function(weights, *, lr, layers, arch, block):
+            seen.append((weights.tolist(), lr, layers, arch, block))
+            return 0.0
+
+        parametrization = P.Instrumentation(
+            P.Array(shape=(2,), lower=-1, upper=1),
+            lr=P.Log(lower=1e-4, upper=1),
+            layers=P.Scalar(lower=1, upper=12).set_integer_casting(),
+            arch=P.Choice(["conv", "fc"]),
+            block=choices_of_parameters(),
+        )
+        reply = (
+            "args[0][0]: 0.5, args[0][1]: -0.25, lr: 0.01, layers: 7, arch: fc, "
+            "block: option1, block.option0: 0.5, block.option1.x: 8"
+        )
+        optimizer = make([reply], parametrization, 1)
+        best = optimizer.minimize(function)
+        assert seen[0] == ([0.5, -0.25], pytest.approx(0.01), 7, "fc", {"x": 8.0})
+        assert type(seen[0][2]) is int
+        assert best.kwargs["arch"] == "fc"
+        text = optimizer._proposer.client.requests[0].text
+        for name in (
+            "lr: a number from 0.0001 to 1",
+            "arch: one of conv, fc",
+            "layers: an integer",
+        ):
+            assert name in text
+
+    def test_equal_choices_are_told_apart(self):
+        optimizer = make(["params: '1'", "params: 'True'"], P.Choice([1, True]))
+        assert [optimizer.ask().value for _ in range(2)] == [1, True]
+        assert type(optimizer.history.pending[1][0]) is str
+
+    def test_types_it_does_not_know_are_searched_in_their_own_coordinates(self):
+        optimizer = make(points((0.5, -0.25)), Pair())
+        candidate = optimizer.ask()
+        assert candidate.value == (10.5, 9.75)
+        optimizer.tell(candidate, 1.0)
+        assert optimizer.history.trials[0].values == (0.5, -0.25)
+
+    def test_building_leaves_the_users_parametrization_and_randomness_alone(self):
+        array = P.Array(shape=(2,))
+        state = np.random.get_state()[1].copy()
+        optimizer = LLM(array, 10)
+        assert array._random_state is None
+        np.testing.assert_array_equal(np.random.get_state()[1], state)
+        optimizer.parametrization.random_state.seed(1)
+        optimizer.ask()
+        np.testing.assert_array_equal(array.value, [0, 0])
+
+
+class TestWorkingRanges:
+    def test_grows_until_a_far_optimum_is_inside(self):
+        def far(x):
+            return abs(float(x) - 80.0)
+
+        optimizer = make(leaps, P.Scalar(), 150, prompt="opro", warmup=5)
+        best = optimizer.minimize(far)
+        assert abs(best.value - 80.0) < 1.0
+        # A range that is never widened cannot come near.
+        assert far(3.0) == 77.0
+
+    def test_stays_as_it_is_while_the_best_points_are_well_inside(self):
+        optimizer = make(leaps, P.Scalar(), 60, prompt="opro", warmup=5)
+        optimizer.minimize(sphere)
+        assert repr(optimizer._parameters.space.dimensions[0]) == "Float(-3.0, 3.0)"
+
+    def test_never_passes_a_bound_of_the_user(self):
+        optimizer = make(leaps, P.Scalar(init=1.0, lower=0.0), 60, prompt="opro", warmup=5)
+        optimizer.minimize(lambda x: abs(x + 10.0))
+        told = [t.values[0] for t in optimizer.history.trials]
+        assert min(told) == 0.0
+        assert optimizer._parameters.space.dimensions[0].low == 0.0
+
+    def test_log_ranges_grow_by_factors(self):
+        optimizer = make(leaps, P.Log(init=1.0), 120, prompt="opro", warmup=5)
+        optimizer.minimize(lambda x: abs(math.log10(x) - 4))
+        dimension = optimizer._parameters.space.dimensions[0]
+        assert dimension.high > 1e3
+        assert dimension.low == 0.125
+
+    def test_integers_stay_integers(self):
+        parametrization = P.Scalar(init=0).set_integer_casting()
+        optimizer = make(leaps, parametrization, 100, prompt="opro", warmup=5)
+        best = optimizer.minimize(lambda k: abs(k - 30))
+        assert abs(best.value - 30) <= 2
+        assert type(best.value) is int
+
+    def test_a_good_point_told_from_outside_is_taken_in(self):
+        optimizer = make(points((11.0, 0.5)), P.Array(shape=(2,)))
+        outside = optimizer.parametrization.spawn_child(new_value=np.array([12.0, 0.0]))
+        optimizer.tell(outside, 1.0)
+        np.testing.assert_array_equal(optimizer.ask().value, [11.0, 0.5])
+
+    def test_is_named_as_such_in_the_prompt(self):
+        client = ScriptedClient(["a: 1, b: 1"])
+        parametrization = P.Dict(a=P.Scalar(), b=P.Scalar(lower=0, upper=2))
+        make(client, parametrization).ask()
+        assert "of a are working ranges" in client.requests[0].text
+        bounded = ScriptedClient(points((1, 1)))
+        make(bounded, P.Array(shape=(2,), lower=0, upper=2)).ask()
+        assert "working range" not in bounded.requests[0].text
+
+
+# -- ask and tell --------------------------------------------------------------------------
+
+
+class TestAskTell:
+    def test_warm_up_starts_at_the_initial_point(self):
+        client = ScriptedClient(points((0.1, 0.2)))
+        optimizer = make(client, P.Array(init=[1.0, 2.0]), warmup=3)
+        asked = [optimizer.ask() for _ in range(4)]
+        np.testing.assert_array_equal(asked[0].value, [1.0, 2.0])
+        np.testing.assert_array_equal(asked[3].value, [0.1, 0.2])
+        assert count(client) == 1
+        assert len({tuple(c.value) for c in asked}) == 4
+
+    @pytest.mark.parametrize(("budget", "expected"), [(None, 10), (100, 10), (20, 4), (3, 1)])
+    def test_warm_up_is_a_fifth_of_a_small_budget(self, budget, expected):
+        assert LLM(2, budget)._n_warmup == expected
+
+    def test_losses_reach_the_model_as_they_were_told(self):
+        client = ScriptedClient(points((0.5, 0.5), (1.0, 1.0)))
+        optimizer = make(client)
+        candidate = optimizer.ask()
+        optimizer.tell(candidate, 0.125)
+        optimizer.ask()
+        assert "params[0]: 0.50, params[1]: 0.50; f = 0.125" in client.requests[1].text
+        assert "minimum" in client.requests[1].text
+
+    def test_ask_alone_teaches_nothing(self):
+        optimizer = make(points((0.5, 0.5), (1.0, 1.0)))
+        optimizer.ask()
+        assert optimizer.history.trials == ()
+        assert optimizer.history.pending == ((0.5, 0.5),)
+
+    def test_out_of_order_tells_find_their_points(self):
+        optimizer = make([points((0, 0.5), (1, 0.5), (2, 0.5))], workers=3)
+        a, b, c = (optimizer.ask() for _ in range(3))
+        for candidate, loss in ((c, 3.0), (a, 1.0), (b, 2.0)):
+            optimizer.tell(candidate, loss)
+        told = {t.values[0]: (t.rewards[0], t.source) for t in optimizer.history.trials}
+        assert told == {2.0: (3.0, "llm"), 0.0: (1.0, "llm"), 1.0: (2.0, "llm")}
+        assert optimizer.history.pending == ()
+
+    def test_points_that_were_not_asked_are_the_users(self):
+        client = ScriptedClient(points((0.1, 0.1)))
+        optimizer = make(client, warmup=1)
+        child = optimizer.parametrization.spawn_child(new_value=np.array([1.0, -1.0]))
+        optimizer.tell(child, 0.5)
+        assert optimizer.num_tell_not_asked == 1
+        assert optimizer.history.trials[0].source == "user"
+        # It counts as the warm-up, so the model is asked next.
+        optimizer.ask()
+        assert "params[0]: 1.00, params[1]: -1.00; f = 0.5" in client.requests[0].text
+        np.testing.assert_array_equal(optimizer.provide_recommendation().value, [1.0, -1.0])
+
+    def test_suggestions_come_next_and_cost_no_request(self):
+        client = ScriptedClient([])
+        optimizer = make(client)
+        optimizer.suggest(np.array([1.5, 2.5]))
+        candidate = optimizer.ask()
+        np.testing.assert_array_equal(candidate.value, [1.5, 2.5])
+        assert optimizer.history.pending == ((1.5, 2.5),)
+        optimizer.tell(candidate, 1.0)
+        assert optimizer.history.trials[0].source == "user"
+        assert count(client) == 0
+
+    def test_points_do_not_repeat(self):
+        client = ScriptedClient([*points((1, 1)), *points((1, 1)), *points((2, 2))])
+        optimizer = make(client)
+        first, second = optimizer.ask(), optimizer.ask()
+        np.testing.assert_array_equal(first.value, [1, 1])
+        np.testing.assert_array_equal(second.value, [2, 2])
+        assert optimizer.usage.rejected == {"duplicate": 1}
+
+    def test_recommendation_is_there_from_the_start_and_is_the_best(self):
+        optimizer = make(gaussian_steps, budget=30, warmup=5, prompt="opro")
+        np.testing.assert_array_equal(optimizer.provide_recommendation().value, [0, 0])
+        best = optimizer.minimize(sphere)
+        losses = [t.rewards[0] for t in optimizer.history.trials]
+        assert sphere(best.value) == min(losses)
+
+    def test_a_point_that_no_range_holds_is_left_out(self):
+        optimizer = make([])
+        child = optimizer.parametrization.spawn_child(new_value=np.array([np.inf, 0.0]))
+        optimizer.tell(child, 1.0)
+        assert optimizer.history.trials == ()
+
+
+class TestBatches:
+    def test_one_request_for_as_many_asks_as_there_are_workers(self):
+        client = ScriptedClient([points((0, 1), (0, 2), (0, 3), (0, 0)), points((1, 0), (2, 0))])
+        optimizer = make(client, workers=4)
+        candidates = [optimizer.ask() for _ in range(4)]
+        assert count(client) == 1
+        assert client.requests[0].n == 4
+        # Two workers come free: the next request is for two, and knows what they found.
+        for candidate in candidates[:2]:
+            optimizer.tell(candidate, 1.0)
+        optimizer.ask()
+        optimizer.ask()
+        assert [r.n for r in client.requests] == [4, 2]
+        assert "params[0]: 0.00, params[1]: 3.00" in client.requests[1].text.split("not propose")[1]
+
+    def test_batch_size_fills_later_asks(self):
+        client = ScriptedClient([points((0, 1), (0, 2), (0, 3))])
+        optimizer = make(client, batch_size=3)
+        for _ in range(3):
+            optimizer.tell(optimizer.ask(), 1.0)
+        assert count(client) == 1
+
+    def test_no_more_is_asked_for_than_the_budget_allows(self):
+        client = ScriptedClient(lambda r: points(*((r.n, i) for i in range(r.n))))
+        optimizer = make(client, budget=5, batch_size=3)
+        optimizer.minimize(sphere)
+        assert [r.n for r in client.requests] == [3, 2]
+
+
+class TestExecutors:
+    @pytest.mark.parametrize("pool", [ThreadPoolExecutor, ProcessPoolExecutor])
+    @pytest.mark.parametrize("batch_mode", [True, False])
+    def test_pools(self, pool, batch_mode):
+        client = ScriptedClient(gaussian_steps)
+        optimizer = make(client, budget=24, workers=4, warmup=4, prompt="opro")
+        with pool(max_workers=2) as executor:
+            best = optimizer.minimize(sphere, executor=executor, batch_mode=batch_mode)
+        assert optimizer.num_tell == 24
+        assert len(optimizer.history.trials) == 24
+        assert sphere(best.value) < 0.5
+        if batch_mode:
+            assert count(client) == 5
+
+    def test_dask(self):
+        distributed = pytest.importorskip("distributed")
+        optimizer = make(gaussian_steps, budget=16, workers=4, warmup=4, prompt="opro")
+        with distributed.Client(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as executor:
+            optimizer.minimize(sphere, executor=executor, batch_mode=True)
+        assert len(optimizer.history.trials) == 16
+
+
+# -- saving, seeds, secrets ----------------------------------------------------------------
+
+
+def losses_of(optimizer, n: int) -> list[float]:
+    for _ in range(n):
+        candidate = optimizer.ask()
+        optimizer.tell(candidate, sphere(candidate.value))
+    return [t.rewards[0] for t in optimizer.history.trials]
+
+
+class TestSaving:
+    @pytest.mark.parametrize("batch_size", [1, 4])
+    def test_a_loaded_run_goes_on_as_an_uninterrupted_one(self, tmp_path, batch_size):
+        config = {"warmup": 3, "prompt": "opro", "batch_size": batch_size}
+        whole = losses_of(make(gaussian_steps, budget=20, **config), 16)
+        optimizer = make(gaussian_steps, budget=20, **config)
+        losses_of(optimizer, 9)
+        open_point = optimizer.ask()
+        optimizer.dump(tmp_path / "run.pkl")
+        for loader in (LLM, type(optimizer)):
+            loaded = loader.load(tmp_path / "run.pkl")
+            loaded.tell(open_point, sphere(open_point.value))
+            assert losses_of(loaded, 6) == whole
+
+    def test_no_key_is_in_the_file(self, tmp_path):
+        pytest.importorskip("openai")
+        from llmopt.client.openai import OpenAIClient
+
+        configured = ParametrizedLLM(model=OpenAIClient("gpt-4o", api_key=SECRET))
+        optimizer = configured(2, 50)
+        losses_of(optimizer, 3)
+        optimizer.dump(tmp_path / "run.pkl")
+        assert SECRET.encode() not in (tmp_path / "run.pkl").read_bytes()
+        assert SECRET.encode() not in pickle.dumps(configured)
+        assert len(LLM.load(tmp_path / "run.pkl").history.trials) == 3
+
+
+class Leaky:
+    """A client that is careless with its key."""
+
+    default_prompt = "props"
+
+    def __init__(self):
+        self.key = SECRET
+
+    def __repr__(self):
+        return f"Leaky(key={self.key!r})"
+
+    def complete(self, request):
+        return Reply((Completion("params[0]: 1, params[1]: 1"),))
+
+
+class TestSecrets:
+    def test_names_hold_none(self):
+        configured = ParametrizedLLM(model=Leaky(), prompt="opro", batch_size=2)
+        optimizer = configured(2, 10)
+        assert configured.name == "ParametrizedLLM(model='Leaky', prompt='opro', batch_size=2)"
+        for text in (repr(configured), str(configured), configured.name, repr(optimizer)):
+            assert SECRET not in text
+        assert optimizer.name == configured.name
+
+    def test_names_are_short_and_tell_configurations_apart(self):
+        template = "Minimize. {{ begin_user }}{{ lines }} answer as {{ answer }}"
+        named = ParametrizedLLM(prompt=template, description="x" * 500)
+        assert named.name == f"ParametrizedLLM(prompt='custom', description='{'x' * 20}...')"
+        assert ParametrizedLLM().name == "ParametrizedLLM()"
+
+
+class TestSeeds:
+    @pytest.mark.parametrize("warmup", [0, 5, 30])
+    def test_the_parametrizations_random_state_is_the_only_source(self, warmup):
+        def run(seed: int, noise: int) -> list[Any]:
+            np.random.seed(noise)
+            parametrization = P.Instrumentation(
+                P.Array(shape=(2,)), P.Scalar(lower=0, upper=9).set_integer_casting()
+            )
+            parametrization.random_state.seed(seed)
+            optimizer = make(wild, parametrization, 20, warmup=warmup, attempts=1)
+            optimizer.parametrization.random_state.seed(seed)
+            told = []
+            for _ in range(20):
+                np.random.rand()
+                candidate = optimizer.ask()
+                told.append((candidate.args[0].tolist(), candidate.args[1]))
+                optimizer.tell(candidate, sum(told[-1][0]))
+            return told
+
+        assert run(12, 1) == run(12, 2)
+        assert run(12, 1) != run(13, 1)
+
+    def test_seed_of_the_request_follows_it(self):
+        def seeds(seed: int) -> list[int | None]:
+            optimizer = make(points((1, 1), (2, 2), (3, 3)))
+            optimizer.parametrization.random_state.seed(seed)
+            for _ in range(3):
+                optimizer.ask()
+            return [r.seed for r in optimizer._proposer.client.requests]
+
+        assert seeds(5) == seeds(5)
+        assert len(set(seeds(5)) | set(seeds(6))) == 6
+
+
+# -- constraints, several objectives, failures ---------------------------------------------
+
+
+def never(x) -> bool:
+    return False
+
+
+def too_low(x) -> float:
+    return float(1.0 - np.min(x))
+
+
+def in_the_corner(x) -> float:
+    return float(np.min(x) - 1.0)
+
+
+class TestConstraints:
+    def test_one_that_nothing_meets_costs_one_request(self):
+        client = ScriptedClient(spread)
+        optimizer = make(client, P.Array(shape=(2,), lower=-9, upper=9), 20)
+        optimizer.parametrization.register_cheap_constraint(never)
+        with pytest.warns(FallbackWarning):
+            optimizer.ask()
+        assert (count(client), client.requests[0].n) == (1, 1)
+        assert optimizer.num_ask == 1
+        optimizer.ask()
+        assert (count(client), client.requests[1].n) == (2, 8)
+
+    def test_the_good_points_of_a_batch_are_kept(self):
+        client = ScriptedClient([points((0, 0), (2, 2), (0, 1), (3, 2))])
+        optimizer = make(client, budget=20, workers=4)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        asked = [optimizer.ask().value.tolist() for _ in range(2)]
+        assert asked == [[2, 2], [3, 2]]
+        assert count(client) == 1
+        assert optimizer.usage.rejected == {"constraint": 2}
+        assert optimizer.usage.fallbacks == 0
+
+    def test_refused_points_are_moved_until_they_are_valid(self):
+        client = ScriptedClient(points((0.5, 0.5), (0.6, 0.5)))
+        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        with pytest.warns(FallbackWarning, match="constraint"):
+            candidate = optimizer.ask()
+        assert candidate.satisfies_constraints()
+        assert count(client) == 1
+        assert optimizer.usage.fallbacks == 1
+        optimizer.tell(candidate, 1.0)
+        assert optimizer.history.trials[0].source == "fallback"
+
+    def test_they_stay_near_what_the_model_wanted(self):
+        distances = []
+        for seed in range(20):
+            optimizer = make(points((0.5, 0.5)), P.Array(shape=(2,), lower=-9, upper=9), 20)
+            optimizer.parametrization.register_cheap_constraint(in_the_corner)
+            optimizer.parametrization.random_state.seed(seed)
+            distances.append(np.max(np.abs(optimizer.ask().value - 0.5)))
+        # The nearest valid point is 0.5 away, a random one 5.8 on average.
+        assert 0.5 <= np.mean(distances) < 2.5
+
+    def test_the_model_is_told_what_was_refused_and_asked_for_more_at_once(self):
+        client = ScriptedClient([*points((0.5, 0.5)), points(*((2, i / 3) for i in range(9)))])
+        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.tell(optimizer.ask(), 1.0)
+        assert client.requests[1].n == 8
+        told = client.requests[1].text.split("constraint")[1]
+        assert "params[0]: 0.50, params[1]: 0.50" in told
+
+    def test_warm_up_obeys_it_without_any_request(self):
+        client = ScriptedClient([])
+        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20, warmup=10)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        for _ in range(10):
+            assert optimizer.ask().satisfies_constraints()
+        assert count(client) == 0
+
+    def test_one_that_is_a_layer_moves_points_and_the_model_sees_where(self):
+        client = ScriptedClient(points((0.5, 0.5), (2, 2)))
+        parametrization = P.Array(shape=(2,), lower=-3, upper=3)
+        parametrization.register_cheap_constraint(too_low, as_layer=True)
+        optimizer = make(client, parametrization, 20)
+        candidate = optimizer.ask()
+        assert candidate.value.min() >= 1.0
+        optimizer.tell(candidate, 1.0)
+        assert optimizer.history.trials[0].values == pytest.approx(candidate.value.tolist())
+        assert optimizer.ask().value.tolist() == [2, 2]
+
+    def test_violations_rank_last(self):
+        client = ScriptedClient(points((1, 1), (2, 2), (3, 3)))
+        optimizer = make(client, budget=20)
+        for loss, violation in ((0.1, [2.0, -1.0]), (5.0, [-1.0, 0.0]), (4.0, None)):
+            optimizer.tell(optimizer.ask(), loss, violation)
+        ranked = [(t.rewards[0], t.constraint_violation) for t in optimizer.history.ranked]
+        assert ranked == [(4.0, 0.0), (5.0, 0.0), (0.1, 2.0)]
+
+    def test_a_told_point_that_violates_a_cheap_one_ranks_last(self):
+        optimizer = make([], budget=20)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        for x, loss in (([0.0, 0.0], 0.1), ([2.0, 2.0], 5.0)):
+            child = optimizer.parametrization.spawn_child(new_value=np.array(x))
+            optimizer.tell(child, loss)
+        ranked = [(t.rewards[0], t.constraint_violation) for t in optimizer.history.ranked]
+        assert ranked == [(5.0, 0.0), (0.1, 1.0)]
+
+    def test_minimize_with_violations(self):
+        optimizer = make(gaussian_steps, budget=40, warmup=5, prompt="opro")
+        optimizer.minimize(sphere, constraint_violation=[lambda x: 1.0 - float(x[0])])
+        best = optimizer.history.best
+        assert best.constraint_violation == 0.0
+        assert best.values[0] >= 1.0
+
+
+class TestObjectives:
+    def test_the_vector_reaches_the_model(self):
+        client = ScriptedClient(points((1, 1), (2, 2)))
+        optimizer = make(client)
+        optimizer.tell(optimizer.ask(), [3.0, 0.25])
+        optimizer.ask()
+        assert optimizer.history.trials[0].rewards == (3.0, 0.25)
+        assert optimizer.history.directions == ("minimize", "minimize")
+        assert "f = (3, 0.25)" in client.requests[1].text
+        assert "minimize f1, minimize f2" in client.requests[1].text
+
+    def test_pareto_front_is_nevergrads_and_ours(self):
+        optimizer = make(gaussian_steps, budget=60, warmup=10, prompt="opro")
+        optimizer.minimize(two_losses)
+        ours = {t.rewards for t in optimizer.history.pareto_front}
+        theirs = {tuple(c.losses.tolist()) for c in optimizer.pareto_front()}
+        assert ours == theirs
+        assert len(ours) > 3
+        assert len(optimizer.pareto_front(size=2, subset="hypervolume")) == 2
+
+    def test_reference_point(self):
+        optimizer = make(points((1, 1), (2, 2)))
+        optimizer.tell(P.MultiobjectiveReference(), [10, 10])
+        assert optimizer.history.trials == ()
+        optimizer.tell(optimizer.ask(), [1.0, 2.0])
+        assert optimizer.history.trials[0].rewards == (1.0, 2.0)
+
+
+class TestFailures:
+    @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300])
+    def test_unusable_losses_are_failures_to_the_model(self, loss):
+        client = ScriptedClient(points((1, 1), (2, 2)))
+        optimizer = make(client)
+        optimizer.tell(optimizer.ask(), loss)
+        optimizer.ask()
+        assert optimizer.history.trials[0].state == "failed"
+        assert "params[1]: 1.00; failed" in client.requests[1].text
+
+    @pytest.mark.parametrize("losses", [[1.0, math.nan], [math.inf, 2.0]])
+    def test_so_are_vectors_that_hold_one(self, losses):
+        optimizer = make(points((1, 1), (2, 2)))
+        optimizer.tell(optimizer.ask(), losses)
+        assert optimizer.history.trials[0].state == "failed"
+        optimizer.tell(optimizer.ask(), [1.0, 2.0])
+        assert optimizer.history.best.rewards == (1.0, 2.0)
+
+    def test_minus_infinity_is_one_too(self):
+        optimizer = make(points((1, 1), (2, 2)))
+        optimizer.tell(optimizer.ask(), -math.inf)
+        assert optimizer.history.trials[0].state == "failed"
+
+    def test_a_models_error_loses_nothing_and_minimize_goes_on(self):
+        replies = [*points((1, 1)), ClientError("no quota"), *points((2, 2), (0.4, 0.5))]
+        optimizer = make(replies, budget=3)
+        with pytest.raises(ClientError, match="no quota"):
+            optimizer.minimize(sphere)
+        assert (optimizer.num_ask, optimizer.num_tell) == (1, 1)
+        best = optimizer.minimize(sphere)
+        np.testing.assert_array_equal(best.value, [0.4, 0.5])
+        assert [t.source for t in optimizer.history.trials] == ["llm"] * 3
+
+    def test_an_error_while_a_constraint_refuses_points_uses_up_no_budget(self):
+        optimizer = make([points((2, 2), (0, 0)), ClientError("no quota")], budget=9, workers=2)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        optimizer.ask()
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        assert optimizer.num_ask == 1
+
+    def test_a_failed_request_draws_nothing(self):
+        failing = make([ClientError("no quota"), *points((1, 1))])
+        with pytest.raises(ClientError):
+            failing.ask()
+        failing.ask()
+        smooth = make([*points((1, 1))])
+        smooth.ask()
+        seeds = [o._proposer.client.requests[-1].seed for o in (failing, smooth)]
+        assert seeds[0] == seeds[1]
+
+    def test_fallback_is_loud_and_counted(self):
+        optimizer = make([ClientError("no quota")], budget=3, on_error="fallback")
+        with pytest.warns(FallbackWarning, match="no quota"):
+            optimizer.tell(optimizer.ask(), 1.0)
+        assert optimizer.usage.fallbacks == 1
+        assert optimizer.history.trials[0].source == "fallback"
+
+    def test_caps_hold(self):
+        optimizer = make(points((1, 1), (2, 2), (3, 3)), max_requests=2)
+        optimizer.ask()
+        optimizer.ask()
+        with pytest.raises(BudgetExceededError, match="max_requests=2"):
+            optimizer.ask()
+
+
+# -- the same replies give the same points everywhere --------------------------------------
+
+
+def scripted_replies() -> list[str]:
+    rng = np.random.default_rng(5)
+    x, k = rng.uniform(-7, 7, 30), rng.integers(-5, 60, 30)
+    replies = [f"x: {a:.3f}, k: {b}, arch: conv" for a, b in zip(x, k, strict=True)]
+    replies[4] = "I cannot tell."
+    replies[7] = replies[6]
+    return replies
+
+
+SPACE = {"x": Float(-5.0, 5.0), "k": Int(0, 50)}
+
+
+def loss_of(x: float, k: int) -> float:
+    return (x - 1) ** 2 + abs(k - 20) / 10
+
+
+class TestEquivalence:
+    """Warm-up off: each library draws that from its own random state."""
+
+    def through_the_core(self) -> list[tuple[float, int]]:
+        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
+        optimizer = LLMOptimizer(
+            SPACE, ScriptedClient(replies), "props", "minimize", warmup=0, seed=0
+        )
+        found = []
+        for _ in range(20):
+            point = optimizer.ask()
+            found.append((point["x"], point["k"]))
+            optimizer.tell(point, loss_of(**point))
+        return found
+
+    def through_nevergrad(self, **options) -> tuple[list[tuple[float, int]], Any]:
+        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
+        parametrization = P.Dict(
+            x=P.Scalar(lower=-5, upper=5), k=P.Scalar(lower=0, upper=50).set_integer_casting()
+        )
+        optimizer = make(replies, parametrization, **options)
+        found = []
+        for _ in range(20):
+            candidate = optimizer.ask()
+            found.append((candidate.value["x"], candidate.value["k"]))
+            optimizer.tell(candidate, loss_of(**candidate.value))
+        return found, optimizer
+
+    def test_core(self):
+        found, optimizer = self.through_nevergrad()
+        assert found == self.through_the_core()
+        assert optimizer.usage.rejected == {"unreadable": 1, "duplicate": 1}
+        assert min(x for x, _ in found) == -5.0  # clipped ones are among them
+
+    def test_optuna(self):
+        optuna = pytest.importorskip("optuna")
+        from llmopt.adapters.optuna import LLMSampler
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
+        sampler = LLMSampler(ScriptedClient(replies), prompt="props", n_startup_trials=0, seed=0)
+        study = optuna.create_study(sampler=sampler)
+        found = []
+        first = {"x": 1.5, "k": 3}
+        # The sampler learns the parameters from a finished trial, so all three start with one.
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=first,
+                distributions={
+                    "x": optuna.distributions.FloatDistribution(-5, 5),
+                    "k": optuna.distributions.IntDistribution(0, 50),
+                },
+                value=loss_of(**first),
+            )
+        )
+
+        def objective(trial):
+            x, k = trial.suggest_float("x", -5, 5), trial.suggest_int("k", 0, 50)
+            found.append((x, k))
+            return loss_of(x, k)
+
+        study.optimize(objective, n_trials=20)
+        assert found == self.through_nevergrad()[0]
