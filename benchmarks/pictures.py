@@ -53,18 +53,30 @@ def learning_curve(
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.8), dpi=120, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     longest = max((len(c) for c in curves.values()), default=0)
     if warmup:
-        axes.axvspan(0.5, warmup + 0.5, color="0.92", lw=0, label="shared warm-up")
-    for number, (label, means) in enumerate(curves.items()):
-        best = best_so_far(means)
-        color = _COLORS[number % len(_COLORS)]
+        axes.axvspan(0.5, warmup + 0.5, color="0.92", lw=0)
+        shared = best_so_far(next(iter(curves.values()), ())[:warmup])
         axes.plot(
-            np.arange(1, len(best) + 1),
+            np.arange(1, len(shared) + 1),
+            shared,
+            drawstyle="steps-post",
+            color="0.35",
+            linewidth=2,
+            label="shared warm-up",
+        )
+    scores = {k: s for k, s in (heldout or {}).items() if s is not None}
+    for number, (label, means) in enumerate(curves.items()):
+        color = _COLORS[number % len(_COLORS)]
+        first = max(warmup, 1)
+        best = best_so_far(means)[first - 1 :]
+        axes.plot(
+            np.arange(first, first + len(best)),
             best,
             drawstyle="steps-post",
             color=color,
@@ -72,14 +84,16 @@ def learning_curve(
             linewidth=2,
             label=label,
         )
-        score = (heldout or {}).get(label)
-        if score is not None:
-            axes.plot(
-                [longest * 1.03 + 0.5], [score], marker="D", color=color, ms=7, ls="", zorder=3
-            )
-    if any(score is not None for score in (heldout or {}).values()):
+        if label in scores:
+            # Side by side, so that equal scores do not hide each other.
+            place = longest * (1.03 + 0.02 * number) + 0.5
+            axes.plot([place], [scores[label]], marker="D", color=color, ms=6, ls="", clip_on=False)
+    if scores:
         axes.plot([], [], marker="D", color="0.35", ls="", label="same policy, held-out starts")
-    axes.set_xlim(0.5, max(longest * 1.06, 2) + 0.5)
+    right = longest * (1.03 + 0.02 * len(curves)) + 0.5 if scores else longest + 0.5
+    axes.set_xlim(0.5, max(right, 2.0))
+    _limit(axes, curves, warmup, list(scores.values()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("evaluated policies")
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
     axes.set_title(title)
@@ -87,20 +101,38 @@ def learning_curve(
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    if warmup or curves:
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
-def choose_renderer() -> None:
-    """Let MuJoCo draw without a screen: must run before MuJoCo is first imported.
+def _limit(
+    axes: Any, curves: Mapping[str, Sequence[float | None]], warmup: int, scores: list[float]
+) -> None:
+    """Let the returns from the end of the warm-up on fill the height.
 
-    Nothing changes where a screen is there, the user has chosen, or there is no EGL.
+    What the first random points score is often so low that the search would be a flat line.
     """
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if not screen and ctypes.util.find_library("EGL"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    shown = [best_so_far(means)[max(warmup, 1) - 1 :] for means in curves.values()]
+    values = np.concatenate([*shown, np.array(scores, dtype=float)])
+    values = values[np.isfinite(values)]
+    if values.size:
+        low, high = values.min(), values.max()
+        margin = 0.08 * (high - low) or max(abs(high) * 0.1, 1.0)
+        axes.set_ylim(low - margin, high + margin)
+
+
+def choose_renderer() -> None:
+    """Let pictures be drawn without a screen: must run before MuJoCo is first imported.
+
+    Nothing changes where a screen is there or the user has chosen.
+    """
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if ctypes.util.find_library("EGL"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 
 

@@ -178,11 +178,14 @@ class RunResult:
     Attributes:
         path: The run folder.
         methods: One result for each method, in the order of `RunConfig.methods`.
+        best: The one with the best policy on the selection starts, which the GIF shows;
+            ``None`` if every evaluation failed.
         table: The same as text.
     """
 
     path: Path
     methods: tuple[MethodResult, ...]
+    best: MethodResult | None
     table: str = field(repr=False)
 
 
@@ -469,9 +472,11 @@ class _Run:
                 heldout={r.label: r.heldout for r in results},
             ),
         )
-        if self.config.gif:
-            self._render(results)
-        return RunResult(path, results, table)
+        scored = [r for r in results if r.selection is not None]
+        best = max(scored, key=lambda r: r.selection or 0.0, default=None)
+        if self.config.gif and best is not None:
+            self._render(best)
+        return RunResult(path, results, best, table)
 
     def _result(self, method: str) -> MethodResult:
         records = [*self.folder.records.get(WARMUP, []), *self.folder.records[method]]
@@ -498,12 +503,8 @@ class _Run:
             params=None if best is None else best.params,
         )
 
-    def _render(self, results: Sequence[MethodResult]) -> None:
+    def _render(self, best: MethodResult) -> None:
         """Draw the best policy; what goes wrong there is a warning, for the results stand."""
-        scored = [r for r in results if r.selection is not None]
-        if not scored:
-            return
-        best = max(scored, key=lambda r: (r.selection, r.heldout is not None and r.heldout))
         try:
             picture = policy_gif(self.task, best.params, self.heldout_seeds[0])
         except Exception as error:
@@ -853,9 +854,14 @@ def main(args: argparse.Namespace) -> int:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
     print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
-    for name in ("learning_curve.png", "best_policy.gif", "trials.jsonl"):
+    shown = "" if result.best is None else f"  (of {result.best.label})"
+    for name, note in (
+        ("learning_curve.png", ""),
+        ("best_policy.gif", shown),
+        ("trials.jsonl", ""),
+    ):
         if (result.path / name).exists():
-            print(f"  {result.path / name}")
+            print(f"  {result.path / name}{note}")
     return 0
 
 

@@ -28,7 +28,7 @@ CONFIG = {"run": {"task": "cartpole"}}
 
 
 def record(index=0, method="llm", returns=(1.0, 2.0), **facts):
-    lengths = facts.pop("lengths", tuple(int(r) for r in returns))
+    lengths = facts.pop("lengths", None) or tuple(int(r) for r in returns)
     return Record(method, index, (0.5, -1.0, 2.25), tuple(returns), lengths, **facts)
 
 
@@ -270,6 +270,8 @@ def test_a_folder_without_rollouts_is_a_clear_error(tmp_path):
         load_warmup(tmp_path / "nowhere", 2)
 
 
-def test_records_hold_plain_finite_numbers_only(tmp_path):
-    with RunFolder.create(tmp_path, CONFIG) as folder, pytest.raises(ValueError, match="JSON"):
-        folder.add(record(returns=(math.nan,), lengths=(1,)))
+def test_records_hold_finite_numbers_only(tmp_path):
+    with RunFolder.create(tmp_path, CONFIG) as folder:
+        with pytest.raises(ValueError, match="JSON"):
+            folder.add(record(returns=(math.nan,), lengths=(1,)))
+        assert (tmp_path / "trials.jsonl").read_text() == ""

@@ -1,0 +1,668 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+from typing import ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from llmopt import ScriptedClient
+from llmopt.benchmarks import run as run_module
+from llmopt.benchmarks.pictures import best_so_far, learning_curve
+from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
+from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, run
+from llmopt.benchmarks.runfolder import OVERALL_HEADER, RunFolder, load_warmup
+from llmopt.errors import ClientError, FallbackWarning, LLMOptError, StorageError
+
+LINE = "llmopt-test/Line-v0"
+
+
+class Line(gym.Env):
+    """Four steps; the return is highest for weights 2 and 1 (a start moves it a little)."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
+    observation_space = spaces.Box(-1, 1, (1,), dtype=np.float64)
+    action_space = spaces.Box(-9, 9, (1,), dtype=np.float64)
+    starts: ClassVar[list[int | None]] = []
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        type(self).starts.append(seed)
+        self.left = 4
+        self.state = self.np_random.uniform(-1, 1, 1)
+        return self.state, {}
+
+    def step(self, action):
+        self.left -= 1
+        error = float(action[0]) - (2.0 * self.state[0] + 1.0)
+        return self.state, -(error**2), self.left == 0, False, {}
+
+    def render(self):
+        return np.full((40, 500, 3), 60 * self.left, dtype=np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch):
+    # Drawing takes most of a small run's time, and one test is about it.
+    monkeypatch.setattr(run_module, "learning_curve", lambda *_, **__: b"")
+
+
+@pytest.fixture(autouse=True)
+def line():
+    gym.register(LINE, entry_point=Line)
+    Line.starts.clear()
+    yield
+    del gym.registry[LINE]
+
+
+def answer(request):
+    """A model whose answer depends on the request alone, as a seeded one's does."""
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    a, b = rng.uniform(-6, 6, 2).round(1)
+    return f"params[0]: {a}, params[1]: {b}\nThe digits {int(rng.integers(1000))} told me so."
+
+
+def model(script=answer):
+    return ScriptedClient(script, name="oracle")
+
+
+CONFIG = RunConfig(
+    LINE, prompt="props", iterations=4, episodes=2, warmup=3, heldout=5, gif=False, seed=1
+)
+TIMES = ("model_seconds", "evaluation_seconds", "cpu_seconds", "seconds")
+
+
+def facts(path):
+    """Everything a run wrote, apart from what the clock says."""
+    found = {}
+    for name in ("trials.jsonl", "heldout.jsonl"):
+        rows = [json.loads(line) for line in (path / name).read_text().splitlines()]
+        found[name] = [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    summary = json.loads((path / "summary.json").read_text())
+    found["summary"] = [{k: v for k, v in row.items() if k not in TIMES} for row in summary]
+    for file in sorted(path.rglob("*.txt")):
+        text = file.read_text()
+        if file.name == "overall_log.txt":
+            text = [re.sub(r"(, \d+\.\d{6}){2}", "", row) for row in text.splitlines()]
+        if file.name != "summary.txt":
+            found[str(file.relative_to(path))] = text
+    return found
+
+
+@pytest.fixture
+def reference(tmp_path):
+    run(CONFIG, tmp_path / "reference", client=model())
+    return facts(tmp_path / "reference")
+
+
+# -- equal terms --------------------------------------------------------------------------
+
+
+def test_every_method_gets_the_same_episodes_and_warmup(tmp_path):
+    result = run(CONFIG, tmp_path / "r", client=model())
+    assert [r.method for r in result.methods] == list(METHODS)
+    assert {r.episodes for r in result.methods} == {(3 + 4) * 2}
+    with RunFolder(tmp_path / "r") as folder:
+        assert {m: len(rows) for m, rows in folder.records.items()} == {
+            "warmup": 3,
+            "llm": 4,
+            "cma": 4,
+            "random": 4,
+        }
+        warmup = folder.records["warmup"]
+    # The model and CMA-ES did start from these very points.
+    trials = [json.loads(s) for s in (tmp_path / "r/optimizer.jsonl").read_text().splitlines()]
+    told = [e["values"] for e in trials if e["event"] == "tell"]
+    assert told[:3] == [list(r.params) for r in warmup]
+    # Each start is met once for each evaluation, and the held-out ones once for each method.
+    seeds = Line.starts
+    assert [seeds.count(s) for s in selection_seeds(1, 2)] == [3 + 3 * 4] * 2
+    assert [seeds.count(s) for s in held_out_seeds(1, 5)] == [3] * 5
+    assert len(seeds) == 2 * 15 + 15
+
+
+def test_the_model_sees_the_warmup_and_its_rewards(tmp_path):
+    client = model()
+    run(CONFIG, tmp_path / "r", client=client)
+    with RunFolder(tmp_path / "r") as folder:
+        rows = folder.records["warmup"]
+    assert len(client.requests) == 4
+    for row in rows:
+        assert all(f"{v:.1f}" in client.requests[0].text for v in row.params)
+        assert f"{row.mean:.1f}"[:4] in client.requests[0].text
+
+
+def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
+    result = run(CONFIG, tmp_path / "r", client=model())
+    with RunFolder(tmp_path / "r") as folder:
+        for row in result.methods:
+            records = [*folder.records["warmup"], *folder.records[row.method]]
+            best = max(records, key=lambda r: r.mean)
+            assert row.selection == best.mean
+            assert row.params == best.params
+            heldout = folder.heldout[row.method]
+            assert heldout.params == best.params
+            assert row.heldout == pytest.approx(np.mean(heldout.returns))
+            assert len(heldout.returns) == 5
+
+
+def test_warmup_is_normal_rounded_and_in_the_box():
+    config = RunConfig("mountaincar", warmup=4000)
+    task = run_module.get_task("mountaincar")
+    points = np.array([p.params for p in run_module._warmup_points(config, task, 3)])
+    assert points.shape == (4000, 3)
+    assert np.abs(points).max() == 6
+    assert points.std() == pytest.approx(2.85, abs=0.1)  # N(0, 3), clipped at two deviations
+    np.testing.assert_allclose(points, points.round(1))
+
+
+def test_sources_tokens_and_explanations_are_recorded(tmp_path):
+    answers = ["no numbers here"] * 3 + [answer] * 3
+    with pytest.warns(FallbackWarning):
+        result = run(CONFIG, tmp_path / "r", client=model(answers))
+    with RunFolder(tmp_path / "r") as folder:
+        rows = folder.records["llm"]
+    assert [r.source for r in rows] == ["fallback", "llm", "llm", "llm"]
+    assert "told me so" in rows[1].explanation
+    assert result.methods[0].fallback_share == 0.25
+    assert result.methods[0].requests == 6
+    assert "25.0 %" in result.table
+    assert result.methods[1].fallback_share is None
+
+
+# -- files --------------------------------------------------------------------------------
+
+
+def test_the_folder_holds_the_published_layout(tmp_path):
+    result = run(CONFIG, tmp_path / "r", client=model())
+    names = {p.name for p in result.path.iterdir()}
+    assert names >= {"trials.jsonl", "config.json", "overall_log.txt", "warmup", "episode_0"}
+    assert {p.name for p in (result.path / "episode_3").iterdir()} == {
+        "parameters.txt",
+        "parameters_reasoning.txt",
+        "training_rollout.txt",
+    }
+    assert not (result.path / "episode_4").exists()
+    rows = (result.path / "overall_log.txt").read_text().splitlines()
+    assert rows[0] == OVERALL_HEADER
+    assert [r.split(", ")[0] for r in rows[1:]] == ["1", "2", "3", "4"]
+    assert [r.split(", ")[3] for r in rows[1:]] == ["8", "10", "12", "14"]
+    assert [r.split(", ")[4] for r in rows[1:]] == ["32", "40", "48", "56"]
+    with RunFolder(result.path) as folder:
+        assert [float(r.split(", ")[5]) for r in rows[1:]] == [
+            r.mean for r in folder.records["llm"]
+        ]
+    rollout = (result.path / "episode_0" / "training_rollout.txt").read_text()
+    assert rollout.count("Total reward:") == 2
+    assert rollout.count(" | ") == 2 * 2 + 4 * 2
+
+
+def test_config_tells_what_ran_and_where_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    run(CONFIG, tmp_path / "r", client=model())
+    text = (tmp_path / "r" / "config.json").read_text()
+    config = json.loads(text)
+    assert config["model"] == "oracle"
+    assert config["prompt"] == "props"
+    assert config["task"]["parameters"] == 2
+    assert {"python", "llmopt", "gymnasium", "numpy"} <= set(config["versions"])
+    assert "sk-secret" not in text
+    assert str(tmp_path) not in text
+    assert os.path.expanduser("~") + "/" not in text
+
+
+def test_pictures_are_pictures(tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.setattr(run_module, "learning_curve", learning_curve)
+    config = RunConfig(**{**vars(CONFIG), "gif": True, "methods": ("cma", "random")})
+    run(config, tmp_path / "r")
+    with Image.open(tmp_path / "r" / "learning_curve.png") as curve:
+        assert curve.format == "PNG"
+        assert curve.width > 600
+    with Image.open(tmp_path / "r" / "best_policy.gif") as gif:
+        assert gif.format == "GIF"
+        assert gif.size == (320, 26)
+        assert gif.n_frames == 5  # the start and four steps
+
+
+def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
+    import io
+
+    from PIL import Image
+
+    from llmopt.benchmarks.pictures import GIF_FRAMES, policy_gif
+    from llmopt.benchmarks.tasks import Task
+
+    monkeypatch.setattr(
+        Line, "step", lambda self, a: (self.state, 0.0, False, False, {}), raising=True
+    )
+    shades = iter(range(10_000))
+    monkeypatch.setattr(
+        Line, "render", lambda self: np.full((20, 20, 3), next(shades) % 256, dtype=np.uint8)
+    )
+    data = policy_gif(Task("line", LINE, max_steps=999), [0, 0], seed=1)
+    with Image.open(io.BytesIO(data)) as gif:
+        assert GIF_FRAMES / 2 <= gif.n_frames <= GIF_FRAMES
+
+
+def test_a_rendering_failure_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(Line, "render", lambda self: 1 / 0)
+    config = RunConfig(**{**vars(CONFIG), "gif": True, "methods": ("random",)})
+    with pytest.warns(UserWarning, match=r"no GIF of the best policy: .*ZeroDivisionError"):
+        result = run(config, tmp_path / "r")
+    assert result.methods[0].heldout is not None
+    assert not (tmp_path / "r" / "best_policy.gif").exists()
+
+
+def test_best_so_far_skips_failures():
+    assert best_so_far([None, 1.0, None, 0.0, 3.0])[1:].tolist() == [1, 1, 1, 3]
+    assert np.isnan(best_so_far([None]))
+    assert best_so_far([]).size == 0
+
+
+@pytest.mark.parametrize("curves", [{}, {"a": []}, {"a": [None, None]}, {"a": [1.0]}])
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_learning_curve_of_next_to_nothing(curves, warmup):
+    picture = learning_curve(curves, warmup=warmup, title="t", episodes=1, heldout={"a": None})
+    assert picture.startswith(b"\x89PNG")
+
+
+# -- warm-up folders ----------------------------------------------------------------------
+
+
+def test_a_loaded_warmup_is_not_evaluated_again(tmp_path):
+    run(CONFIG, tmp_path / "first", client=model())
+    Line.starts.clear()
+    config = RunConfig(**{**vars(CONFIG), "warmup": str(tmp_path / "first" / "warmup")})
+    result = run(config, tmp_path / "second", client=model())
+    assert len(Line.starts) == 3 * 4 * 2 + 3 * 5
+    assert {r.episodes for r in result.methods} == {8}
+    before, after = (
+        [(r.params, r.returns) for r in RunFolder(tmp_path / name).records["warmup"]]
+        for name in ("first", "second")
+    )
+    assert before == after
+    # The same warm-up, starts and seeds: all that follows is the same too.
+    first, second = (
+        [(r["method"], r["params"], r["returns"]) for r in facts(tmp_path / n)["trials.jsonl"]]
+        for n in ("first", "second")
+    )
+    assert first == second
+    # The points were copied: the first run's folder can go.
+    assert load_warmup(tmp_path / "second", 2) == load_warmup(tmp_path / "first", 2)
+
+
+def test_loaded_points_outside_the_box_are_moved_and_evaluated(tmp_path):
+    folder = tmp_path / "warmup"
+    folder.mkdir()
+    for i, params in enumerate(["1, 2", "9, 0"]):
+        (folder / f"warmup_rollout_{i}.txt").write_text(
+            f"{params}\nparameter ends\nTotal reward: 7\n"
+        )
+    config = RunConfig(**{**vars(CONFIG), "warmup": str(folder), "methods": ("random",)})
+    with pytest.warns(UserWarning, match="1 of 2 loaded warm-up points lie outside"):
+        run(config, tmp_path / "r")
+    with RunFolder(tmp_path / "r") as out:
+        inside, moved = out.records["warmup"]
+    assert inside.returns == (7.0,)
+    assert moved.params == (6.0, 0.0)
+    assert moved.returns != (7.0,)
+
+
+def test_no_warmup_and_no_iterations_are_allowed(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "warmup": 0})
+    assert run(config, tmp_path / "a", client=model()).methods[0].episodes == 8
+    config = RunConfig(**{**vars(CONFIG), "iterations": 0})
+    result = run(config, tmp_path / "b", client=model([]))
+    assert len({r.selection for r in result.methods}) == 1
+    config = RunConfig(**{**vars(CONFIG), "iterations": 0, "warmup": 0})
+    assert "all failed" in run(config, tmp_path / "c", client=model([])).table
+
+
+# -- failures -----------------------------------------------------------------------------
+
+
+def test_failed_evaluations_are_told_and_counted(tmp_path, monkeypatch):
+    step = Line.step
+
+    def faulty(self, action):
+        if action[0] > 0:
+            raise RuntimeError("burst")
+        return step(self, action)
+
+    monkeypatch.setattr(Line, "step", faulty)
+    client = model()
+    result = run(CONFIG, tmp_path / "r", client=client)
+    with RunFolder(tmp_path / "r") as folder:
+        rows = [r for rows in folder.records.values() for r in rows]
+    failed = [r for r in rows if r.failure]
+    assert failed
+    assert all("RuntimeError: burst" in r.failure for r in failed)
+    assert all(r.mean is not None for r in rows if not r.failure)
+    assert "Failed evaluations" in result.table
+    text = (tmp_path / "r" / "overall_log.txt").read_text()
+    assert ("nan" in text) == any(r.failure for r in rows if r.method == "llm")
+
+
+def test_a_run_in_which_everything_fails_ends_with_a_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(Line, "step", lambda self, a: (self.state, float("nan"), True, False, {}))
+    config = RunConfig(**{**vars(CONFIG), "gif": True})
+    result = run(config, tmp_path / "r", client=model())
+    assert result.table.count("all failed") == 3
+    assert (tmp_path / "r" / "learning_curve.png").exists()
+
+
+def test_a_failing_model_stops_the_run_and_a_resume_goes_on(tmp_path, reference):
+    down = ClientError("the model is away", retryable=False)
+    with pytest.raises(ClientError, match="the model is away"):
+        run(CONFIG, tmp_path / "r", client=model([answer, answer, down]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(CONFIG, tmp_path / "r", client=model(), resume=True)
+    after = facts(tmp_path / "r")
+    # The failed request is counted: it was sent.
+    assert after.pop("summary")[0]["requests"] == reference.pop("summary")[0]["requests"] + 1
+    assert after == reference
+
+
+@pytest.mark.parametrize("nth", [1, 4, 9, 17])
+def test_a_full_disk_stops_the_run_and_a_resume_goes_on(tmp_path, monkeypatch, reference, nth):
+    from llmopt.storage import EventLog
+
+    append, calls = EventLog.append, iter(range(1, 10_000))
+
+    def full(self, event):
+        if next(calls) == nth:
+            raise StorageError("cannot write: No space left on device")
+        append(self, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventLog, "append", full)
+        with pytest.raises(StorageError, match="No space left"):
+            run(CONFIG, tmp_path / "r", client=model())
+    run(CONFIG, tmp_path / "r", client=model(), resume=True)
+    assert facts(tmp_path / "r") == reference
+
+
+@pytest.mark.parametrize("nth", [1, 2, 5, 9, 12])
+def test_a_full_disk_among_the_text_files(tmp_path, monkeypatch, reference, nth):
+    replace, calls = os.replace, iter(range(1, 10_000))
+
+    def full(source, target):
+        if next(calls) == nth:
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            run(CONFIG, tmp_path / "r", client=model())
+    run(CONFIG, tmp_path / "r", client=model(), resume=True)
+    assert facts(tmp_path / "r") == reference
+
+
+# -- resuming -----------------------------------------------------------------------------
+
+
+def test_equal_configurations_give_equal_runs(tmp_path, reference):
+    run(CONFIG, tmp_path / "again", client=model())
+    assert facts(tmp_path / "again") == reference
+    other = RunConfig(**{**vars(CONFIG), "seed": 2})
+    run(other, tmp_path / "other", client=model())
+    assert facts(tmp_path / "other") != reference
+
+
+def test_a_finished_run_is_not_run_again(tmp_path, reference):
+    run(CONFIG, tmp_path / "r", client=model())
+    Line.starts.clear()
+    client = model([])
+    result = run(CONFIG, tmp_path / "r", client=client, resume=True)
+    assert Line.starts == []
+    assert client.requests == []
+    assert result.methods[0].requests == 4
+    assert facts(tmp_path / "r") == reference
+
+
+def kill_at(nth, path):
+    """Run in a child process that is killed at its nth write; return how the child ended."""
+    from llmopt.benchmarks import runfolder
+    from llmopt.storage import EventLog
+
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    calls = iter(range(1, 10_000))
+
+    def die_at(when):
+        if next(calls) == nth:
+            when()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    append, replace = EventLog.append, os.replace
+
+    def dying_append(self, event):
+        line = json.dumps(event).encode()
+        die_at(lambda: None)
+        die_at(lambda: self._file.write(line[: len(line) // 2]))
+        append(self, event)
+
+    def dying_replace(source, target):
+        die_at(lambda: None)
+        replace(source, target)
+
+    try:
+        EventLog.append, runfolder.os.replace = dying_append, dying_replace
+        run(CONFIG, path, client=model())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def test_a_kill_at_any_moment_and_a_resume_equal_an_uninterrupted_run(
+    tmp_path, monkeypatch, reference
+):
+    monkeypatch.setattr(sys, "stderr", open(os.devnull, "w"))
+    killed = 0
+    for nth in range(1, 400, 3):
+        path = tmp_path / str(nth)
+        status = kill_at(nth, path)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        killed += 1
+        run(CONFIG, path, client=model(), resume=True)
+        assert facts(path) == reference, f"killed at write {nth}"
+    assert killed > 25
+
+
+def test_ctrl_c_keeps_everything(tmp_path, reference):
+    def interrupt(request):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(CONFIG, tmp_path / "r", client=model([answer, answer, interrupt]))
+    with RunFolder(tmp_path / "r") as folder:
+        assert len(folder.records["llm"]) == 2
+    assert len((tmp_path / "r" / "overall_log.txt").read_text().splitlines()) == 3
+    run(CONFIG, tmp_path / "r", client=model(), resume=True)
+    assert facts(tmp_path / "r") == reference
+
+
+def test_resume_with_another_configuration_names_what_differs(tmp_path):
+    run(CONFIG, tmp_path / "r", client=model())
+    other = RunConfig(**{**vars(CONFIG), "seed": 3, "box": (-2.0, 2.0)})
+    with pytest.raises(RunConfigError, match=r"seed \(there 1, now 3\), box|box .*seed") as error:
+        run(other, tmp_path / "r", client=model(), resume=True)
+    assert "episodes" not in str(error.value)
+    run(RunConfig(**{**vars(CONFIG), "gif": True}), tmp_path / "r", client=model(), resume=True)
+
+
+def test_resume_with_other_versions_warns(tmp_path):
+    run(CONFIG, tmp_path / "r", client=model())
+    file = tmp_path / "r" / "config.json"
+    config = json.loads(file.read_text())
+    config["versions"]["gymnasium"] = "0.0.1"
+    file.write_text(json.dumps(config))
+    with pytest.warns(UserWarning, match=r"gymnasium 0\.0\.1 -> "):
+        run(CONFIG, tmp_path / "r", client=model(), resume=True)
+
+
+def test_records_that_do_not_belong_together_are_noticed(tmp_path):
+    run(CONFIG, tmp_path / "r", client=model())
+    (tmp_path / "r" / "optimizer.jsonl").unlink()
+    with pytest.raises(StorageError, match=r"trials\.jsonl and optimizer\.jsonl do not belong"):
+        run(
+            CONFIG,
+            tmp_path / "r",
+            client=model(lambda r: "params[0]: 1, params[1]: 1"),
+            resume=True,
+        )
+
+
+def test_a_baseline_that_changed_is_noticed(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "methods": ("random",)})
+    run(config, tmp_path / "r")
+    file = tmp_path / "r" / "trials.jsonl"
+    rows = [json.loads(s) for s in file.read_text().splitlines()][:5]
+    rows[-1]["params"][0] += 1e-9
+    file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    with pytest.raises(StorageError, match="random does not propose again"):
+        run(config, tmp_path / "r", resume=True)
+
+
+def test_starting_over_a_run_needs_resume(tmp_path):
+    run(CONFIG, tmp_path / "r", client=model())
+    with pytest.raises(StorageError, match="give --resume"):
+        run(CONFIG, tmp_path / "r", client=model())
+
+
+def test_resume_of_nothing_starts(tmp_path, reference):
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "missing"):
+        run(CONFIG, tmp_path / name, client=model(), resume=True)
+        assert facts(tmp_path / name) == reference
+
+
+def test_default_folders_are_named_for_the_run_and_numbered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(**{**vars(CONFIG), "methods": ("llm",), "iterations": 1})
+    paths = [run(config, client=model()).path for _ in range(2)]
+    paths.append(run(config, client=model(), resume=True).path)
+    name = "runs/llmopt-test-Line-v0-oracle-props-seed1"
+    assert paths == [Path(name), Path(f"{name}-2"), Path(f"{name}-2")]
+
+
+# -- wrong calls --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"iterations": -1}, "iterations=-1: expected a whole number of at least 0"),
+        ({"iterations": 2.5}, "iterations=2.5"),
+        ({"episodes": 0}, "episodes=0: expected a whole number of at least 1"),
+        ({"seed": -1}, "seed=-1"),
+        ({"heldout": 0}, "heldout=0"),
+        ({"warmup": -3}, "warmup=-3"),
+        ({"methods": ()}, "expected each of some of llm, cma, random once"),
+        ({"methods": ("cma", "cma")}, "once"),
+        ({"methods": ("cmaes",)}, "did you mean 'cma'"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(RunConfigError, match=re.escape(message)):
+        RunConfig("mountaincar", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "mountincar"}, "did you mean 'mountaincar'"),
+        ({"task": "Blackjack-v1"}, "supported are Box and Discrete"),
+        ({"model": "smolm2"}, "did you mean 'smollm2'"),
+        ({"prompt": "probs"}, "'props'"),
+        ({"box": (1.0, -1.0)}, "two finite numbers"),
+        ({"warmup": "nowhere"}, "neither a number nor a folder"),
+    ],
+)
+def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, options, message):
+    with pytest.raises(LLMOptError, match=re.escape(message)):
+        run(RunConfig(**{**vars(CONFIG), **options}), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("package", ["cma", "matplotlib", "tqdm"])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
+    there = run_module.find_spec
+    monkeypatch.setattr(run_module, "find_spec", lambda n: None if n == package else there(n))
+    with pytest.raises(LLMOptError, match=rf'needs {package},.*pip install "llmopt\[bench\]"'):
+        run(CONFIG, tmp_path / "r", client=model(), progress=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_baselines_alone_need_no_model(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "methods": ("random",), "model": "no such model"})
+    assert run(config, tmp_path / "r").methods[0].tokens == 0
+
+
+def test_the_folder_cannot_be_a_file(tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError, match="file"):
+            run(CONFIG, path, client=model())
+
+
+# -- a real task, in a process of its own -------------------------------------------------
+
+
+def test_sigkill_in_a_process_and_resume_on_cartpole(tmp_path):
+    code = textwrap.dedent(
+        """
+        import os, signal, sys
+        import numpy as np
+        from llmopt import ScriptedClient
+        from llmopt.benchmarks.run import RunConfig, run
+
+        path, kill_at, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"
+        seen = 0
+
+        def answer(request):
+            global seen
+            seen += 1
+            if seen == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            rng = np.random.default_rng(int(request.digest()[:12], 16))
+            return ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-6, 6, 10)))
+
+        config = RunConfig("cartpole", prompt="props", iterations=6, episodes=2, warmup=3,
+                           heldout=3, gif=False)
+        run(config, path, client=ScriptedClient(answer), resume=resume)
+        """
+    )
+
+    def child(*arguments):
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True
+        ).returncode
+
+    assert child(str(tmp_path / "whole"), "0", "start") == 0
+    assert child(str(tmp_path / "cut"), "4", "start") == -signal.SIGKILL
+    with RunFolder(tmp_path / "cut") as folder:
+        assert len(folder.records["llm"]) == 3
+    assert child(str(tmp_path / "cut"), "0", "resume") == 0
+    assert facts(tmp_path / "cut") == facts(tmp_path / "whole")
