@@ -34,8 +34,8 @@ _SIGMAS = 3.0
 # Working ranges end where float arithmetic on them could overflow or lose whole numbers.
 _LARGEST = 1e150
 _LARGEST_INT = 2**53
-# How far a value that a transform cannot take is moved towards the initial one, in turn.
-_PULLS = (0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.1, 1.0)
+# How far an end that a transform cannot take is moved inwards, as a share of the range.
+_PULLS = (0.0, 1e-12, 1e-9, 1e-6, 1e-3)
 _LABEL_LENGTH = 60
 
 
@@ -62,14 +62,6 @@ class _Number:
 
     def unscale(self, value: float) -> float:
         return math.exp(min(value, 350.0)) if self.log else value
-
-    def clip(self, value: float) -> float:
-        """Move a value that misses a bound of the user's onto it; open ends are no bounds."""
-        if not self.open_low:
-            value = max(value, self.low)
-        if not self.open_high:
-            value = min(value, self.high)
-        return value
 
 
 @dataclass
@@ -99,21 +91,16 @@ class _Numbers(_Leaf):
 
     def read(self, root: p.Parameter) -> list[Value]:
         found = np.asarray(self.find(root).value, dtype=float).ravel().tolist()
-        clipped = [n.clip(v) for n, v in zip(self.numbers, found, strict=True)]
         return [
             round(v) if n.integer and math.isfinite(v) else v
-            for n, v in zip(self.numbers, clipped, strict=True)
+            for n, v in zip(self.numbers, found, strict=True)
         ]
 
     def write(self, root: p.Parameter, values: Sequence[Value]) -> None:
         part = self.find(root)
-        center = np.array([n.center for n in self.numbers])
-        wanted = np.array(values, dtype=float)
-        for pull in _PULLS:
-            if self._set(part, wanted + pull * (center - wanted)):
-                return
-        # The initial value is valid by definition; other layers may still refuse it.
-        self._set(part, center)
+        if not self._set(part, np.array(values, dtype=float)):
+            # A transform of the user's may refuse values inside its bounds.
+            self._set(part, np.array([n.center for n in self.numbers]))
 
     def holds(self, root: p.Parameter, values: np.ndarray) -> bool:
         """Whether the parametrization takes these values and gives the same ones back."""
@@ -387,7 +374,7 @@ class ParameterSpace:
         """Leave out what cannot be reached: tanh bounds, what lies below 0 for a square."""
         ends = np.array([getattr(n, end) for n in leaf.numbers])
         span = np.array([getattr(n, other) for n in leaf.numbers]) - ends
-        for pull in _PULLS[:-2]:
+        for pull in _PULLS:
             pulled = ends + pull * span
             if leaf.holds(self._reference.spawn_child(), pulled):
                 for number, value in zip(leaf.numbers, pulled.tolist(), strict=True):
