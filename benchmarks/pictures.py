@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes.util
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from llmopt.benchmarks.tasks import Task
@@ -16,7 +17,7 @@ from llmopt.benchmarks.tasks import Task
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
 
-GIF_FRAMES = 120
+GIF_FRAMES = 100
 GIF_WIDTH = 320  # pixels
 
 
@@ -146,7 +147,7 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
 
     Returns:
         A GIF file's content: at most `GIF_FRAMES` frames, evenly spread over the episode
-        and played in the episode's own time, but in no more than about 12 seconds.
+        and played in the episode's own time, but in no more than about 11 seconds.
 
     Raises:
         Exception: Whatever the environment's renderer raises; it is no part of a run's
@@ -157,30 +158,17 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
     env = task.make_env(render_mode="rgb_array")
     try:
         act = task.policy(env).bind(params)
-        observation, _ = env.reset(seed=seed)
         cap = task.step_cap(env)
-        # The length is known only at the end: keep every `stride`-th frame, and every other
-        # one of those whenever there are twice too many.
-        frames: list[Image.Image] = []
-        stride = 1
-        for step in range(cap):
-            if step % stride == 0:
-                frames.append(_shrink(env.render()))
-                if len(frames) >= 2 * GIF_FRAMES:
-                    frames, stride = frames[::2], stride * 2
-            observation, _, terminated, truncated, _ = env.step(act(observation))
-            if terminated or truncated:
-                break
+        # A frame may cost a hundred steps: run once to learn the length, then draw few.
+        length = sum(1 for _ in _episode(env, act, seed, cap))
+        wanted = set(np.linspace(0, length - 1, min(GIF_FRAMES - 1, length)).round().astype(int))
+        frames = [_shrink(env.render()) for i in _episode(env, act, seed, cap) if i in wanted]
         frames.append(_shrink(env.render()))
         fps = float(env.metadata.get("render_fps") or 30)
     finally:
         env.close()
-    if len(frames) > GIF_FRAMES:
-        chosen = np.linspace(0, len(frames) - 1, GIF_FRAMES).round().astype(int)
-        stride = max(1, round(stride * len(frames) / GIF_FRAMES))
-        frames = [frames[i] for i in chosen]
     # A viewer shows no frame for less than 20 ms.
-    pause = int(np.clip(1000 * stride / fps, 20, 100))
+    pause = int(np.clip(1000 * length / len(wanted) / fps, 20, 100))
     palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
     buffer = io.BytesIO()
     durations = [pause] * (len(palette) - 1) + [1000]
@@ -194,6 +182,18 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
         optimize=False,
     )
     return buffer.getvalue()
+
+
+def _episode(
+    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
+) -> Iterator[int]:
+    """Run an episode; yield each step's number before it is taken."""
+    observation, _ = env.reset(seed=seed)
+    for step in range(cap):
+        yield step
+        observation, _, terminated, truncated, _ = env.step(act(observation))
+        if terminated or truncated:
+            return
 
 
 def _shrink(frame: Any) -> Any:

@@ -45,6 +45,7 @@ from llmopt.benchmarks.runfolder import (
 )
 from llmopt.benchmarks.tasks import TASKS, Task, get_task
 from llmopt.client.base import Client, client_name
+from llmopt.client.local import LocalClient
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError, did_you_mean
 from llmopt.history import Usage
@@ -53,7 +54,8 @@ from llmopt.prompt import get_prompt
 from llmopt.space import Space
 
 METHODS = ("llm", *BASELINES)
-_MINOR = ("gif",)  # what a resumed run may change: it touches no result
+# What a resumed run may change: it touches no result.
+_MINOR = ("gif", "max_requests", "max_tokens", "max_cost")
 _VERSIONED = ("gymnasium", "numpy", "mujoco", "cma", "xllamacpp")
 
 
@@ -80,6 +82,9 @@ class RunConfig:
         description: The task in words, for prompts that use it; ``None`` for the task's own.
         heldout: Fresh starts on which each method's best policy is judged.
         gif: Whether to render the best policy.
+        max_requests: Calls to the model after which the run stops, failed ones included.
+        max_tokens: Prompt and completion tokens after which it stops.
+        max_cost: US dollars after which it stops; needs a model whose price is known.
     """
 
     task: str
@@ -95,6 +100,9 @@ class RunConfig:
     description: str | None = None
     heldout: int = 100
     gif: bool = True
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("iterations", 0), ("episodes", 1), ("seed", 0), ("heldout", 1)):
@@ -107,6 +115,10 @@ class RunConfig:
             raise RunConfigError(
                 f"warmup={self.warmup}: expected 0 or more points, or a folder of them"
             )
+        for name in ("max_requests", "max_tokens", "max_cost"):
+            cap = getattr(self, name)
+            if cap is not None and not cap >= 0:  # not a number is refused too
+                raise RunConfigError(f"{name}={cap!r}: expected 0 or more")
         if not self.methods or len(set(self.methods)) < len(self.methods):
             raise RunConfigError(
                 f"methods={' '.join(self.methods) or '()'}: expected each of some of "
@@ -373,13 +385,16 @@ class _Run:
         n = self.evaluator.policy.n_parameters
         box = spaces.Box(low, high, (n,), dtype=np.float64)
         optimizer = LLMOptimizer(
-            Space.from_gymnasium(box, decimals=_decimals(low, high)),
+            Space.from_gymnasium(box, decimals=shown_decimals(low, high)),
             self.client,
             self.config.prompt,
             seed=int(stream(self.config.seed, "method", 0).generate_state(1)[0]),
             warmup=[np.array(r.params) for r in warmup],
             total=len(warmup) + self.config.iterations,
             description=self.task.description,
+            max_requests=self.config.max_requests,
+            max_tokens=self.config.max_tokens,
+            max_cost=self.config.max_cost,
             storage=self.folder.path / "optimizer.jsonl",
         )
         try:
@@ -618,7 +633,7 @@ def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _decimals(low: float, high: float) -> int:
+def shown_decimals(low: float, high: float) -> int:
     """Decimals shown to the model: one for the published box, more for a narrower one."""
     return max(1, 2 - int(np.floor(np.log10(high - low))))
 
@@ -633,7 +648,7 @@ def _warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
     if isinstance(config.warmup, int):
         rng = np.random.default_rng(stream(config.seed, "warmup"))
         drawn = rng.normal((low + high) / 2, (high - low) / 4, (config.warmup, n))
-        rounded = np.clip(drawn.round(_decimals(low, high)), low, high)
+        rounded = np.clip(drawn.round(shown_decimals(low, high)), low, high)
         return [WarmupPoint(tuple(row)) for row in rounded.tolist()]
     points = load_warmup(config.warmup, n)
     inside: list[WarmupPoint] = []
@@ -661,11 +676,17 @@ def _model_and_prompt(
     """
     if "llm" not in config.methods:
         return None, "baselines", "none"
+    made = client is None
     client = get_client(config.model) if client is None else client
     name = config.prompt
     if name == "auto":
         name = getattr(client, "default_prompt", None) or "props"
-    return client, client_name(client), get_prompt(name).name
+    prompt = get_prompt(name)
+    if made and prompt.name == "pattern" and isinstance(client, LocalClient):
+        # This prompt changes near its beginning with every new elite, so the prefix cache
+        # serves next to nothing, and with it a resumed run rounds otherwise than a whole one.
+        client.sampling.setdefault("cache_prompt", False)
+    return client, client_name(client), prompt.name
 
 
 def _check_packages(config: RunConfig, progress: bool) -> None:
@@ -795,6 +816,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
+    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
+    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
+    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
     add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
 
 
@@ -849,7 +873,7 @@ def main(args: argparse.Namespace) -> int:
                 raise
             print(f"\nllmopt: stopped; {advice()}", file=sys.stderr)
             return 130
-        except LLMOptError as error:
+        except (LLMOptError, ImportError) as error:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error

@@ -71,11 +71,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            status = _dispatch(arguments)
+            try:
+                status = _dispatch(arguments)
+            except SystemExit as stop:  # of argparse: help, version, a wrong option
+                status = stop.code if isinstance(stop.code, int) else 0
             sys.stdout.flush()
             return status
         except LLMOptError as error:
             print(f"llmopt: error: {_one_line(error)}", file=sys.stderr)
+            return 2
+        except ImportError as error:
+            if (error.name or "").partition(".")[0] == "llmopt":
+                raise  # no extra is missing: this is a fault of ours
+            known = "pip install" in str(error) or not isinstance(error, ModuleNotFoundError)
+            remedy = "" if known else ': pip install "llmopt[bench]"'
+            print(f"llmopt: error: {_one_line(error)}{remedy}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("llmopt: stopped", file=sys.stderr)
@@ -85,8 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             # would print a traceback.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        except SystemExit as stop:  # of argparse: help, version, a wrong option
-            return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from llmopt import ScriptedClient, __version__
+from llmopt.benchmarks import run as run_module
+from llmopt.cli import main
+
+QUICK = ["--methods", "random", "--iterations", "3", "--episodes", "1", "--warmup", "2"]
+QUICK += ["--heldout", "2", "--no-gif"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def errors(capsys):
+    """The lines on standard error that are no progress bar."""
+    text = capsys.readouterr().err.replace("\r", "\n")
+    return [s for s in text.splitlines() if s.startswith("llmopt") or "Traceback" in s]
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"llmopt {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_lists_the_commands(capsys, arguments):
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "run " in out
+    assert "CMA-ES" in out
+
+
+def test_help_of_run_lists_options_with_defaults(capsys):
+    assert main(["run", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    for option in ("--model", "--prompt", "--iterations", "--resume", "--warmup", "--no-bias"):
+        assert option in out
+    for said in ("(default: 100)", "(default: 20)", "mountaincar", "swimmer", "any Gymnasium id"):
+        assert said in out
+
+
+def test_help_and_version_load_no_benchmark():
+    code = (
+        "import sys; from llmopt.cli import main; main(['--help']); main(['--version']); "
+        "loaded = {'llmopt.benchmarks.run', 'matplotlib', 'cma', 'mujoco', 'tqdm', 'xllamacpp'}; "
+        "sys.exit(1 if loaded & set(sys.modules) else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
+def test_module_form():
+    done = subprocess.run(
+        [sys.executable, "-m", "llmopt", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == f"llmopt {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rum"], "unknown command 'rum': did you mean 'run'"),
+        (["--fast"], "--fast"),
+        (["run"], "required: TASK"),
+        (["run", "cartpole", "--itertions", "5"], "--itertions"),
+        (["run", "cartpole", "--iterations", "many"], "invalid int value: 'many'"),
+        (["run", "cartpole", "--iterations", "-5"], "iterations=-5: expected a whole number"),
+        (["run", "cartpole", "--box", "1", "0"], "two finite numbers"),
+        (["run", "cartpole", "--methods", "cmaes"], "did you mean 'cma'"),
+        (["run", "cartpol"], "did you mean 'cartpole'"),
+        (["run", "Blackjack-v1", *QUICK], "supported are Box and Discrete"),
+        (["run", "cartpole", "--model", "gpt:x"], "unknown model 'gpt:x'"),
+        (["run", "cartpole", "--prompt", "patern"], "'pattern'"),
+        (["run", "cartpole", *QUICK, "--warmup", "nowhere"], "neither a number nor a folder"),
+        (["run", "cartpole", *QUICK, "--out", "/proc/run"], "/proc/run"),
+        (["run", "cartpole", *QUICK, "--out", "file"], "file"),
+        (["run", "cartpole", *QUICK, "--resume", "--out", "other"], "not a run folder"),
+        (["run", "cartpole", *QUICK, "--out", "other"], "files of something else"),
+    ],
+)
+def test_wrong_arguments_give_one_clear_line(tmp_path, capsys, arguments, message):
+    (tmp_path / "file").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("llmopt")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("package", ["cma", "matplotlib", "tqdm"])
+def test_missing_extras_give_one_clear_line(capsys, monkeypatch, package):
+    there = run_module.find_spec
+    monkeypatch.setattr(run_module, "find_spec", lambda n: None if n == package else there(n))
+    assert main(["run", "cartpole", "--methods", "cma", "random"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert f"needs {package}" in err
+    assert 'pip install "llmopt[bench]"' in err
+
+
+def test_a_run_prints_a_table_and_where_its_files_are(tmp_path, capsys):
+    assert main(["run", "cartpole", *QUICK]) == 0
+    out, err = capsys.readouterr()
+    folder = "runs/cartpole-baselines-none-seed0"
+    assert f"writing to {folder}" in err
+    assert "5/5" in err.replace("\r", "\n")  # the bar: two warm-up points and three of random's
+    assert re.search(r"^random +[\d.]+ +[\d.]+ ± [\d.]+ +5 ", out, re.MULTILINE)
+    for name in ("learning_curve.png", "trials.jsonl"):
+        assert f"{folder}/{name}" in out
+        assert (tmp_path / folder / name).stat().st_size > 0
+
+
+def test_the_model_is_searched_with(tmp_path, capsys, monkeypatch):
+    script = ScriptedClient(
+        lambda r: f"{len(script.requests) / 10}" + ", 1.0" * 9, name="scripted/model:1"
+    )
+    monkeypatch.setattr(run_module, "get_client", lambda model: script)
+    monkeypatch.setattr("llmopt.estimate.get_client", lambda model: script)
+    arguments = ["run", "cartpole", *QUICK[2:], "--description", "a pole", "--seed", "3"]
+    assert main([*arguments, "--prompt", "props-plus", "--methods", "llm"]) == 0
+    assert len(script.requests) == 3
+    assert "a pole" in script.requests[0].text
+    assert (tmp_path / "runs" / "cartpole-scripted-model-1-props-plus-seed3").is_dir()
+    assert "scripted/model:1 (props-plus)" in capsys.readouterr().out
+
+
+def test_options_reach_the_run(tmp_path):
+    arguments = ["run", "Pendulum-v1", *QUICK, "--no-bias", "--box", "-2", "2", "--out", "r"]
+    assert main(arguments) == 0
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["task"]["parameters"] == 3
+    assert config["task"]["box"] == [-2.0, 2.0]
+    assert config["task"]["id"] == "Pendulum-v1/linear-v1/no-bias/box-2,2"
+
+
+def test_resume_needs_only_the_task_and_the_folder(tmp_path, capsys):
+    assert main(["run", "cartpole", *QUICK, "--out", "r", "--seed", "5"]) == 0
+    before = (tmp_path / "r" / "trials.jsonl").read_text()
+    assert main(["run", "cartpole", "--resume", "--out", "r"]) == 0
+    assert (tmp_path / "r" / "trials.jsonl").read_text() == before
+    capsys.readouterr()
+    assert main(["run", "cartpole", "--resume", "--out", "r", "--seed", "6"]) == 2
+    assert errors(capsys) == [
+        "llmopt: error: r holds a run with another configuration: seed (there 5, now 6). Give "
+        "the same options to go on with it, or another folder to start a new run"
+    ]
+    assert main(["run", "cartpole", *QUICK, "--out", "r"]) == 2
+    assert "give --resume" in errors(capsys)[0]
+
+
+def test_an_error_in_the_middle_says_how_to_go_on(capsys, monkeypatch):
+    client = ScriptedClient(["1" + ", 1.0" * 9])
+    monkeypatch.setattr(run_module, "get_client", lambda model: client)
+    monkeypatch.setattr("llmopt.estimate.get_client", lambda model: client)
+    arguments = ["run", "cartpole", *QUICK[2:], "--methods", "llm", "--out", "my run"]
+    assert main(arguments) == 2
+    (*_, line) = errors(capsys)
+    assert "the script of 'scripted' has 1 replies" in line
+    assert line.endswith("go on with: llmopt run cartpole --resume --out 'my run'")
+
+
+def test_ctrl_c_in_a_process_keeps_everything_and_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "llmopt", "run", "cartpole", "--methods", "random"]
+    command += ["--iterations", "100000", "--out", "r"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    trials = tmp_path / "r" / "trials.jsonl"
+    while not (trials.exists() and trials.read_text().count("\n") > 25):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert err.rstrip().endswith("go on with: llmopt run cartpole --resume --out r")
+    rows = [json.loads(line) for line in trials.read_text().splitlines()]
+    assert [r["index"] for r in rows if r["method"] == "random"] == list(range(len(rows) - 20))
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    # The pipe has no reader before the first byte is written.
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmopt", "run", "--help"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 141
