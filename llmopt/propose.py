@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
+import numbers
 import warnings
-from collections.abc import Callable, Hashable, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, get_prompt
-from llmopt.space import Space, Value
+from llmopt.space import Categorical, Dimension, Float, Space, Value
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,14 @@ class Limits:
     max_tokens: int | None = None
     max_cost: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_tokens"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 0)
+        cost = self.max_cost
+        if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
+            raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
+
     def check(self, usage: Usage) -> None:
         """Raise if no further request may be sent.
 
@@ -56,7 +66,7 @@ class Limits:
             BudgetExceededError: A cap is reached, or a cost cap is set and the price of
                 what was already sent is not known.
         """
-        remedy = "raise the cap to go on; every trial and every paid reply is kept"
+        remedy = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
         if self.max_requests is not None and usage.requests >= self.max_requests:
             raise BudgetExceededError(
                 f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
@@ -90,12 +100,13 @@ class Proposer:
             ``"auto"`` for the one that suits the client.
         description: The task in words, for prompts that use it.
         total: Proposals planned in all, for prompts that say "k of N".
-        attempts: Requests for one batch of points before the fallback takes over. Every
-            attempt after the first tells a chat model what was wrong with its answer.
+        attempts: Requests with an unusable sample that one batch of points may take before
+            the fallback does the rest. The request after one tells a chat model what was
+            wrong with its answer. Requests whose samples are all usable are not counted.
         out_of_range: ``"clip"`` moves a value outside its range to the bound, ``"reject"``
             asks again.
-        on_error: ``"raise"`` passes a model's failure on to the caller; ``"fallback"``
-            draws the points at random, loudly and counted.
+        on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
+            caller; ``"fallback"`` draws the points at random, loudly and counted.
         transport_attempts: Times one and the same request is sent before a connection
             error, a time-out or an overloaded server counts as a failure.
         limits: Caps on requests, tokens and cost.
@@ -118,11 +129,8 @@ class Proposer:
         transport_attempts: int = 4,
         limits: Limits | None = None,
     ) -> None:
-        if attempts < 1 or transport_attempts < 1:
-            raise ValueError(
-                f"attempts={attempts} and transport_attempts={transport_attempts}: "
-                "each must be at least 1"
-            )
+        if not isinstance(description, str):
+            raise ValueError(f"description={description!r}: expected a string")
         for name, value, valid in (
             ("out_of_range", out_of_range, ("clip", "reject")),
             ("on_error", on_error, ("raise", "fallback")),
@@ -135,11 +143,11 @@ class Proposer:
             prompt = getattr(client, "default_prompt", None) or "props"
         self.prompt = get_prompt(prompt)
         self.description = description
-        self.total = total
-        self.attempts = attempts
+        self.total = None if total is None else whole_number("total", total, 1)
+        self.attempts = whole_number("attempts", attempts, 1)
         self.out_of_range = out_of_range
         self.on_error = on_error
-        self.transport_attempts = transport_attempts
+        self.transport_attempts = whole_number("transport_attempts", transport_attempts, 1)
         self.limits = limits or Limits()
         self.usage = Usage()
 
@@ -155,6 +163,7 @@ class Proposer:
         Raises:
             BudgetExceededError: A cap is reached; nothing was sent.
             ClientError: The model could not be asked.
+            TypeError: The client gave something that is no `Reply`.
         """
         self.limits.check(self.usage)
         reply = complete_with_retries(
@@ -163,11 +172,16 @@ class Proposer:
             attempts=self.transport_attempts,
             on_failure=self._count_failure,
         )
+        if not isinstance(reply, Reply):
+            raise TypeError(
+                f"{client_name(self.client)}.complete returned a {type(reply).__name__}: expected "
+                "a llmopt.Reply, such as Reply((Completion(text),))"
+            )
         self.usage.add_reply(reply)
         return reply
 
     def _count_failure(self, error: ClientError, attempt: int) -> None:
-        self.usage.add_failure()
+        self.usage.add_failure(error.requests)
         logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
 
     def propose(
@@ -179,6 +193,7 @@ class Proposer:
         notes: tuple[str, ...] = (),
         taken: Set[Hashable] | None = None,
         send: Send | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> list[Proposal]:
         """Return `n` new points, different from each other and from all that were tried.
 
@@ -192,12 +207,15 @@ class Proposer:
             taken: Keys (`Space.key`) of the points not to propose again; computed from
                 `history` if not given.
             send: Stands in for `send`.
+            warn: Gets the text of a `FallbackWarning`, in place of a warning at the
+                caller's line.
 
         Returns:
-            `n` proposals with source ``"llm"`` or ``"fallback"``.
+            `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
+            made is divided evenly among them.
 
         Raises:
-            BudgetExceededError: A cap is reached.
+            BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
         """
         send = send or self.send
@@ -206,13 +224,12 @@ class Proposer:
             taken = {self.space.key(v) for v in (*told, *history.pending)}
         seen = set(taken)
         found: list[Proposal] = []
+        replies: list[Reply] = []
         complaint: Complaint | None = None
         trouble = ""
-        for _ in range(self.attempts):
-            room = self.space.cardinality - len(seen)
+        misses = 0
+        while len(found) < n and misses < self.attempts and len(seen) < self.space.cardinality:
             wanted = n - len(found)
-            if wanted == 0 or room <= 0:
-                break
             samples = min(wanted, getattr(self.client, "max_samples", None) or wanted)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
@@ -229,8 +246,9 @@ class Proposer:
                     raise
                 trouble = str(error)
                 break
+            replies.append(reply)
             complaint = None
-            good: list[Proposal] = []
+            before = len(found)
             for completion in reply.completions[:samples]:
                 try:
                     proposal = self._read(query, completion, seen)
@@ -239,13 +257,21 @@ class Proposer:
                     complaint = complaint or Complaint(error.raw, error.reason)
                     continue
                 seen.add(self.space.key(proposal.values))
-                good.append(proposal)
-            found += _share(good, reply)
+                found.append(proposal)
+            # A client that gives fewer samples than asked for is asked again at no charge.
+            misses += complaint is not None or len(found) == before
         if len(found) < n:
-            found += self._fall_back(n - len(found), seen, rng, trouble)
+            missing = n - len(found)
+            message = self._trouble(missing, seen, trouble)
+            if warn is not None:
+                warn(message)
+            else:
+                warnings.warn(message, FallbackWarning, stacklevel=2)
+            points = [draw_new(self.space, seen, rng) for _ in range(missing)]
+            found += [Proposal(values, "fallback") for values in points]
         for proposal in found:
             self.usage.add_proposal(proposal.source)
-        return found
+        return _share(found, replies)
 
     def _prepare(
         self,
@@ -301,20 +327,14 @@ class Proposer:
             raise ParseError("this point was already tried; propose another", completion.text)
         return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
 
-    def _fall_back(
-        self, n: int, seen: set[Hashable], rng: np.random.Generator, trouble: str
-    ) -> list[Proposal]:
+    def _trouble(self, n: int, seen: set[Hashable], trouble: str) -> str:
         if self.space.cardinality <= len(seen):
             trouble = "every point of the space was already tried"
-        warnings.warn(
+        return (
             f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
             f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
-            "They are counted in usage.fallbacks",
-            FallbackWarning,
-            stacklevel=4,
+            "They are counted in usage.fallbacks"
         )
-        points = [draw_new(self.space, seen, rng) for _ in range(n)]
-        return [Proposal(values, "fallback") for values in points]
 
 
 def draw_new(
@@ -322,8 +342,7 @@ def draw_new(
 ) -> tuple[Value, ...]:
     """Draw a point that is not in `seen`, and add it there.
 
-    After a bounded number of draws (in a finite space with nearly all points tried) a
-    seen point may come back.
+    A seen point comes back only where there is no other.
 
     Args:
         space: The search space.
@@ -337,21 +356,62 @@ def draw_new(
         if space.key(values) not in seen:
             break
         values = draw(rng)
+    else:
+        if len(seen) < space.cardinality < math.inf:
+            values = _next_new(space, seen, rng)
     seen.add(space.key(values))
     return values
 
 
-def _share(proposals: list[Proposal], reply: Reply) -> list[Proposal]:
-    """Divide a reply's cost evenly among the points that came of it."""
-    if not proposals:
-        return []
+def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
+    """Count up from a random point of a finite space to one that is not in `seen`.
+
+    Takes at most ``len(seen) + 1`` steps; there must be such a point.
+    """
+    axes = [_axis(dimension) for dimension in space.dimensions]
+    at = [int(rng.integers(len(axis))) for axis in axes]
+    while True:
+        values = space.clip([axis[i] for axis, i in zip(axes, at, strict=True)])
+        if space.key(values) not in seen:
+            return values
+        for place, axis in enumerate(axes):
+            at[place] = (at[place] + 1) % len(axis)
+            if at[place]:
+                break
+
+
+def _axis(dimension: Dimension) -> Sequence[Any]:
+    """Return all values of a finite dimension."""
+    if isinstance(dimension, Categorical):
+        return dimension.choices
+    low, high = dimension.low, dimension.high
+    if isinstance(dimension, Float):
+        step = dimension.step or 1.0  # without a step it is finite only where low == high
+        return [low + k * step for k in range(round((high - low) / step) + 1)]
+    return range(dimension.low, dimension.high + 1, dimension.step or 1)
+
+
+def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:
+    """Divide the cost of requests evenly among the points that came of them."""
     parts = len(proposals)
     return [
         replace(
             p,
-            prompt_tokens=reply.prompt_tokens / parts,
-            completion_tokens=reply.completion_tokens / parts,
-            seconds=reply.seconds / parts,
+            prompt_tokens=sum(r.prompt_tokens for r in replies) / parts,
+            completion_tokens=sum(r.completion_tokens for r in replies) / parts,
+            seconds=sum(r.seconds for r in replies) / parts,
         )
         for p in proposals
     ]
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """Return an option's value as an ``int``.
+
+    Raises:
+        ValueError: It is not a whole number of at least `least`.
+    """
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < least:
+        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+    return int(value)

@@ -1,0 +1,857 @@
+"""LLMSampler: Optuna's own conformance suite, and what that suite does not ask."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import json
+import logging
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
+from optuna.trial import TrialState
+
+from llmopt import (
+    ClientError,
+    Completion,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptimizer,
+    ModelNotFoundError,
+    Reply,
+    ScriptedClient,
+    Space,
+    parse_parameters,
+)
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.client.base import Message, Request
+from llmopt.prompt import Query, Situation
+
+# Registered before its import, so that a failure in Optuna's suite shows the values.
+pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
+pytest_samplers = importlib.import_module("optuna.testing.pytest_samplers")
+
+pytestmark = pytest.mark.filterwarnings(
+    # Nothing that Optuna will remove may be used.
+    "error::FutureWarning",
+    "error::DeprecationWarning",
+    # A scripted model that gives no usable answer is a mistake in the test, but in a small
+    # finite space all points are soon tried, and random ones are right then.
+    "error::llmopt.FallbackWarning",
+    "ignore:.*already tried",
+)
+
+OPTUNA_5 = int(optuna.__version__.split(".")[0]) >= 5
+XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+
+
+class BowlModel:
+    """Answers with random points for `bowl`, which depend on the whole request."""
+
+    def __call__(self, request: Request) -> Reply:
+        rng = np.random.default_rng(int(request.digest()[:12], 16))
+        texts = tuple(Completion(self.answer(rng)) for _ in range(request.n))
+        return Reply(
+            texts,
+            model="random",
+            prompt_tokens=100,
+            completion_tokens=10,
+            seconds=1.5,
+            cost=0.5,
+        )
+
+    @staticmethod
+    def answer(rng: np.random.Generator) -> str:
+        point = f"x: {rng.uniform(-5, 5):.3f}, y: {rng.integers(10)}"
+        return f"{point}\ndraw {rng.integers(1000)}"
+
+
+class SpaceModel:
+    """Answers with random points for any space, which it reads from a `SpacePrompt`."""
+
+    def __call__(self, request: Request) -> str:
+        space = Space.from_dict(json.loads(request.text))
+        values = space.sample(np.random.default_rng(request.seed))
+        return ", ".join(f"{n}: {space.format(i, values[i])}" for i, n in enumerate(space.names))
+
+
+class SpacePrompt:
+    """Shows the space only, in a form that does not change with anybody's wording."""
+
+    name = "space"
+
+    def prepare(self, situation: Situation) -> Query:
+        text = json.dumps(situation.space.to_dict())
+        request = Request((Message("user", text),))
+        return Query(request, partial(parse_parameters, space=situation.space))
+
+    def to_dict(self) -> dict[str, str]:
+        return {"name": self.name}
+
+
+def make(replies=None, **options) -> LLMSampler:
+    options.setdefault("n_startup_trials", 0)
+    options.setdefault("seed", 1)
+    return LLMSampler(ScriptedClient(BowlModel() if replies is None else replies), **options)
+
+
+def make_for_any_space(**options) -> LLMSampler:
+    return make(SpaceModel(), prompt=SpacePrompt(), **options)
+
+
+def study_of(sampler: BaseSampler, **options) -> optuna.Study:
+    return optuna.create_study(sampler=sampler, **options)
+
+
+def requests(sampler: LLMSampler) -> list[Request]:
+    return sampler.client.requests
+
+
+def told(study: optuna.Study, distributions, params, value, **options) -> None:
+    values = {"values": value} if isinstance(value, list) else {"value": value}
+    study.add_trial(
+        optuna.create_trial(params=params, distributions=distributions, **values, **options)
+    )
+
+
+def bowl(trial: optuna.Trial) -> float:
+    return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class TestBasic(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return lambda: make_for_any_space(n_startup_trials=3)
+
+
+class TestBasicAtOnce(pytest_samplers.BasicSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return make_for_any_space
+
+
+class TestRelative(pytest_samplers.RelativeSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return make_for_any_space
+
+
+class TestMultiObjective(pytest_samplers.MultiObjectiveSamplerTestCase):
+    @pytest.fixture
+    def sampler(self) -> Callable[[], BaseSampler]:
+        return make_for_any_space
+
+
+class TestDistributions:
+    @pytest.mark.parametrize(
+        ("distribution", "answer", "value"),
+        [
+            (FloatDistribution(-1, 1), "0.25", 0.25),
+            (FloatDistribution(1e-6, 1, log=True), "2.5e-05", 2.5e-5),
+            (FloatDistribution(0, 1, step=0.25), "0.75", 0.75),
+            (FloatDistribution(0, 1, step=0.25), "7", 1.0),
+            (IntDistribution(3, 9, step=2), "7", 7),
+            (IntDistribution(1, 1024, log=True), "64", 64),
+            (CategoricalDistribution(["adam", "sgd"]), "sgd", "sgd"),
+            (CategoricalDistribution([None, 1, 2.5, True]), "None", None),
+            (CategoricalDistribution([None, 0, 2.5, True]), "True", True),
+            (CategoricalDistribution([float("inf"), 0.5]), "inf", float("inf")),
+        ],
+    )
+    def test_the_answer_becomes_the_parameter(self, distribution, answer, value):
+        sampler = make([f"p: {answer}"])
+        study = study_of(sampler)
+        first = distribution.to_external_repr(distribution.to_internal_repr(value))
+        told(study, {"p": distribution}, {"p": _other(distribution, first)}, 0.0)
+        got = study.ask({"p": distribution}).params["p"]
+        assert got == value
+        assert type(got) is type(value)
+
+    @pytest.mark.filterwarnings("ignore:Choices for a categorical")
+    def test_choices_that_storages_cannot_hold_and_cannot_hash(self):
+        distribution = CategoricalDistribution([(1, 2), [3, 4]])
+        sampler = make(["layers: [3, 4]", "layers: (1, 2)"])
+        for known, expected in (((1, 2), [3, 4]), ([3, 4], (1, 2))):
+            study = study_of(sampler)
+            told(study, {"layers": distribution}, {"layers": known}, 0.0)
+            assert study.ask({"layers": distribution}).params["layers"] == expected
+        assert sampler.usage.fallbacks == 0
+
+    def test_single_valued_parameters_are_not_asked_for(self):
+        sampler = make(["x: 1.5"])
+        space = {"x": FloatDistribution(0, 2), "one": IntDistribution(3, 3)}
+        study = study_of(sampler)
+        told(study, space, {"x": 1.0, "one": 3}, 0.0)
+        assert study.ask(space).params == {"x": 1.5, "one": 3}
+        assert "x: <value>\n" in requests(sampler)[0].text
+
+    def test_what_no_prompt_can_show_is_sampled_independently(self, caplog):
+        space = {"x": FloatDistribution(0, 2), "two\nlines": FloatDistribution(0, 1)}
+        sampler = make(["x: 1.5"])
+        study = study_of(sampler)
+        told(study, space, {"x": 1.0, "two\nlines": 0.0}, 0.0)
+        with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+            params = study.ask(space).params
+        assert params["x"] == 1.5
+        assert 0 <= params["two\nlines"] <= 1
+        assert "white space that a prompt cannot show" in caplog.text
+
+
+def _other(distribution, value):
+    if isinstance(distribution, CategoricalDistribution):
+        return next(c for c in distribution.choices if c != value or type(c) is not type(value))
+    return distribution.low
+
+
+class _propagate:
+    """Lets caplog see Optuna's messages."""
+
+    def __enter__(self):
+        optuna.logging.enable_propagation()
+
+    def __exit__(self, *_):
+        optuna.logging.disable_propagation()
+
+
+class TestPrompt:
+    def test_says_names_ranges_scales_words_and_direction(self):
+        sampler = make(
+            ["booster: dart, depth: 2, learning_rate: 0.001"],
+            description="Accuracy of a boosted tree",
+        )
+        study = study_of(sampler, direction="maximize")
+        study.set_user_attr("expert", "small learning rates were better last year")
+        space = {
+            "learning_rate": FloatDistribution(1e-5, 0.1, log=True),
+            "depth": IntDistribution(2, 8, step=2),
+            "booster": CategoricalDistribution(["dart", "gbtree", None]),
+        }
+        told(study, space, {"learning_rate": 0.01, "depth": 4, "booster": None}, 0.875)
+        study.ask(space)
+        text = requests(sampler)[0].text
+        assert "learning_rate: a number from 1e-05 to 0.1 (logarithmic scale)" in text
+        assert "depth: an integer from 2 to 8 in steps of 2" in text
+        assert "booster: one of dart, gbtree, None" in text
+        assert "Accuracy of a boosted tree" in text
+        assert "expert: small learning rates were better last year" in text
+        assert "global maximum" in text
+        assert "f = 0.875" in text
+
+    def test_shows_only_the_hints_asked_for(self):
+        sampler = make(hints=["shown"])
+        study = study_of(sampler)
+        study.set_user_attr("shown", "yes-this")
+        study.set_user_attr("hidden", "not-this")
+        told(study, XY, {"x": 0.0, "y": 0}, 1.0)
+        study.ask(XY)
+        assert "yes-this" in requests(sampler)[0].text
+        assert "not-this" not in requests(sampler)[0].text
+
+    def test_shows_pruned_failed_and_infinite_trials_as_such(self):
+        sampler = make()
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        pruned = {"intermediate_values": {1: 9.0, 3: 7.25}, "state": TrialState.PRUNED}
+        study.add_trial(optuna.create_trial(params={"x": 1.5, "y": 1}, distributions=XY, **pruned))
+        silent = {"params": {"x": 3.5, "y": 3}, "state": TrialState.PRUNED}
+        study.add_trial(optuna.create_trial(distributions=XY, **silent))
+        failed = {"params": {"x": 2.5, "y": 2}, "state": TrialState.FAIL}
+        study.add_trial(optuna.create_trial(distributions=XY, **failed))
+        told(study, XY, {"x": 4.5, "y": 4}, float("inf"))
+        study.ask(XY)
+        lines = requests(sampler)[0].text.splitlines()
+        assert any("x: 1.5, y: 1; pruned" in t and "f = 7.25" in t and "step 3" in t for t in lines)
+        assert any("x: 3.5, y: 3; pruned" in t and "f =" not in t for t in lines)
+        assert "x: 2.5, y: 2; failed" in lines
+        assert "x: 4.5, y: 4; failed: the value was inf" in lines
+
+    def test_tells_constraints_and_ranks_feasible_trials_first(self):
+        sampler = make(["x: 3, y: 3"], prompt="opro")
+        study = study_of(sampler)
+        for x, value, constraint in ((1.5, 1.0, 0.75), (2.5, 9.0, -1.0)):
+            attributes = {"constraints:size" if OPTUNA_5 else "constraints": constraint}
+            if not OPTUNA_5:
+                attributes = {"constraints": [constraint]}
+            told(study, XY, {"x": x, "y": 1}, value, system_attrs=attributes)
+        study.ask(XY)
+        text = requests(sampler)[0].text
+        assert "violates the constraints by 0.75" in text
+        assert f"constraints above 0: {'size' if OPTUNA_5 else '0'} = 0.75" in text
+        # This prompt shows the best last: the feasible trial, though its value is worse.
+        assert text.index("x: 1.5") < text.index("x: 2.5")
+
+    @pytest.mark.skipif(not OPTUNA_5, reason="Trial.set_constraint came with Optuna 5")
+    def test_constraints_set_in_an_objective(self):
+        sampler = make()
+        study = study_of(sampler)
+
+        def objective(trial):
+            value = bowl(trial)
+            trial.set_constraint("memory", 1.5)
+            return value
+
+        study.optimize(objective, n_trials=2)
+        assert "memory = 1.5" in requests(sampler)[0].text
+
+    @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+    def test_several_objectives_are_named_and_shown(self):
+        sampler = make()
+        study = study_of(sampler, directions=["minimize", "maximize"])
+        study.set_metric_names(["latency", "accuracy"])
+        told(study, XY, {"x": 0.5, "y": 0}, [3.5, 0.25])
+        study.ask(XY)
+        text = requests(sampler)[0].text
+        assert "minimize f1, maximize f2" in text
+        assert "(3.5, 0.25)" in text
+        assert "latency, accuracy" in text
+
+    def test_shows_words_that_the_objective_left(self):
+        sampler = make()
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0, user_attrs={"llmopt:feedback": "it diverged"})
+        study.ask(XY)
+        assert "feedback: it diverged" in requests(sampler)[0].text
+
+    def test_goes_by_the_order_of_telling(self):
+        sampler = make(['{"x": 3.5, "y": 3}', '{"x": 4.5, "y": 4}', '{"x": 2.5, "y": 2}'])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        a, b = study.ask(XY), study.ask(XY)
+        study.tell(b, 2.0)
+        study.tell(a, 3.0)
+        study.ask(XY)
+        text = requests(sampler)[-1].text
+        assert text.index("x: 0.5") < text.index("x: 4.5") < text.index("x: 3.5")
+
+
+class TestStartup:
+    def test_the_model_is_asked_after_the_startup_trials(self):
+        sampler = make(n_startup_trials=3)
+        study = study_of(sampler)
+        study.optimize(bowl, n_trials=5)
+        sources = [t.user_attrs["llmopt:source"] for t in study.trials]
+        assert sources == ["warmup"] * 3 + ["llm"] * 2
+        assert sampler.usage.proposals == {"warmup": 3, "llm": 2}
+
+    def test_failed_trials_do_not_count(self):
+        sampler = make(n_startup_trials=2)
+        study = study_of(sampler)
+        study.optimize(lambda t: bowl(t) * float("nan"), n_trials=3)
+        assert len(requests(sampler)) == 0
+
+    def test_an_independent_sampler_of_the_user_is_used(self):
+        class Fixed(RandomSampler):
+            def sample_independent(self, study, trial, param_name, param_distribution):
+                return param_distribution.high
+
+        sampler = make(n_startup_trials=1, independent_sampler=Fixed())
+        study = study_of(sampler)
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[0].params == {"x": 5, "y": 9}
+
+    def test_equal_seeds_do_not_repeat_draws_across_workers(self):
+        storage = optuna.storages.InMemoryStorage()
+        first = study_of(make(n_startup_trials=9, seed=3), storage=storage, study_name="s")
+        second = optuna.load_study(
+            study_name="s", storage=storage, sampler=make(n_startup_trials=9, seed=3)
+        )
+        points = {study.ask(XY).params["x"] for study in (first, second) for _ in range(4)}
+        assert len(points) == 8
+
+
+def conditional(trial: optuna.Trial) -> float:
+    trial.suggest_int("depth", 1, 9)
+    if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
+        return trial.suggest_float("rate", 0, 1) + trial.suggest_float("decay", 0, 1)
+    return 1.0 + trial.suggest_float("prune", 0, 1)
+
+
+class TestConditional:
+    def test_groups_that_occur_together_are_asked_together_and_only_when_needed(self):
+        replies = [
+            "depth: 3, kind: net\nnets are better",
+            "decay: 0.25, rate: 0.75\nslowly",
+            "depth: 4, kind: tree",
+            "prune: 0.5",
+        ]
+        sampler = make(replies)
+        study = study_of(sampler)
+        net = {"depth": 2, "kind": "net", "rate": 0.1, "decay": 0.2}
+        study.enqueue_trial(net)
+        study.enqueue_trial({"depth": 1, "kind": "tree", "prune": 0.9})
+        study.optimize(conditional, n_trials=2)
+        assert requests(sampler) == []
+        study.optimize(conditional, n_trials=2)
+        assert study.trials[2].params == {"depth": 3, "kind": "net", "rate": 0.75, "decay": 0.25}
+        assert study.trials[3].params == {"depth": 4, "kind": "tree", "prune": 0.5}
+        base, group = (r.text for r in requests(sampler)[:2])
+        assert "rate" not in base
+        assert "depth: 1, kind: tree; f = 1.9" in base
+        assert "already set for this proposal: depth = 3, kind = 'net'" in group
+        assert "decay: 0.20, rate: 0.10; f = 0.3" in group
+        assert "f = 1.9" not in group
+        attributes = study.trials[2].user_attrs
+        assert attributes["llmopt:explanation"] == "nets are better\nslowly"
+
+    def test_equal_choices_are_no_repeat_while_other_parameters_differ(self):
+        script = ["kind: net", "rate: 0.5, decay: 0.5", "kind: net", "rate: 0.6, decay: 0.5"]
+        sampler = make(script)
+        study = study_of(sampler)
+
+        def objective(trial):
+            if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
+                return trial.suggest_float("rate", 0, 1) + trial.suggest_float("decay", 0, 1)
+            return 3.0
+
+        study.enqueue_trial({"kind": "net", "rate": 0.1, "decay": 0.2})
+        study.enqueue_trial({"kind": "tree"})
+        study.optimize(objective, n_trials=4)
+        assert sampler.usage.rejected == {}
+        assert study.trials[3].params == {"kind": "net", "rate": 0.6, "decay": 0.5}
+
+    def test_a_whole_repeat_is_refused(self):
+        sampler = make(["kind: tree", "kind: net", "rate: 0.10", "rate: 0.9"])
+        study = study_of(sampler)
+
+        def objective(trial):
+            if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
+                return trial.suggest_float("rate", 0, 1)
+            return 3.0
+
+        study.enqueue_trial({"kind": "net", "rate": 0.1})
+        study.enqueue_trial({"kind": "tree"})
+        study.optimize(objective, n_trials=3)
+        assert sampler.usage.rejected == {"duplicate": 2}
+        assert study.trials[2].params == {"kind": "net", "rate": 0.9}
+
+    def test_a_new_parameter_is_drawn_once_and_then_asked_for(self):
+        sampler = make(["x: 1.5", "x: 2.5", "z: 0.25"])
+        study = study_of(sampler)
+        told(study, {"x": FloatDistribution(0, 5)}, {"x": 0.5}, 1.0)
+
+        def objective(trial):
+            return trial.suggest_float("x", 0, 5) + trial.suggest_float("z", 0, 1)
+
+        study.optimize(objective, n_trials=2)
+        assert study.trials[2].params == {"x": 2.5, "z": 0.25}
+
+    def test_a_changed_range_is_followed(self):
+        sampler = make([f"x: {x}" for x in (1, 2, 3, 4, 46, 47, 48)])
+        study = study_of(sampler)
+        for high in (5, 50):
+            study.optimize(lambda t, h=high: t.suggest_float("x", h - 5, h), n_trials=4)
+        assert "from 45.00 to 50.00" in requests(sampler)[-1].text
+        assert 45 <= study.trials[4].params["x"] <= 50
+        assert [t.params["x"] for t in study.trials[5:]] == [46, 47, 48]
+
+    def test_warns_as_optunas_samplers_do(self, caplog):
+        def objective(trial):
+            low = 10 * (trial.number % 2)
+            return trial.suggest_float("x", low, low + 5)
+
+        for warn in (True, False):
+            sampler = make(["x: 1.5", "x: 11.5"], warn_independent_sampling=warn)
+            with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+                study_of(sampler).optimize(objective, n_trials=3)
+            if warn:
+                assert "`x` in Trial#1 is sampled independently" in caplog.text
+                assert "instead of `LLMSampler`" in caplog.text
+                caplog.clear()
+        assert caplog.text == ""
+
+
+class TestGivenParameters:
+    def test_enqueued_parameters_hold_and_the_rest_is_asked_for(self):
+        sampler = make(["y: 7"])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study.enqueue_trial({"x": 2.5})
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[1].params == {"x": 2.5, "y": 7}
+        assert "already set for this proposal: x = 2.5" in requests(sampler)[0].text
+
+    def test_waiting_trials_are_pending(self):
+        sampler = make(["x: 2.5, y: 3", "x: 3.5, y: 3"])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        trial = study.ask()
+        study.enqueue_trial({"x": 2.5, "y": 3})
+        assert (trial.suggest_float("x", -5, 5), trial.suggest_int("y", 0, 9)) == (3.5, 3)
+        assert sampler.usage.rejected == {"duplicate": 1}
+
+    def test_learns_from_what_was_evaluated_not_from_what_was_proposed(self):
+        sampler = make(["x: 2.5", "x: 3.5"])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.warns(optuna.exceptions.ExperimentalWarning):
+            study.sampler = PartialFixedSampler({"y": 8}, sampler)
+        study.optimize(bowl, n_trials=2)
+        assert [t.params for t in study.trials[1:]] == [{"x": 2.5, "y": 8}, {"x": 3.5, "y": 8}]
+
+
+class TestState:
+    def test_reproducible(self):
+        runs = []
+        for _ in range(2):
+            study = study_of(make(n_startup_trials=3, seed=5))
+            study.optimize(bowl, n_trials=8)
+            runs.append([t.params for t in study.trials])
+        assert runs[0] == runs[1]
+        other = study_of(make(n_startup_trials=3, seed=6))
+        other.optimize(bowl, n_trials=8)
+        assert runs[0] != [t.params for t in other.trials]
+
+    def test_reproducible_in_another_process_and_after_an_interruption(self, tmp_path):
+        program = textwrap.dedent(
+            """
+            import json, sys
+            sys.path.insert(0, sys.argv[1])
+            from test_optuna import bowl, make, optuna, study_of
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            backend = optuna.storages.journal.JournalFileBackend(sys.argv[2])
+            for trials in map(int, sys.argv[3:]):
+                study = study_of(
+                    make(n_startup_trials=3, seed=5), study_name="s", load_if_exists=True,
+                    storage=optuna.storages.JournalStorage(backend),
+                )
+                study.optimize(bowl, n_trials=trials)
+            print(json.dumps([t.params for t in study.trials]))
+            """
+        )
+        runs = []
+        for name, parts in (("whole", ["8"]), ("parts", ["2", "3", "3"])):
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    program,
+                    str(Path(__file__).parent),
+                    tmp_path / name,
+                    *parts,
+                ],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={"PYTHONHASHSEED": str(len(runs) + 1), "PATH": ""},
+            )
+            runs.append(json.loads(done.stdout))
+        study = study_of(make(n_startup_trials=3, seed=5))
+        study.optimize(bowl, n_trials=8)
+        assert runs[0] == runs[1] == [t.params for t in study.trials]
+
+    def test_reseeding_changes_what_is_drawn(self):
+        draws = []
+        for reseed in (False, False, True):
+            sampler = make(n_startup_trials=5, seed=2)
+            if reseed:
+                sampler.reseed_rng()
+            draws.append(study_of(sampler).ask(XY).params)
+        assert draws[0] == draws[1]
+        assert draws[0]["x"] != draws[2]["x"]
+
+    def test_without_a_seed_runs_differ(self):
+        runs = [study_of(make(seed=None, n_startup_trials=1)).ask(XY).params for _ in range(2)]
+        assert runs[0]["x"] != runs[1]["x"]
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+    def test_a_copy_goes_on_as_the_original_would(self, duplicate):
+        sampler = make(batch_size=3)
+        study = study_of(sampler)
+        study.optimize(bowl, n_trials=3)
+        other = study_of(duplicate(sampler), study_name=study.study_name)
+        other.add_trials(study.trials)
+        assert other.sampler.usage == sampler.usage
+        for s in (study, other):
+            s.optimize(bowl, n_trials=3)
+        assert [t.params for t in other.trials] == [t.params for t in study.trials]
+        assert sampler.usage.requests == other.sampler.usage.requests == 2
+
+    def test_hides_nothing_and_leaks_nothing_in_its_repr(self):
+        assert repr(make()) == "LLMSampler(client='scripted', prompt='props')"
+
+    @pytest.mark.parametrize(
+        ("options", "error", "message"),
+        [
+            ({"n_startup_trials": -1}, ValueError, "n_startup_trials=-1"),
+            ({"batch_size": 0}, ValueError, "batch_size=0"),
+            ({"hints": "expert"}, ValueError, r"\['expert'\]"),
+            ({"on_error": "ignore"}, ValueError, "on_error='ignore'"),
+        ],
+    )
+    def test_wrong_arguments_are_told_at_once(self, options, error, message):
+        with pytest.raises(error, match=message):
+            make(**options)
+
+    def test_an_unknown_model_is_told_at_once(self):
+        with pytest.raises(ModelNotFoundError, match="smollm2"):
+            LLMSampler("smolm2")
+
+
+class TestWorkers:
+    def test_points_of_running_trials_are_shown_and_not_proposed_again(self):
+        storage = optuna.storages.InMemoryStorage()
+        first = study_of(make(["x: 1.5, y: 1"]), storage=storage, study_name="s")
+        told(first, XY, {"x": 0.5, "y": 0}, 1.0)
+        first.ask().suggest_float("x", -5, 5)  # y is not suggested yet, but known
+        sampler = make(["x: 1.5, y: 1", "x: 2.5, y: 2"])
+        second = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
+        assert second.ask(XY).params == {"x": 2.5, "y": 2}
+        assert sampler.usage.rejected == {"duplicate": 1}
+        evaluated, _, pending = requests(sampler)[0].text.partition("x: 0.5, y: 0; f = 1")
+        assert "x: 1.5, y: 1" in pending
+        assert "x: 1.5, y: 1" not in evaluated
+
+    def test_two_workers_that_ask_at_once_do_not_take_the_same_point(self):
+        storage = optuna.storages.InMemoryStorage()
+        barrier = threading.Barrier(2)
+
+        def slow(request):
+            barrier.wait(10)
+            return "x: 1.5, y: 1"
+
+        started = study_of(make(), storage=storage, study_name="s")
+        told(started, XY, {"x": 0.5, "y": 0}, 1.0)
+        samplers = [make([slow, f"x: {i}.5, y: 2", "x: 4, y: 4"]) for i in (2, 3)]
+        params = []
+
+        def work(sampler):
+            study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
+            params.append(study.ask(XY).params)
+
+        threads = [threading.Thread(target=work, args=(s,)) for s in samplers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(params) == 2
+        assert params[0] != params[1]
+        rejected = [s.usage.rejected.get("taken meanwhile", 0) for s in samplers]
+        assert sum(rejected) >= 1
+        assert all(s.usage.proposals == {"llm": 1} for s in samplers)
+
+    def test_threads_share_a_sampler(self):
+        sampler = make(n_startup_trials=4)
+        study = study_of(sampler)
+        study.optimize(bowl, n_trials=24, n_jobs=4)
+        points = [tuple(t.params.items()) for t in study.trials]
+        assert len(set(points)) == 24
+        assert sampler.usage.proposals["llm"] + sampler.usage.proposals["warmup"] == 24
+
+    def test_a_long_proposal_is_cut_for_storages_and_read_again(self):
+        names = [f"parameter_with_a_long_name_{i:03d}" for i in range(120)]
+        space = {n: FloatDistribution(0, 1) for n in names}
+        answer = json.dumps(dict.fromkeys(names, 0.123456789)) + "\nbecause " + "x" * 3000
+        storage = optuna.storages.InMemoryStorage()
+        study = study_of(make([answer]), storage=storage, study_name="s")
+        told(study, space, dict.fromkeys(names, 0.5), 1.0)
+        trial = study.ask()
+        trial.suggest_float(names[0], 0, 1)
+        frozen = study.trials[1]
+        written = [*frozen.system_attrs.values(), *frozen.user_attrs.values()]
+        assert all(len(text) <= 2045 for text in written if isinstance(text, str))
+        assert frozen.user_attrs["llmopt:explanation:1"] == "x" * (3008 - 2045)
+        sampler = make([json.dumps(dict.fromkeys(names, 0.75))])
+        optuna.load_study(study_name="s", storage=storage, sampler=sampler).ask(space)
+        shown = requests(sampler)[0].text
+        assert shown.count("0.12") == len(names)
+
+
+class TestFailure:
+    def test_a_failing_model_does_not_break_the_study(self):
+        sampler = make([ClientError("no such key")] * 2 + ["x: 1, y: 1"])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.warns(FallbackWarning, match="no such key"):
+            study.optimize(bowl, n_trials=2)
+        study.optimize(bowl, n_trials=1)
+        sources = [t.user_attrs.get("llmopt:source") for t in study.trials]
+        assert sources == [None, "fallback", "fallback", "llm"]
+        assert sampler.usage.fallbacks == 2
+        assert sampler.usage.failed_requests == 2
+
+    def test_nor_does_a_client_that_breaks(self):
+        sampler = make([RuntimeError("socket gone")])
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.warns(FallbackWarning, match="RuntimeError: socket gone"):
+            study.optimize(bowl, n_trials=1)
+        assert study.trials[1].state == TrialState.COMPLETE
+        assert sampler.usage.fallbacks == 1
+
+    def test_nor_does_nonsense(self):
+        sampler = make(["I cannot say."] * 3)
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.warns(FallbackWarning):
+            study.optimize(bowl, n_trials=1)
+        assert sampler.usage.rejected == {"unreadable": 3}
+
+    def test_it_raises_if_asked_to(self):
+        sampler = make([ClientError("no such key")], on_error="raise")
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.raises(ClientError, match="no such key"):
+            study.optimize(bowl, n_trials=1)
+        assert study.trials[1].state == TrialState.FAIL
+        assert sampler.usage.fallbacks == 0
+
+    def test_a_spent_budget_falls_back(self):
+        sampler = make(max_requests=2)
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        with pytest.warns(FallbackWarning, match="budget"):
+            study.optimize(bowl, n_trials=4)
+        assert sampler.usage.requests == 2
+        assert sampler.usage.proposals == {"llm": 2, "fallback": 2}
+
+
+class TestRecords:
+    def test_explanation_tokens_cost_and_source_stand_in_the_trial(self):
+        sampler = make()
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study.optimize(bowl, n_trials=1)
+        attributes = study.trials[1].user_attrs
+        assert attributes.pop("llmopt:explanation").startswith("draw ")
+        assert attributes == {
+            "llmopt:source": "llm",
+            "llmopt:model": "random",
+            "llmopt:prompt_tokens": 100,
+            "llmopt:completion_tokens": 10,
+            "llmopt:seconds": 1.5,
+            "llmopt:cost": 0.5,
+        }
+        assert sampler.usage.cost == 0.5
+
+    def test_a_batch_shares_its_cost(self):
+        sampler = make(batch_size=4)
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study.optimize(bowl, n_trials=4)
+        for trial in study.trials[1:]:
+            assert trial.user_attrs["llmopt:cost"] == 0.125
+            assert trial.user_attrs["llmopt:prompt_tokens"] == 25
+
+
+class TestBatch:
+    def test_one_request_fills_several_asks(self):
+        sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        trials = [study.ask(XY) for _ in range(3)]
+        assert [t.params["x"] for t in trials] == [1, 2, 3]
+        assert [r.n for r in requests(sampler)] == [3]
+        assert sampler.usage.proposals == {"llm": 3}
+
+    def test_a_point_taken_by_another_worker_is_not_handed_out(self):
+        sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
+        study = study_of(sampler)
+        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study.ask(XY)
+        told(study, XY, {"x": 2.0, "y": 2}, 1.0)
+        assert study.ask(XY).params["x"] == 3
+        assert sampler.usage.proposals == {"llm": 2}
+        assert sampler.usage.rejected == {"taken meanwhile": 1}
+
+
+class TestPruners:
+    def test_hyperband(self):
+        pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=9)
+        sampler = make(n_startup_trials=1)
+        study = study_of(sampler, pruner=pruner)
+        study.set_user_attr("hint", "in-every-bracket")
+
+        def objective(trial):
+            value = bowl(trial)
+            for step in range(9):
+                trial.report(value + 1 / (step + 1), step)
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+            return value
+
+        study.optimize(objective, n_trials=24)
+        states = {t.state for t in study.trials}
+        assert states == {TrialState.COMPLETE, TrialState.PRUNED}
+        assert sampler.usage.proposals["llm"] >= 15
+        assert all("in-every-bracket" in r.text for r in requests(sampler))
+        assert any("pruned" in r.text for r in requests(sampler))
+
+
+class TestEquivalence:
+    """The same replies through the adapter and through the core give the same points."""
+
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_same_points_and_same_prompts(self, batch_size):
+        def replies():
+            rng = np.random.default_rng(0)
+            for i in range(40):
+                yield [
+                    # Every fifth answer is unreadable, every seventh repeats a point.
+                    "no idea"
+                    if (i + j) % 5 == 4
+                    else "x: 0.5, y: 1"
+                    if (i + j) % 7 == 6
+                    else f"x: {rng.uniform(-6, 6):.3f}, y: {rng.integers(10)}\nwhy {i}"
+                    for j in range(batch_size)
+                ]
+
+        options = {"description": "a bowl", "batch_size": batch_size, "attempts": 5}
+        start = [{"x": 0.5, "y": 1}, {"x": -2.25, "y": 7}]
+        sampler = make(replies(), prompt="props", **options)
+        study = study_of(sampler, direction="maximize")
+        client = ScriptedClient(replies())
+        space = {"x": Float(-5, 5), "y": Int(0, 9)}
+        core = LLMOptimizer(space, client, "props", warmup=start, seed=4, **options)
+        for point in start:
+            study.enqueue_trial(point)
+        for _ in range(14):
+            ours, theirs = study.ask(XY), core.ask()
+            assert ours.params == theirs
+            value = -(theirs["x"] ** 2) - theirs["y"]
+            study.tell(ours, value)
+            core.tell(theirs, value)
+        assert [r.messages for r in requests(sampler)] == [r.messages for r in client.requests]
+        assert sampler.usage.rejected == core.usage.rejected
+
+
+class TestOptunaHub:
+    FOLDER = Path(__file__).parents[1] / "adapters/optunahub/package/samplers/llm_sampler"
+
+    def test_the_registrys_files_are_there(self):
+        assert {p.name for p in self.FOLDER.iterdir()} - {"__pycache__"} == {
+            "LICENSE",
+            "README.md",
+            "__init__.py",
+            "example.py",
+            "requirements.txt",
+        }
+        front = self.FOLDER.joinpath("README.md").read_text().split("---\n")[1]
+        keys = [line.partition(":")[0] for line in front.splitlines()]
+        assert keys == ["author", "title", "description", "tags", "optuna_versions", "license"]
+        assert "sampler" in re.search(r"tags: \[(.*)\]", front)[1].split(", ")
+
+    def test_the_module_gives_this_sampler(self):
+        spec = importlib.util.spec_from_file_location("hub", self.FOLDER / "__init__.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        assert module.LLMSampler is LLMSampler
+        assert module.__all__ == ["LLMSampler"]

@@ -1,0 +1,244 @@
+"""Four worker processes on one study, one of them killed with SIGKILL in the middle of a trial.
+
+The model is the worst case for duplicates: it always gives the same answer to the same
+prompt, so that workers which see the same history propose the same point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import MaxTrialsCallback
+from optuna.trial import TrialState
+
+from llmopt import ScriptedClient
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.client.base import Request
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are started and killed as on Linux"
+)
+
+WORKERS = 4
+TRIALS = 60
+STARTUP = 6
+WAIT = 300  # seconds; only a failure takes that long
+
+# One process that has all the imports done, from which the workers are forked.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload([__name__])
+
+
+def answer(request: Request) -> str:
+    """Propose a point that depends on the words of the request alone."""
+    rng = np.random.default_rng(list(request.text.encode()))
+    return f"x: {rng.integers(0, 100) / 10}, y: {rng.integers(0, 100)}"
+
+
+def storage_at(address: str) -> BaseStorage:
+    kind, _, place = address.partition("=")
+    if kind == "journal":
+        return JournalStorage(JournalFileBackend(place))
+    if kind == "grpc":
+        return optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=int(place))
+    waits = {"connect_args": {"timeout": WAIT}} if place.startswith("sqlite") else {}
+    return RDBStorage(place, engine_kwargs=waits)
+
+
+def work(address: str, log: Path) -> None:
+    """Evaluate trials until the study has enough, noting each begin and end in a file."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # Equal seeds, as when one script is started several times.
+    sampler = LLMSampler(ScriptedClient(answer), n_startup_trials=STARTUP, seed=0)
+    study = optuna.load_study(study_name="s", storage=storage_at(address), sampler=sampler)
+    with log.open("a", buffering=1) as file:
+
+        def objective(trial: optuna.Trial) -> float:
+            x = trial.suggest_float("x", 0, 10, step=0.1)
+            y = trial.suggest_int("y", 0, 99)
+            file.write(f"begin {trial.number}\n")
+            time.sleep(0.05)
+            return x + y
+
+        def note(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+            file.write(f"end {trial.number} {trial.value}\n")
+
+        enough = MaxTrialsCallback(TRIALS, states=(TrialState.COMPLETE,))
+        study.optimize(objective, callbacks=[note, enough])
+
+
+def serve(port: int) -> None:
+    """Run the gRPC proxy over a storage in this process's memory."""
+    storage = optuna.storages.InMemoryStorage()
+    optuna.storages.run_grpc_proxy_server(storage, host="127.0.0.1", port=port)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def server_programs() -> Path | None:
+    """Return the folder with PostgreSQL's server programs."""
+    found = shutil.which("postgres")
+    folders = [Path(found).resolve().parent] if found else []
+    # Debian keeps them out of PATH.
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((f for f in folders if (f / "initdb").exists()), None)
+
+
+def _answers(port: int) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(f"host=127.0.0.1 port={port} user=optuna dbname=postgres").close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[str]:
+    """Run a PostgreSQL server of our own on a loopback port, and yield its URL."""
+    programs = server_programs()
+    if programs is None:
+        pytest.skip(
+            "no PostgreSQL server programs (initdb, postgres) on PATH or in "
+            "/usr/lib/postgresql: apt-get install postgresql"
+        )
+    if importlib.util.find_spec("psycopg") is None:
+        pytest.skip('no PostgreSQL driver: pip install "psycopg[binary]"')
+    folder = Path(tempfile.mkdtemp(prefix="llmopt-postgresql-"))
+    port = free_port()
+    # The server refuses to run as root.
+    owner: dict[str, int | str] = {}
+    if os.geteuid() == 0:
+        owner = {"user": "nobody", "group": "nogroup", "extra_groups": []}
+        shutil.chown(folder, "nobody", "nogroup")
+    server = None
+    try:
+        subprocess.run(
+            [programs / "initdb", "-D", folder / "data", "-U", "optuna", "-A", "trust", "-N"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            **owner,
+        )
+        listen = ["-h", "127.0.0.1", "-p", str(port), "-k", folder]
+        with (folder / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [programs / "postgres", "-D", folder / "data", "-F", *listen],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                **owner,
+            )
+        until = time.monotonic() + WAIT
+        while not _answers(port):
+            if server.poll() is not None or time.monotonic() > until:
+                pytest.fail(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}")
+            time.sleep(0.05)
+        yield f"postgresql+psycopg://optuna@127.0.0.1:{port}/postgres"
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)
+            server.wait(WAIT)
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["journal", "sqlite", "postgresql", "grpc"])
+def address(request, tmp_path) -> Iterator[str]:
+    if request.param == "journal":
+        yield f"journal={tmp_path / 'journal.log'}"
+    elif request.param == "sqlite":
+        yield f"rdb=sqlite:///{tmp_path / 'study.db'}"
+    elif request.param == "postgresql":
+        with postgresql() as url:
+            yield f"rdb={url}"
+    else:
+        pytest.importorskip("grpc", reason="the gRPC proxy needs grpcio")
+        port = free_port()
+        server = processes.Process(target=serve, args=(port,), daemon=True)
+        server.start()
+        optuna.storages.GrpcStorageProxy(host="127.0.0.1", port=port).wait_server_ready(WAIT)
+        yield f"grpc={port}"
+        server.terminate()
+        server.join()
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_no_trial_is_lost_and_none_repeated_when_a_worker_is_killed(address, tmp_path):
+    storage = storage_at(address)
+    study = optuna.create_study(study_name="s", storage=storage)
+    logs = [tmp_path / f"worker-{i}" for i in range(WORKERS)]
+    workers = [processes.Process(target=work, args=(address, log)) for log in logs]
+    for worker in workers:
+        worker.start()
+    try:
+        killed = _kill_in_a_trial(workers[0], logs[0])
+        for worker in workers[1:]:
+            worker.join(WAIT)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+    assert [w.exitcode for w in workers] == [-signal.SIGKILL, 0, 0, 0]
+    trials = study.get_trials(deepcopy=False)
+    assert [t.number for t in trials] == list(range(len(trials)))
+    complete = {t.number: t.value for t in trials if t.state == TrialState.COMPLETE}
+    # Workers that were busy when the last trial was told finish what they have begun.
+    assert TRIALS <= len(complete) < TRIALS + WORKERS
+    begun: dict[int, int] = {}
+    for i, log in enumerate(logs):
+        for line in log.read_text().splitlines():
+            event, number, *value = line.split()
+            if event == "end":
+                assert complete[int(number)] == float(value[0])
+            else:
+                assert begun.setdefault(int(number), i) == i
+    assert begun.keys() == {t.number for t in trials}
+    # The trial that was cut off stands in the storage, and no other does.
+    assert {t.number for t in trials} - complete.keys() == {killed}
+    assert sorted(set(begun.values())) == list(range(WORKERS))
+
+    proposed = [t for t in trials if t.user_attrs.get("llmopt:source") == "llm"]
+    assert len(proposed) > TRIALS - STARTUP - WORKERS
+    repeats = sum(n - 1 for n in Counter(tuple(t.params.values()) for t in trials).values())
+    assert repeats < 0.02 * len(trials)
+
+
+def _kill_in_a_trial(worker, log: Path) -> int:
+    """Kill a worker that has told some trials, while it evaluates one; return that trial."""
+    until = time.monotonic() + WAIT
+    while time.monotonic() < until:
+        lines = log.read_text().splitlines() if log.exists() else []
+        if len(lines) >= 7 and lines[-1].startswith("begin "):
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.join()
+            # It may have told the trial between the look and the kill.
+            last = log.read_text().splitlines()[-1].split()
+            if last[0] == "begin":
+                return int(last[1])
+            pytest.fail("the worker was killed between two trials: the pause is too short")
+        time.sleep(0.001)
+    pytest.fail(f"worker 0 did not get through three trials in {WAIT} s")
