@@ -105,15 +105,16 @@ class CMA:
         self._rewards: list[float | None] = []
         self._strategy = self._begin()
 
-    def _begin(self) -> Any:
+    def _begin(self, sigma: float | None = None, popsize: int | None = None) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of plotting packages that it misses on import
             import cma
 
         return cma.CMAEvolutionStrategy(
             self._mean,
-            (self._high - self._low) / 6,
+            (self._high - self._low) / 6 if sigma is None else sigma,
             {
+                **({} if popsize is None else {"popsize": popsize}),
                 "bounds": [[self._low] * self._dimensions, [self._high] * self._dimensions],
                 # NaN keeps it from seeding NumPy's global generator, whose draws it replaces.
                 "seed": math.nan,
@@ -156,7 +157,11 @@ class CMA:
         self._generation = []
         if converged:
             self._mean = self._rng.uniform(self._low, self._high, self._dimensions)
-            self._strategy = self._begin()
+            self._strategy = self._restart(self._strategy)
+
+    def _restart(self, ended: Any) -> Any:
+        """Return the strategy that follows one that has converged."""
+        return self._begin()
 
 
 BASELINES = ("cma", "random")

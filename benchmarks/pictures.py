@@ -155,7 +155,8 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
     """
     from PIL import Image
 
-    env = task.make_env(render_mode="rgb_array")
+    view = {"camera_name": task.camera} if task.camera else {}
+    env = task.make_env(render_mode="rgb_array", **view)
     try:
         act = task.policy(env).bind(params)
         cap = task.step_cap(env)

@@ -390,7 +390,7 @@ class _Run:
             self.config.prompt,
             seed=int(stream(self.config.seed, "method", 0).generate_state(1)[0]),
             warmup=[np.array(r.params) for r in warmup],
-            total=len(warmup) + self.config.iterations,
+            total=len(warmup) + self.config.iterations or None,
             description=self.task.description,
             max_requests=self.config.max_requests,
             max_tokens=self.config.max_tokens,
@@ -683,9 +683,10 @@ def _model_and_prompt(
         name = getattr(client, "default_prompt", None) or "props"
     prompt = get_prompt(name)
     if made and prompt.name == "pattern" and isinstance(client, LocalClient):
-        # This prompt changes near its beginning with every new elite, so the prefix cache
-        # serves next to nothing, and with it a resumed run rounds otherwise than a whole one.
-        client.sampling.setdefault("cache_prompt", False)
+        # What is left in the cache changes llama.cpp's rounding, so that a resumed run would
+        # part from a whole one. This prompt changes near its beginning with every new elite:
+        # the cache would serve next to nothing.
+        client.sampling.update(cache_prompt=False, id_slot=0)
     return client, client_name(client), prompt.name
 
 

@@ -39,6 +39,7 @@ class Task:
         max_steps: Environment steps an episode may take; ``None`` for the environment's
             own time limit (`STEP_CAP` where it has none).
         description: The task in words, for prompts that carry a description.
+        camera: MuJoCo camera for pictures; empty for the environment's own view.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Task:
     box: tuple[float, float] = PUBLISHED_BOX
     max_steps: int | None = None
     description: str = ""
+    camera: str = ""
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Make the environment; keyword arguments go to ``gymnasium.make``.
@@ -95,6 +97,7 @@ TASKS: tuple[Task, ...] = (
         "Swimmer-v5/linear-v1",
         "Swimmer-v5",
         "swimmer",
+        camera="track",  # its own view stands still, and the swimmer leaves it
         description=(
             "A three-link swimmer in a viscous fluid. It observes the angles of its links and "
             "the velocities of its tip and joints, and sets the torques of its two joints. The "

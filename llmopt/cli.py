@@ -32,6 +32,14 @@ COMMANDS = {
         "llmopt.benchmarks.run",
         "let a model search a task's policy, beside CMA-ES and random search",
     ),
+    "bench": Command(
+        "llmopt.benchmarks.bench",
+        "run many searches of many methods, and keep the raw results",
+    ),
+    "report": Command(
+        "llmopt.benchmarks.report",
+        "make a web page and tables of a benchmark's raw results",
+    ),
     "models": Command(
         "llmopt.models",
         "list which models can be asked from here, and what the others lack",

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt import ScriptedClient
+from llmopt import ScriptedClient, get_client
 from llmopt.benchmarks import run as run_module
 from llmopt.benchmarks.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
@@ -505,6 +505,33 @@ def test_ctrl_c_keeps_everything(tmp_path, reference):
     assert facts(tmp_path / "r") == reference
 
 
+@pytest.mark.embedded
+def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatch, embedded_client):
+    # What a loaded model has in its cache must not matter: llama.cpp would round otherwise.
+    def one_thread(model):
+        return get_client(model, threads=1)  # tests share the cores with other work
+
+    monkeypatch.setattr(run_module, "get_client", one_thread)
+    options = {"prompt": "auto", "methods": ("llm",), "iterations": 3}
+    config = RunConfig(**{**vars(CONFIG), **options})
+    run(config, tmp_path / "whole")
+    tell, calls = run_module.LLMOptimizer.tell, itertools.count()
+
+    def interrupted(self, *told):
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return tell(self, *told)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.LLMOptimizer, "tell", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "cut")
+    result = run(config, tmp_path / "cut", resume=True)
+    assert facts(tmp_path / "cut") == facts(tmp_path / "whole")
+    assert result.methods[0].label == "smollm2 (pattern)"
+    assert result.methods[0].fallback_share == 0.0
+
+
 def test_resume_with_another_configuration_names_what_differs(tmp_path):
     run(CONFIG, tmp_path / "r", client=model())
     other = RunConfig(**{**vars(CONFIG), "seed": 3, "box": (-2.0, 2.0)})
@@ -637,7 +664,7 @@ def test_sigkill_in_a_process_and_resume_on_cartpole(tmp_path):
         """
         import os, signal, sys
         import numpy as np
-        from llmopt import ScriptedClient
+        from llmopt import ScriptedClient, get_client
         from llmopt.benchmarks.run import RunConfig, run
 
         path, kill_at, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"

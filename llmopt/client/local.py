@@ -46,8 +46,9 @@ class LocalClient:
     and copying keep the settings and drop the loaded model, and a forked process loads its own.
 
     A seed repeats the samples of an equal request as long as the same part of its prompt is in
-    the cache: llama.cpp rounds differently when it processes less of a prompt at a time. With
-    ``sampling={"cache_prompt": False}`` a seed decides alone, at the cost of the cache.
+    the cache: llama.cpp rounds differently when it processes less of a prompt at a time, and
+    when other slots hold earlier requests. With ``sampling={"cache_prompt": False, "id_slot": 0}``
+    and one sample a request a seed decides alone, at the cost of the cache.
 
     Args:
         path: The ``.gguf`` file (of a split model, its first part), or a function that
