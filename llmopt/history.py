@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -65,7 +66,7 @@ class Trial:
     """
 
     number: int
-    params: Any
+    params: Any = field(compare=False)  # `values` says the same, and arrays do not compare
     values: tuple[Value, ...]
     rewards: tuple[float, ...] | None
     state: State = "complete"
@@ -125,7 +126,10 @@ class History:
         if gains.shape[1] == 1:
             order = np.lexsort((-gains[:, 0], violation))
         else:
-            fronts, crowding = _nondominated(gains)
+            # An infeasible trial dominates none of the feasible ones (section VI.A there).
+            feasible = violation <= 0.0
+            fronts, crowding = np.zeros(len(done), dtype=int), np.zeros(len(done))
+            fronts[feasible], crowding[feasible] = _nondominated(gains[feasible])
             order = np.lexsort((-crowding, fronts, violation))
         return tuple(done[i] for i in order)
 
@@ -159,21 +163,12 @@ def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         gains: ``(n, m)`` array, larger is better.
     """
-    n = len(gains)
-    fronts = np.zeros(n, dtype=int)
-    left = np.arange(n)
-    front = 0
-    while left.size:
-        block = gains[left]
-        at_least = (block[:, None, :] >= block[None, :, :]).all(axis=2)
-        better = (block[:, None, :] > block[None, :, :]).any(axis=2)
-        dominated = (at_least & better).any(axis=0)
-        fronts[left[~dominated]] = front
-        left = left[dominated]
-        front += 1
-    crowding = np.zeros(n)
-    for level in range(front):
-        members = np.flatnonzero(fronts == level)
+    fronts = _fronts(gains)
+    crowding = np.zeros(len(gains))
+    if not fronts.size:
+        return fronts, crowding
+    by_front = np.argsort(fronts, kind="stable")
+    for members in np.split(by_front, np.flatnonzero(np.diff(fronts[by_front])) + 1):
         for column in gains[members].T:
             order = np.argsort(column, kind="stable")
             spread = column[order[-1]] - column[order[0]]
@@ -182,6 +177,30 @@ def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 gaps = (column[order[2:]] - column[order[:-2]]) / spread
                 crowding[members[order[1:-1]]] += gaps
     return fronts, crowding
+
+
+def _fronts(gains: np.ndarray) -> np.ndarray:
+    """Non-dominated front of each row; memory is linear in the rows.
+
+    Time is ``O(n log n)`` with one or two objectives, and otherwise a scan of the rows
+    before it for each row.
+    """
+    # Sorted and without repeats, a row is dominated by just those earlier ones that lose
+    # no more in any objective.
+    losses, origin = np.unique(-gains, axis=0, return_inverse=True)
+    fronts = np.zeros(len(losses), dtype=int)
+    if losses.shape[1] <= 2:
+        least: list[float] = []  # the smallest last loss in each front, ascending
+        for row, loss in enumerate(losses[:, -1].tolist()):
+            fronts[row] = bisect_right(least, loss)
+            least[fronts[row] : fronts[row] + 1] = [loss]
+    else:
+        columns = np.ascontiguousarray(losses.T)
+        for row in range(1, len(losses)):
+            dominating = (columns[:, :row] <= columns[:, row, None]).all(axis=0)
+            fronts[row] = np.max(fronts[:row], where=dominating, initial=-1) + 1
+    result: np.ndarray = fronts[origin.reshape(-1)]
+    return result
 
 
 @dataclass

@@ -26,8 +26,9 @@ import math
 import numbers
 import os
 import threading
+import warnings
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -36,10 +37,10 @@ import numpy as np
 from llmopt._version import __version__
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.registry import get_client
-from llmopt.errors import RewardError, StorageError
+from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.propose import Limits, Proposer, draw_new
+from llmopt.propose import Limits, Proposer, draw_new, whole_number
 from llmopt.space import Space
 from llmopt.state import SearchState
 from llmopt.storage import Event, EventLog, read_events
@@ -72,9 +73,11 @@ class LLMOptimizer:
         description: The task in words, for prompts that use it.
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
-        attempts: Requests for one batch before points drawn at random take over.
+        attempts: Requests with an unusable sample for one batch, before points drawn at
+            random take over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
-        on_error: ``"raise"`` a model's failure, or ``"fallback"`` to a random point.
+        on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
+            random point.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -115,21 +118,21 @@ class LLMOptimizer:
     ) -> None:
         self.space = Space.of(space)
         self.directions = _directions(direction)
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: expected at least 1")
+        self.batch_size = whole_number("batch_size", batch_size, 1)
+        if seed is not None:
+            seed = whole_number("seed", seed, 0)
         if warmup_distribution not in ("uniform", "normal"):
             raise ValueError(
                 f"warmup_distribution={warmup_distribution!r}: expected 'uniform' or 'normal'"
             )
         self._warmup_points: tuple[tuple[Any, ...], ...] | None = None
-        if isinstance(warmup, (int, np.integer)):
-            self._n_warmup = int(warmup)
-            if self._n_warmup < 0:
-                raise ValueError(f"warmup={warmup}: expected 0 or more")
-        else:
-            self._warmup_points = tuple(self.space.flatten(p) for p in warmup)
+        if isinstance(warmup, (str, Mapping)):
+            raise ValueError(f"warmup={warmup!r}: expected a whole number, or a sequence of points")
+        if isinstance(warmup, Iterable):
+            self._warmup_points = tuple(self._warmup_point(i, p) for i, p in enumerate(warmup))
             self._n_warmup = len(self._warmup_points)
-        self.batch_size = batch_size
+        else:
+            self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
         self._proposer = Proposer(
             self.space,
@@ -152,6 +155,12 @@ class LLMOptimizer:
         if storage is not None:
             self._attach(storage)
 
+    def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
+        try:
+            return self.space.flatten(params)
+        except ParameterError as error:
+            raise ParameterError(f"warmup[{index}]: {error}") from error
+
     # -- asking ---------------------------------------------------------------------------
 
     @property
@@ -163,6 +172,15 @@ class LLMOptimizer:
     def prompt(self) -> Prompt:
         """The prompt in use."""
         return self._proposer.prompt
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._proposer.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._proposer.limits = limits
 
     @overload
     def ask(self) -> Any: ...
@@ -181,21 +199,27 @@ class LLMOptimizer:
             Parameters in the form the space was given in, or a list of `n` of them.
 
         Raises:
-            BudgetExceededError: A cap on requests, tokens or cost is reached.
+            BudgetExceededError: A cap on requests, tokens or cost is reached, unless
+                ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             PromptTooLongError: The prompt does not fit the model's context.
             StorageError: The storage file could not be written; call again once it can.
         """
-        count = 1 if n is None else n
-        whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
-        if not whole or count < 1:
-            raise ValueError(f"ask(n={n!r}): expected a whole number of at least 1, or nothing")
-        with self._asking:
-            proposals = self._ask(int(count))
-        points = [self.space.unflatten(p.values) for p in proposals]
-        return points[0] if n is None else points
+        points, warned = self._points(n)
+        for text in warned:
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+        return points
 
-    def _ask(self, n: int) -> list[Proposal]:
+    def _points(self, n: int | None) -> tuple[Any, list[str]]:
+        """Return what `ask` does, and what it is to warn of at the caller's line."""
+        count = 1 if n is None else whole_number("n", n, 1)
+        warned: list[str] = []
+        with self._asking:
+            proposals = self._ask(count, warned.append)
+        points = [self.space.unflatten(p.values) for p in proposals]
+        return (points[0] if n is None else points), warned
+
+    def _ask(self, n: int, warn: Callable[[str], None]) -> list[Proposal]:
         state = self._state
         before = state.rng.bit_generator.state
         usage = state.usage.copy()
@@ -210,11 +234,13 @@ class LLMOptimizer:
             with self._changing:
                 history = state.history()
                 seen = set(state.keys)
-            new = self._warm_up(n - len(state.ready), seen)
+                new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
-                new += self._proposer.propose(history, state.rng, wanted, taken=seen, send=send)
+                new += self._proposer.propose(
+                    history, state.rng, wanted, taken=seen, send=send, warn=warn
+                )
             with self._changing:
                 self._record(state.ask_event(new, n))
                 return state.pending[-n:]
@@ -249,16 +275,16 @@ class LLMOptimizer:
         """Send a request, unless its reply was already paid for by a call that was cut off."""
         digest = request.digest()
         state = self._state
-        if state.paid:
+        while state.paid:
             known, reply = state.paid.popleft()
             if known == digest:
                 return reply
+            # A later one may fit: this one can have been passed over before a kill, too.
             logger.warning("the history changed since a cut-off ask: its reply is not used")
-            state.paid.clear()
         failed = state.usage.failed_requests
         try:
             reply = self._proposer.send(request)
-        except Exception:
+        except BaseException:
             missed = state.usage.failed_requests - failed
             if missed:
                 self._record_spent({"event": "failure", "requests": missed})
@@ -297,7 +323,8 @@ class LLMOptimizer:
 
         Raises:
             ParameterError: The point is not in the space; the message names the parameter.
-            RewardError: The reward is not a number, or not one for each objective.
+            RewardError: The reward is not a number, or not one for each objective; or
+                `constraint_violation` is negative or not finite.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         values = self.space.flatten(params)
@@ -305,8 +332,8 @@ class LLMOptimizer:
         if not isinstance(feedback, str):
             raise TypeError(f"feedback={feedback!r}: expected a string")
         violation = _number(constraint_violation, "constraint_violation")
-        if not violation >= 0:
-            raise ValueError(f"constraint_violation={violation}: expected 0 or more")
+        if not 0 <= violation < math.inf:
+            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
         return self._tell(values, rewards, feedback, violation)
@@ -369,13 +396,27 @@ class LLMOptimizer:
     async def aask(self, n: int) -> list[Any]: ...
     async def aask(self, n: int | None = None) -> Any:
         """`ask` for loops that are asynchronous: the model is waited for in a thread."""
-        if n is None:
-            return await asyncio.to_thread(self.ask)
-        return await asyncio.to_thread(self.ask, n)
+        points, warned = await asyncio.to_thread(self._points, n)
+        for text in warned:
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+        return points
 
-    async def atell(self, params: Any, reward: Any, *, feedback: str = "") -> Trial:
+    async def atell(
+        self,
+        params: Any,
+        reward: Any,
+        *,
+        feedback: str = "",
+        constraint_violation: float = 0.0,
+    ) -> Trial:
         """`tell` for loops that are asynchronous."""
-        return await asyncio.to_thread(self.tell, params, reward, feedback=feedback)
+        return await asyncio.to_thread(
+            self.tell,
+            params,
+            reward,
+            feedback=feedback,
+            constraint_violation=constraint_violation,
+        )
 
     # -- results --------------------------------------------------------------------------
 
@@ -433,8 +474,14 @@ class LLMOptimizer:
             StorageError: The file cannot be written; an older one is left as it was.
         """
         path = Path(path)
+        if self._log is not None and path.exists() and path.samefile(self._log.path):
+            raise StorageError(
+                f"{path} is the storage of this optimizer and already holds all of its state: "
+                "save to another path"
+            )
         partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
+            partial.unlink(missing_ok=True)  # left by a killed process of the same number
             with self._asking, self._changing:
                 log = EventLog(partial)
                 try:
@@ -443,11 +490,15 @@ class LLMOptimizer:
                 finally:
                     log.close()
             os.replace(partial, path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            if isinstance(error, StorageError):
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            if isinstance(error, StorageError) or not isinstance(error, OSError):
                 raise
-            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+            raise StorageError(
+                f"cannot write {path}: {error.strerror or error}. Give a path to a file in a "
+                "folder that you may write to"
+            ) from error
 
     @classmethod
     def load(
@@ -466,7 +517,15 @@ class LLMOptimizer:
 
         Raises:
             StorageError: The file cannot be read or does not hold a run.
+            TypeError: `options` name a storage, to which nothing would be written of what
+                the file holds.
         """
+        if "storage" in options:
+            raise TypeError(
+                "load() has no storage=: to go on in the file itself, make "
+                "LLMOptimizer(space, ..., storage=path) with the arguments of the run; to go on "
+                "in another file, save() to it and give that as storage="
+            )
         events = list(read_events(path))
         start = _start_of(events, path)
         if "space" not in options:
@@ -484,9 +543,7 @@ class LLMOptimizer:
         options.setdefault("direction", directions[0] if len(directions) == 1 else directions)
         options.setdefault("seed", start["seed"])
         optimizer = cls(client=client, **{**known, **options})
-        for event in events[1:]:
-            optimizer._state.replay(event)
-        optimizer._proposer.usage = optimizer._state.usage
+        optimizer._replay(events, path)
         return optimizer
 
     def close(self) -> None:
@@ -502,9 +559,7 @@ class LLMOptimizer:
                 self._check_same(start, path)
                 self.seed = start["seed"]
                 self._state = SearchState(self.space, self.directions, self.seed)
-                for event in log.events[1:]:
-                    self._state.replay(event)
-                self._proposer.usage = self._state.usage
+                self._replay(log.events, path)
             else:
                 log.append(self._start_event())
         except BaseException:
@@ -512,6 +567,18 @@ class LLMOptimizer:
             raise
         log.events = []
         self._log = log
+
+    def _replay(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
+        for number, event in enumerate(events[1:], start=2):
+            try:
+                self._state.replay(event)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise StorageError(
+                    f"{path}, event {number} ({_short(event.get('event'))}): it is not as llmopt "
+                    f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, "
+                    "or move it away to start anew"
+                ) from error
+        self._proposer.usage = self._state.usage
 
     def _check_same(self, start: Event, path: str | os.PathLike[str]) -> None:
         own = self._start_event()
@@ -525,6 +592,10 @@ class LLMOptimizer:
                     f"{name}={_short(given)}: give the same configuration to go on with that "
                     "run, or another file to start a new one"
                 )
+        if start["client"] != own["client"]:
+            logger.warning(
+                "%s: begun with the model %s, goes on with %s", path, start["client"], own["client"]
+            )
 
     def _start_event(self) -> Event:
         points = self._warmup_points
@@ -590,7 +661,11 @@ class LLMOptimizer:
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:
-    many = (direction,) if isinstance(direction, str) else tuple(direction)
+    many: tuple[Direction, ...]
+    if isinstance(direction, Sequence) and not isinstance(direction, str):
+        many = tuple(direction)
+    else:
+        many = (direction,)
     for one in many:
         if one not in _DIRECTIONS:
             raise ValueError(f"direction={one!r}: expected 'maximize' or 'minimize'")
@@ -615,7 +690,12 @@ def _number(value: Any, name: str) -> float:
         )
     if isinstance(value, np.complexfloating):
         raise RewardError(f"{name}={value}: expected a real number, got a complex one")
-    return float(value)
+    try:
+        return float(value)
+    except (OverflowError, TypeError) as error:
+        raise RewardError(
+            f"{name}={_short(value)}: expected a number within a float's range ({error})"
+        ) from error
 
 
 def _short(value: Any) -> str:

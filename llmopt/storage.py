@@ -25,6 +25,7 @@ except ImportError:  # not on Windows, where two writers are then not told apart
 logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
+_EVERY_EVENT_STARTS = b'{"event":'
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -87,7 +88,7 @@ class EventLog:
 
     Raises:
         StorageError: The file cannot be opened, is locked by another process, or is not
-            an event file.
+            an event file; it is then left as it was.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -106,13 +107,18 @@ class EventLog:
             self._lock()
             data = _read(self.path)
             self.events, sound = _parse(data, self.path)
-            if sound < len(data):
-                logger.warning(
-                    "%s: dropped a torn last line of %d bytes", self.path, len(data) - sound
+            rest = data[sound:]
+            head = rest[: len(_EVERY_EVENT_STARTS)]
+            if not self.events and not _EVERY_EVENT_STARTS.startswith(head):
+                raise StorageError(
+                    f"{self.path} is not empty and does not hold an llmopt run: nothing was "
+                    "changed in it; give the path of a new file"
                 )
-                self._file.truncate(sound)
+            if rest:
+                logger.warning("%s: dropping a torn last line of %d bytes", self.path, len(rest))
             self._size = sound
-            self._torn = False
+            self._torn = bool(rest)  # cut off by the first write, so that a reader changes nothing
+            self._process = os.getpid()
         except BaseException:
             self.close()
             raise
@@ -142,6 +148,11 @@ class EventLog:
         """
         if self._file is None:
             raise StorageError(f"{self.path} is closed: resume the run to write to it again")
+        if os.getpid() != self._process:
+            raise StorageError(
+                f"{self.path} belongs to the process that this one was forked from: return the "
+                "results there and tell them there"
+            )
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
             if self._torn:

@@ -97,3 +97,70 @@ def test_not_a_number_never_reaches_the_file(tmp_path):
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     log.append({"x": 1})
     assert json.loads((tmp_path / "a.jsonl").read_text()) == {"x": 1}
+
+
+class Stingy:
+    """A file that takes a few bytes at a time, and none at all after a while."""
+
+    def __init__(self, file, room=10**9):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        written = self.file.write(bytes(data[: min(3, self.room)]))
+        self.room -= written
+        return written
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_writes_that_come_up_short_are_finished(tmp_path):
+    log = EventLog(tmp_path / "a.jsonl")
+    log._file = Stingy(log._file)
+    for i in range(3):
+        log.append({"event": "tell", "i": i})
+    assert [e["i"] for e in read_events(tmp_path / "a.jsonl")] == [0, 1, 2]
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+    path = tmp_path / "a.jsonl"
+    log = EventLog(path)
+    log.append({"event": "tell", "i": 0})
+    before = path.read_bytes()
+    log._file = Stingy(log._file, room=10)
+    with pytest.raises(StorageError, match="No space left"):
+        log.append({"event": "tell", "i": 1})
+    assert path.read_bytes() == before
+    log._file.room = 10**9
+    log.append({"event": "tell", "i": 2})
+    assert [e["i"] for e in read_events(path)] == [0, 2]
+
+
+def test_opening_a_torn_file_changes_nothing_until_something_is_written(tmp_path):
+    path = tmp_path / "a.jsonl"
+    torn = fill(path)[:-4]
+    path.write_bytes(torn)
+    EventLog(path).close()
+    assert path.read_bytes() == torn
+
+
+@pytest.mark.parametrize("content", [b"notes", b'{"a": 1}', b"\x89PNG", b'{"event"x'])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match="not empty"):
+        EventLog(path)
+    assert path.read_bytes() == content
+
+
+def test_a_first_line_torn_anywhere_is_written_anew(tmp_path):
+    path = tmp_path / "a.jsonl"
+    line = fill(path, 1)
+    for cut in range(len(line)):
+        path.write_bytes(line[:cut])
+        log = EventLog(path)
+        log.append({"event": "tell", "i": 7})
+        log.close()
+        assert [e["i"] for e in read_events(path)] == [7]

@@ -1,0 +1,185 @@
+"""Ranks of trials, by one objective and by several."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmopt import Completion, History, Reply, Trial, Usage
+
+
+def history(rewards, directions=None, violations=None) -> History:
+    rewards = [tuple(np.atleast_1d(r).astype(float).tolist()) for r in rewards]
+    directions = directions or ("maximize",) * len(rewards[0])
+    violations = violations or [0.0] * len(rewards)
+    trials = [
+        Trial(i, None, (float(i),), r, constraint_violation=v)
+        for i, (r, v) in enumerate(zip(rewards, violations, strict=True))
+    ]
+    return History(tuple(trials), directions=tuple(directions))
+
+
+def numbers(trials) -> list[int]:
+    return [t.number for t in trials]
+
+
+def dominates(a: Trial, b: Trial) -> bool:
+    pairs = list(zip(a.rewards, b.rewards, strict=True))
+    return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
+
+
+def fronts_by_definition(trials) -> dict[int, int]:
+    """Peel front after front, each point against every other (Deb et al. 2002, III.A)."""
+    front, left, level = {}, list(trials), 0
+    while left:
+        members = [t for t in left if not any(dominates(o, t) for o in left)]
+        front |= {t.number: level for t in members}
+        left = [t for t in left if t.number not in front]
+        level += 1
+    return front
+
+
+class TestOneObjective:
+    def test_best_first_and_ties_in_the_order_of_telling(self):
+        assert numbers(history([1, 3, 2, 3]).ranked) == [1, 3, 2, 0]
+        assert numbers(history([1, 3, 2, 1], ["minimize"]).ranked) == [0, 3, 2, 1]
+
+    def test_those_that_share_the_best_are_the_front(self):
+        assert numbers(history([1, 3, 2, 3]).pareto_front) == [1, 3]
+
+    def test_infeasible_ones_come_last_by_their_violation(self):
+        trials = history([9, 1, 8, 7], violations=[2.0, 0.0, 1.0, 1.0])
+        assert numbers(trials.ranked) == [1, 2, 3, 0]
+        assert numbers(trials.pareto_front) == [1]
+
+    def test_without_trials(self):
+        assert History().ranked == ()
+        assert History().best is None
+        assert History().pareto_front == ()
+
+
+class TestSeveralObjectives:
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.integers(2, 4).flatmap(
+            lambda m: st.lists(st.tuples(*[st.integers(-2, 3)] * m), min_size=1, max_size=25)
+        )
+    )
+    def test_ranks_by_front_as_defined(self, rewards):
+        trials = history(rewards)
+        front = fronts_by_definition(trials.trials)
+        levels = [front[n] for n in numbers(trials.ranked)]
+        assert levels == sorted(levels)
+        assert numbers(trials.pareto_front) == sorted(n for n in front if front[n] == 0)
+
+    @pytest.mark.parametrize("m", [2, 3])
+    def test_the_sign_of_zero_makes_no_difference(self, m):
+        rewards = [(0.0,) * m, (-0.0,) * m, (-0.0,) * (m - 1) + (0.0,)]
+        assert numbers(history(rewards).pareto_front) == [0, 1, 2]
+
+    def test_directions(self):
+        assert numbers(
+            history([(1, 1), (2, 2), (0, 3), (3, 9)], ["maximize", "minimize"]).pareto_front
+        ) == [0, 1, 3]
+
+    def test_crowding_orders_a_front_as_in_nsga2(self):
+        # On the line from (0, 10) to (10, 0): the ends first, then the loneliest.
+        gains = [0, 10, 1, 5, 2]
+        trials = history([(g, 10 - g) for g in gains])
+        assert numbers(trials.ranked)[:2] == [0, 1]
+        # Distances between neighbours over the spread, both objectives: 5 -> 1.6, 2 -> .8, 1 -> .4
+        assert numbers(trials.ranked)[2:] == [3, 4, 2]
+
+    def test_infeasible_points_do_not_push_feasible_ones_back(self):
+        rewards = [(1, 1), (5, -5), (9, 2), (0, 0)]
+        trials = history(rewards, violations=[0, 0, 3.0, 0])
+        # 2 dominates 0, but breaks a constraint: 0 stays in the first front with 1.
+        assert set(numbers(trials.ranked)[:2]) == {0, 1}
+        assert numbers(trials.ranked)[2:] == [3, 2]
+        assert set(numbers(trials.pareto_front)) == {0, 1}
+
+    def test_all_infeasible(self):
+        trials = history([(1, 1), (2, 2)], violations=[1.0, 2.0])
+        assert numbers(trials.ranked) == [0, 1]
+        assert trials.pareto_front == ()
+
+    @pytest.mark.parametrize("shape", ["random", "chain", "flat"])
+    @pytest.mark.parametrize("m", [2, 3])
+    def test_memory_grows_with_the_trials_and_not_with_their_square(self, shape, m):
+        import tracemalloc
+
+        n = 4000
+        steps = np.arange(n, dtype=float)
+        rewards = {
+            "random": np.random.default_rng(0).normal(size=(n, m)),
+            "chain": np.stack([steps] * m, axis=1),
+            "flat": np.stack([steps, *[-steps] * (m - 1)], axis=1),
+        }[shape]
+        trials = history(rewards)
+        tracemalloc.start()
+        assert len(trials.ranked) == n
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16e6 / 4  # a boolean for each pair would take 16 MB
+
+
+class TestUsage:
+    def test_one_unknown_price_makes_the_cost_unknown(self):
+        usage = Usage()
+        for cost, total in ((0.5, 0.5), (0.25, 0.75), (None, None), (0.5, None)):
+            usage.add_reply(Reply((Completion("x"),), cost=cost))
+            assert usage.cost == total
+
+    def test_replies_and_failures_add_up(self):
+        usage = Usage()
+        usage.add_reply(
+            Reply(
+                (), prompt_tokens=7, cached_tokens=3, completion_tokens=2, seconds=0.5, requests=2
+            )
+        )
+        usage.add_failure(3, seconds=1.0)
+        assert (usage.requests, usage.failed_requests, usage.seconds) == (5, 3, 1.5)
+        assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (7, 3, 2)
+
+    def test_fallback_share_leaves_the_warmup_out(self):
+        usage = Usage()
+        assert usage.fallback_share == 0.0
+        for source in ("warmup", "warmup", "llm", "llm", "llm", "fallback"):
+            usage.add_proposal(source)
+        assert usage.fallback_share == 0.25
+
+    def test_copy_shares_nothing(self):
+        usage = Usage()
+        copied = usage.copy()
+        copied.add_proposal("llm")
+        copied.add_rejection("duplicate")
+        assert usage == Usage()
+
+
+def test_reward_in_the_form_it_was_told():
+    one, two = history([1]).trials[0], history([(1, 2)]).trials[0]
+    assert (one.reward, two.reward) == (1.0, (1.0, 2.0))
+    assert Trial(0, None, (), None, state="failed").reward is None
+
+
+def test_only_complete_trials_are_ranked():
+    states = ("complete", "failed", "pruned")
+    trials = tuple(
+        Trial(i, None, (), (1.0,) if state != "failed" else None, state=state)
+        for i, (state, _) in enumerate(product(states, range(2)))
+    )
+    told = History(trials)
+    assert numbers(told.ranked) == [0, 1]
+    assert numbers(told.failed) == [2, 3]
+    assert not math.isnan(told.best.reward)
+
+
+def test_trials_with_arrays_can_be_compared_and_kept_in_sets():
+    same = [Trial(0, np.zeros(2), (0.0, 0.0), (1.0,)) for _ in range(2)]
+    assert same[0] == same[1]
+    assert len({*same, Trial(0, np.ones(2), (1.0, 1.0), (1.0,))}) == 2

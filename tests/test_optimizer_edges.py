@@ -1,0 +1,621 @@
+"""Corners of ask and tell: bounded retries, warnings, shared costs, cut-off asks, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import logging
+import os
+import pickle
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from llmopt import (
+    BudgetExceededError,
+    ClientError,
+    Completion,
+    FallbackWarning,
+    Float,
+    LLMOptimizer,
+    ModelNotFoundError,
+    Proposer,
+    Reply,
+    ScriptedClient,
+    Space,
+    StorageError,
+)
+from llmopt.client.retry import complete_with_retries
+from llmopt.history import History
+
+SPACE = {"x": Float(-5.0, 5.0)}
+
+
+def make(replies, **options) -> LLMOptimizer:
+    client = replies if hasattr(replies, "complete") else ScriptedClient(replies)
+    return LLMOptimizer(SPACE, client, "props", **{"warmup": 0, "seed": 1, **options})
+
+
+def seeded(request) -> Reply:
+    draws = np.random.default_rng(request.seed).uniform(-5, 5, request.n)
+    return Reply(tuple(Completion(f"x: {v:.3f}") for v in draws), prompt_tokens=10)
+
+
+class TestRetries:
+    def test_a_client_of_one_sample_at_a_time_is_asked_as_often_as_needed(self):
+        client = ScriptedClient([f"x: {i / 10}" for i in range(7)])
+        client.max_samples = 1
+        optimizer = make(client, attempts=2)
+        assert [p["x"] for p in optimizer.ask(7)] == [i / 10 for i in range(7)]
+        assert [r.n for r in client.requests] == [1] * 7
+        assert optimizer.usage.fallbacks == 0
+
+    def test_a_server_that_ignores_the_number_of_samples_too(self):
+        client = ScriptedClient([f"x: {i / 10}" for i in range(5)])
+        optimizer = make(client, attempts=1)
+        assert len(optimizer.ask(5)) == 5
+        assert [r.n for r in client.requests] == [5, 4, 3, 2, 1]
+        assert optimizer.usage.fallbacks == 0
+
+    @pytest.mark.parametrize("attempts", [1, 2, 5])
+    def test_unusable_answers_are_bounded(self, attempts):
+        client = ScriptedClient(lambda request: "no")
+        optimizer = make(client, attempts=attempts)
+        with pytest.warns(FallbackWarning):
+            optimizer.ask(4)
+        assert len(client.requests) == attempts
+        assert optimizer.usage.proposals == {"fallback": 4}
+
+    def test_replies_without_any_sample_are_bounded(self):
+        client = ScriptedClient(lambda request: Reply(()))
+        optimizer = make(client, attempts=2)
+        with pytest.warns(FallbackWarning, match="too few usable samples"):
+            optimizer.ask(2)
+        assert len(client.requests) == 2
+
+    def test_a_bad_sample_among_good_ones_uses_an_attempt(self):
+        client = ScriptedClient(lambda r: [f"x: {len(client.requests)}.5", "no"])
+        optimizer = make(client, attempts=2)
+        with pytest.warns(FallbackWarning):
+            optimizer.ask(6)
+        assert len(client.requests) == 2
+        assert optimizer.usage.proposals == {"llm": 2, "fallback": 4}
+
+    def test_more_samples_than_asked_for_are_not_used(self):
+        optimizer = make([Reply(tuple(Completion(f"x: {i}") for i in range(5)))])
+        assert optimizer.ask(2) == [{"x": 0.0}, {"x": 1.0}]
+        assert len(optimizer.pending) == 2
+
+    def test_samples_of_one_reply_are_duplicates_of_each_other_too(self):
+        client = ScriptedClient([["x: 1", "x: 1", "x: 2"], ["x: 3"]])
+        optimizer = make(client)
+        assert [p["x"] for p in optimizer.ask(3)] == [1, 2, 3]
+        assert optimizer.usage.rejected == {"duplicate": 1}
+
+    def test_the_complaint_is_gone_once_an_answer_was_good(self):
+        client = ScriptedClient(["nonsense", ["x: 1"], ["x: 2"]])
+        make(client).ask(2)
+        assert "nonsense" in str(client.requests[1].messages)
+        assert "nonsense" not in str(client.requests[2].messages)
+
+    def test_points_of_the_same_ask_are_shown_as_being_evaluated(self):
+        client = ScriptedClient([["x: 1.7"], ["x: 2"]])
+        make(client).ask(2)
+        assert "1.7" in client.requests[1].text
+
+    def test_withheld_answer_with_a_usable_text_is_used(self):
+        optimizer = make([Reply((Completion("x: 1", "filter"),))])
+        assert optimizer.ask() == {"x": 1.0}
+
+    def test_withheld_answers_are_counted_by_reason(self):
+        optimizer = make(
+            [
+                Reply((Completion("", "filter"),)),
+                Reply((Completion("I cannot", "refusal"),)),
+                "x: 1",
+            ]
+        )
+        optimizer.ask()
+        assert optimizer.usage.rejected == {"filter": 1, "refusal": 1}
+
+    def test_clipped_points_are_marked(self):
+        optimizer = make(["x: 9", "x: 1"])
+        optimizer.ask()
+        optimizer.ask()
+        assert [p.clipped for p in optimizer.pending] == [True, False]
+
+
+class TestCosts:
+    def test_every_token_is_in_exactly_one_trial(self):
+        def answer(request):
+            texts = (
+                ["no idea"]
+                if request.seed % 3 == 0
+                else [c.text for c in seeded(request).completions]
+            )
+            return Reply(
+                tuple(map(Completion, texts)), prompt_tokens=31, completion_tokens=7, seconds=0.5
+            )
+
+        optimizer = make(answer, warmup=2, attempts=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            for n in (1, 3, 2, 5, 1, 1, 4):
+                for point in optimizer.ask(n):
+                    optimizer.tell(point, 0.0)
+        usage = optimizer.usage
+        assert usage.rejected["unreadable"] > 0
+        for name in ("prompt_tokens", "completion_tokens", "seconds"):
+            shares = [getattr(t, name) for t in optimizer.trials]
+            assert sum(shares) == pytest.approx(getattr(usage, name))
+        assert all(t.prompt_tokens == 0 for t in optimizer.trials if t.source == "warmup")
+
+    def test_a_point_that_took_three_requests_costs_three(self):
+        replies = [Reply((Completion(t),), prompt_tokens=10) for t in ("no", "x: 99?", "x: 1")]
+        optimizer = make(replies, out_of_range="reject")
+        assert optimizer.tell(optimizer.ask(), 1.0).prompt_tokens == 30
+
+
+class TestWarnings:
+    def line(self, caught) -> tuple[str, str]:
+        (warning,) = [w for w in caught if w.category is FallbackWarning]
+        with open(warning.filename) as file:
+            return os.path.basename(warning.filename), file.readlines()[warning.lineno - 1].strip()
+
+    def test_points_to_the_callers_line(self):
+        optimizer = make(lambda request: "no")
+        with pytest.warns(FallbackWarning) as caught:
+            optimizer.ask()
+        assert self.line(caught) == ("test_optimizer_edges.py", "optimizer.ask()")
+        with pytest.warns(FallbackWarning) as caught:
+            optimizer.ask(3)
+        assert self.line(caught) == ("test_optimizer_edges.py", "optimizer.ask(3)")
+
+    def test_points_to_the_line_that_awaits(self):
+        optimizer = make(lambda request: "no")
+
+        async def main():
+            return await optimizer.aask()
+
+        with pytest.warns(FallbackWarning) as caught:
+            asyncio.run(main())
+        assert self.line(caught) == ("test_optimizer_edges.py", "return await optimizer.aask()")
+
+    def test_points_to_the_line_that_uses_a_proposer(self):
+        proposer = Proposer(Space(SPACE), ScriptedClient(lambda request: "no"), "props")
+        rng = np.random.default_rng(0)
+        with pytest.warns(FallbackWarning) as caught:
+            proposer.propose(History(), rng)
+        assert self.line(caught) == ("test_optimizer_edges.py", "proposer.propose(History(), rng)")
+
+    def test_a_loop_shows_the_same_warning_once_by_default(self):
+        optimizer = make(lambda request: "no")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            for _ in range(5):
+                optimizer.ask()
+        assert len([w for w in caught if w.category is FallbackWarning]) == 1
+        assert optimizer.usage.fallbacks == 5
+
+    def test_as_errors_they_lose_no_point(self):
+        optimizer = make(lambda request: "no")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FallbackWarning)
+            with pytest.raises(FallbackWarning):
+                optimizer.ask(2)
+        assert [p.source for p in optimizer.pending] == ["fallback"] * 2
+
+
+class TestCutOff:
+    """An ask that fails half-way keeps what was paid for."""
+
+    def test_good_samples_survive_a_failure_of_the_next_request(self):
+        client = ScriptedClient([["x: 1"], ClientError("down"), ["x: 2"]])
+        optimizer = make(client)
+        with pytest.raises(ClientError, match="down"):
+            optimizer.ask(2)
+        assert optimizer.pending == []
+        assert optimizer.ask(2) == [{"x": 1.0}, {"x": 2.0}]
+        assert len(client.requests) == 3
+        assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (3, 1)
+        assert optimizer.usage.rejected == {}
+
+    def test_several_paid_replies_are_met_in_their_order(self):
+        client = ScriptedClient([["x: 1"], ["x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
+        optimizer = make(client)
+        with pytest.raises(ClientError):
+            optimizer.ask(4)
+        assert [p["x"] for p in optimizer.ask(4)] == [1.0, 2.0, 3.0, 4.0]
+        assert len(client.requests) == 5
+
+    def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
+        at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
+        monkeypatch.setattr("llmopt.propose.complete_with_retries", at_once)
+        busy = ClientError("busy", retryable=True)
+        first = make([busy, busy, "x: 1"], storage=tmp_path / "run.jsonl")
+        first.ask()
+        first.close()
+        again = make([], storage=tmp_path / "run.jsonl")
+        assert again.usage == first.usage
+        assert (again.usage.requests, again.usage.failed_requests) == (3, 2)
+
+    def test_rejections_of_a_cut_off_ask_are_counted_once(self):
+        client = ScriptedClient(["no", ClientError("down"), "x: 2"])
+        optimizer = make(client)
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        assert optimizer.usage.rejected == {}
+        optimizer.ask()
+        assert optimizer.usage.rejected == {"unreadable": 1}
+
+    def test_ctrl_c_in_a_model_call_loses_nothing(self, tmp_path):
+        def interrupted(request):
+            raise KeyboardInterrupt
+
+        client = ScriptedClient([["x: 1"], interrupted, ["x: 2"]])
+        optimizer = make(client, storage=tmp_path / "run.jsonl", warmup=1)
+        optimizer.tell(optimizer.ask(), 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.ask(2)
+        optimizer.close()
+        again = make(["x: 2"], storage=tmp_path / "run.jsonl", warmup=1)
+        assert len(again.trials) == 1
+        assert [p["x"] for p in again.ask(2)] == [1.0, 2.0]
+
+    def test_failures_before_ctrl_c_are_in_the_file(self, tmp_path, monkeypatch):
+        def stop(seconds):
+            raise KeyboardInterrupt
+
+        impatient = functools.partial(complete_with_retries, sleep=stop)
+        monkeypatch.setattr("llmopt.propose.complete_with_retries", impatient)
+        path = tmp_path / "run.jsonl"
+        optimizer = make([ClientError("busy", retryable=True)], storage=path)
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.ask()
+        optimizer.close()
+        assert optimizer.usage.requests == 1
+        assert make([], storage=path).usage == optimizer.usage
+
+    def test_a_reply_that_no_longer_fits_is_passed_over_and_later_ones_are_found(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        first = make([["x: 1"], ClientError("down"), ["x: 2"], ClientError("down")], storage=path)
+        with pytest.raises(ClientError):
+            first.ask(2)
+        first.tell({"x": 3.0}, 1.0)  # the history changes: the reply "x: 1" fits no more
+        with pytest.raises(ClientError):
+            first.ask(2)
+        first.close()
+        client = ScriptedClient([["x: 4"]])
+        again = make(client, storage=path)
+        assert [p["x"] for p in again.ask(2)] == [2.0, 4.0]
+        assert len(client.requests) == 1
+
+    def test_cap_in_the_middle_of_a_batch(self):
+        client = ScriptedClient([["x: 1"], ["x: 2"]])
+        optimizer = make(client, max_requests=1)
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask(2)
+        optimizer.limits = type(optimizer.limits)(max_requests=2)
+        assert [p["x"] for p in optimizer.ask(2)] == [1.0, 2.0]
+        assert optimizer.usage.requests == 2
+
+    def test_non_retryable_failures_without_a_reply_resume(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        first = make([ModelNotFoundError("none")], storage=path)
+        with pytest.raises(ModelNotFoundError):
+            first.ask()
+        first.close()
+        again = make(["x: 1"], storage=path)
+        assert again.usage == first.usage
+        assert again.usage.failed_requests == 1
+        assert again.ask() == {"x": 1.0}
+
+
+class TestWarmup:
+    def test_with_rewards_needs_no_request(self):
+        client = ScriptedClient(seeded)
+        optimizer = make(client, warmup=3)
+        for i in range(3):
+            optimizer.tell({"x": float(i)}, float(i), feedback="from the paper")
+        assert client.requests == []
+        optimizer.ask()
+        assert optimizer.usage.proposals == {"llm": 1}
+        assert "from the paper" in client.requests[0].text
+
+    def test_failed_points_count_too(self):
+        optimizer = make(seeded, warmup=2)
+        optimizer.tell_failure({"x": 0.0}, "crashed")
+        optimizer.ask(2)
+        assert optimizer.usage.proposals == {"warmup": 1, "llm": 1}
+
+    def test_in_parts(self):
+        optimizer = make(seeded, warmup=5)
+        for n in (2, 1, 4):
+            optimizer.ask(n)
+        assert [p.source for p in optimizer.pending] == ["warmup"] * 5 + ["llm"] * 2
+
+    def test_batches_do_not_wait_in_the_warmup(self):
+        client = ScriptedClient(seeded)
+        optimizer = make(client, warmup=2, batch_size=4)
+        optimizer.ask()
+        assert client.requests == []
+        optimizer.ask(2)
+        assert [r.n for r in client.requests] == [4]
+        assert len(optimizer.pending) == 3
+
+    def test_given_points_survive_a_resume_half_way(self, tmp_path):
+        options = {"warmup": [{"x": 1.0}, {"x": 2.0}, {"x": 3.0}], "storage": tmp_path / "a.jsonl"}
+        first = make([], **options)
+        assert first.ask()["x"] == 1.0
+        first.close()
+        second = make([], **options)
+        assert [p["x"] for p in second.ask(2)] == [2.0, 3.0]
+        second.close()
+        loaded = LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient(["x: 4"]))
+        assert loaded.ask() == {"x": 4.0}
+
+    def test_given_point_is_not_drawn_by_the_model_again(self):
+        optimizer = make(["x: 1", "x: 2"], warmup=[{"x": 1.0}])
+        assert optimizer.ask(2) == [{"x": 1.0}, {"x": 2.0}]
+
+    def test_drawn_points_never_repeat_told_ones(self):
+        optimizer = LLMOptimizer({"x": Float(0, 1, step=0.5)}, ScriptedClient([]), warmup=3, seed=0)
+        optimizer.tell({"x": 0.5}, 1.0)
+        assert {p["x"] for p in optimizer.ask(2)} == {0.0, 1.0}
+
+
+class TestState:
+    def test_pending_and_queued_points_are_in_the_history(self):
+        optimizer = make(seeded, batch_size=3)
+        optimizer.ask()
+        assert len(optimizer.history.pending) == 3
+        assert len(optimizer.pending) == 1
+
+    def test_iteration_and_total_reach_the_prompt(self):
+        client = ScriptedClient(seeded)
+        optimizer = make(client, total=37)
+        optimizer.tell({"x": 0.25}, 1.0)
+        optimizer.ask()
+        optimizer.ask()
+        assert "2 of 37" in client.requests[0].text
+        assert "3 of 37" in client.requests[1].text
+
+    def test_numpy_options_can_be_stored(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        options = {
+            "batch_size": np.int64(2), "total": np.int32(9), "warmup": np.int64(1),
+            "attempts": np.int8(2), "seed": np.uint32(7),
+        }  # fmt: skip
+        make([], storage=path, **options).close()
+        again = make([], storage=path, **{k: int(v) for k, v in options.items()})
+        assert again.seed == 7
+
+    def test_resume_with_another_model_is_logged(self, tmp_path, caplog):
+        path = tmp_path / "run.jsonl"
+        make(ScriptedClient([], name="small"), storage=path).close()
+        with caplog.at_level(logging.WARNING):
+            make(ScriptedClient([], name="small"), storage=path).close()
+            assert caplog.text == ""
+            make(ScriptedClient([], name="large"), storage=path).close()
+        assert "small" in caplog.text
+        assert "large" in caplog.text
+
+    @pytest.mark.parametrize("clone", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
+    def test_a_copy_goes_its_own_way(self, clone, tmp_path):
+        first = make(["x: 1", "x: 2", "x: 3"], storage=tmp_path / "run.jsonl", warmup=1)
+        first.ask(2)
+        second = clone(first)
+        before = (tmp_path / "run.jsonl").read_bytes()
+        second.tell({"x": 1.0}, 5.0)
+        second.ask()
+        assert second.best.source == "llm"
+        assert len(first.trials) == 0
+        assert first.usage.requests == 1
+        assert second.usage.requests == 2
+        assert (tmp_path / "run.jsonl").read_bytes() == before
+        assert first.ask() == {"x": 2.0}
+
+    def test_a_copy_in_the_middle_of_a_batch_keeps_the_queue_and_paid_replies(self):
+        client = ScriptedClient([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
+        optimizer = make(client, batch_size=2)
+        optimizer.ask()
+        with pytest.raises(ClientError):
+            optimizer.ask(3)
+        copied = pickle.loads(pickle.dumps(optimizer))
+        for one in (optimizer, copied):
+            assert [p["x"] for p in one.ask(3)] == [2.0, 3.0, 4.0]
+        assert len(client.requests) == 4
+
+    def test_save_keeps_the_queue_and_paid_replies(self, tmp_path):
+        client = ScriptedClient([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
+        optimizer = make(client, batch_size=2)
+        optimizer.ask()
+        with pytest.raises(ClientError):
+            optimizer.ask(3)
+        optimizer.tell({"x": 1.0}, 2.0, constraint_violation=0.5)
+        optimizer.save(tmp_path / "state.jsonl")
+        loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
+        assert loaded.usage == optimizer.usage
+        assert loaded.trials == optimizer.trials
+        assert loaded._state.paid == optimizer._state.paid
+        assert len(loaded._state.paid) == 1
+        assert loaded.ask() == {"x": 2.0}
+
+    def test_a_shallow_copy_shares_no_state(self):
+        first = make(["x: 1"])
+        second = copy.copy(first)
+        second.tell({"x": 1.0}, 5.0)
+        assert first.trials == []
+
+    def test_a_loaded_optimizer_goes_on_with_its_warmup(self, tmp_path):
+        first = make([], warmup=[{"x": 1.0}, {"x": 2.0}])
+        first.ask()
+        first.save(tmp_path / "state.jsonl")
+        loaded = LLMOptimizer.load(tmp_path / "state.jsonl", ScriptedClient([]))
+        assert loaded.ask() == {"x": 2.0}
+
+    def test_a_loaded_optimizer_knows_what_is_being_evaluated(self, tmp_path):
+        first = make([["x: 1", "x: 2"]], batch_size=2)
+        first.ask()
+        first.save(tmp_path / "state.jsonl")
+        client = ScriptedClient([["x: 1", "x: 2"], ["x: 3", "x: 4"]])
+        loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
+        assert [p["x"] for p in loaded.ask(3)] == [2.0, 3.0, 4.0]
+        assert loaded.usage.rejected == {"duplicate": 2}
+
+    def test_replies_that_were_used_are_not_kept(self, tmp_path, caplog):
+        path = tmp_path / "run.jsonl"
+        first = make(seeded, storage=path)
+        first.tell(first.ask(), 1.0)
+        first.close()
+        with caplog.at_level(logging.WARNING):
+            make(seeded, storage=path).ask()
+        assert caplog.text == ""
+
+    def test_save_replaces_what_a_killed_save_left(self, tmp_path):
+        path = tmp_path / "state.jsonl"
+        left = tmp_path / f".state.jsonl.{os.getpid()}.part"
+        left.write_text('{"event":"start"}\n{"event":"snap')
+        make([]).save(path)
+        assert not left.exists()
+        assert LLMOptimizer.load(path, ScriptedClient([])).trials == []
+
+    def test_load_may_change_the_caps(self, tmp_path):
+        optimizer = make(seeded, max_requests=1)
+        optimizer.ask()
+        optimizer.save(tmp_path / "a.jsonl")
+        loaded = LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient(seeded), max_requests=2)
+        loaded.ask()
+        with pytest.raises(BudgetExceededError):
+            loaded.ask()
+
+    def test_spending_that_could_not_be_stored_is_stored_with_the_next_event(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer = make([ClientError("down"), "x: 1"], storage=path)
+        log = optimizer._log
+        write = log.append
+
+        def full(event):
+            raise StorageError("full")
+
+        log.append = full
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        log.append = write
+        optimizer.tell({"x": 3.0}, 1.0)
+        events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+        assert events == ["start", "failure", "tell"]
+
+    def test_infeasible_trials_survive_a_resume(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        first = make([], storage=path)
+        first.tell({"x": 1.0}, 9.0, constraint_violation=2.0)
+        first.tell({"x": 2.0}, 1.0)
+        first.close()
+        again = make([], storage=path)
+        assert again.trials == first.trials
+        assert again.best.params == {"x": 2.0}
+
+    def test_several_objectives_survive_a_resume(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        options = {"direction": ["maximize", "minimize"], "storage": path}
+        first = make([], **options)
+        first.tell({"x": 1.0}, (0.0, -1.5))
+        first.tell({"x": 2.0}, (float("nan"), 1.0))
+        first.close()
+        again = make([], **options)
+        assert again.trials == first.trials
+        assert again.trials[0].rewards == (0.0, -1.5)
+        assert again.trials[1].state == "failed"
+        assert LLMOptimizer.load(path, ScriptedClient([])).directions == ("maximize", "minimize")
+
+    def test_reason_of_a_failure_keeps_the_users_words(self):
+        optimizer = make([])
+        assert optimizer.tell({"x": 1.0}, float("nan"), feedback="fell over").feedback == (
+            "the reward was nan; fell over"
+        )
+        assert optimizer.tell({"x": 2.0}, None).feedback == "no reward"
+
+
+class TestThreads:
+    def test_asks_tells_and_a_storage_from_many_threads(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer = make(seeded, warmup=5, batch_size=3, storage=path)
+        errors = []
+
+        def work(index):
+            try:
+                for i in range(8):
+                    for point in optimizer.ask(1 + i % 2):
+                        optimizer.tell(point, point["x"])
+                    assert optimizer.best is not None
+                    assert optimizer.usage.requests >= 0
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert len(optimizer.trials) == 6 * 12
+        assert len({t.values for t in optimizer.trials}) == 6 * 12
+        optimizer.close()
+        again = make(seeded, warmup=5, batch_size=3, storage=path)
+        assert again.trials == optimizer.trials
+        assert again.usage == optimizer.usage
+
+    def test_saving_and_copying_wait_for_an_ask(self, tmp_path):
+        entered, release = threading.Event(), threading.Event()
+
+        def slow(request):
+            entered.set()
+            assert release.wait(10)
+            return "x: 1"
+
+        optimizer = make(slow)
+        asking = threading.Thread(target=optimizer.ask)
+        saving = threading.Thread(target=optimizer.save, args=(tmp_path / "a.jsonl",))
+        asking.start()
+        assert entered.wait(10)
+        saving.start()
+        saving.join(0.05)
+        assert saving.is_alive()
+        release.set()
+        asking.join(10)
+        saving.join(10)
+        assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
+
+    def test_async_asks_are_served_one_after_the_other(self):
+        async def main():
+            optimizer = make(seeded, warmup=2)
+            points = await asyncio.gather(*(optimizer.aask() for _ in range(6)))
+            await asyncio.gather(
+                *(optimizer.atell(p, 1.0, constraint_violation=0.5) for p in points)
+            )
+            return optimizer
+
+        optimizer = asyncio.run(main())
+        assert len({t.values for t in optimizer.trials}) == 6
+        assert {t.constraint_violation for t in optimizer.trials} == {0.5}
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("model", ["openai:gpt-4o", "gemini:gemini-2.0-flash", "anthropic:c"])
+    def test_a_key_is_in_no_file_log_or_repr(self, model, tmp_path, monkeypatch, caplog):
+        for name in ("OPENAI", "GEMINI", "GOOGLE", "ANTHROPIC"):
+            monkeypatch.setenv(f"{name}_API_KEY", "sk-very-secret")
+        path = tmp_path / "run.jsonl"
+        with caplog.at_level(logging.DEBUG):
+            optimizer = LLMOptimizer(SPACE, model, warmup=2, storage=path)
+            optimizer.tell(optimizer.ask(), 1.0)
+            optimizer.save(tmp_path / "b.jsonl")
+        shown = path.read_text() + (tmp_path / "b.jsonl").read_text() + caplog.text
+        shown += repr(optimizer) + repr(optimizer.client) + str(pickle.dumps(optimizer))
+        assert "very-secret" not in shown
+        assert model in path.read_text()

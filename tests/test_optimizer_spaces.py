@@ -1,0 +1,248 @@
+"""Every kind of space through ask, tell and a resume, with a model's answers and without."""
+
+from __future__ import annotations
+
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt import (
+    Categorical,
+    Completion,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptimizer,
+    Reply,
+    ScriptedClient,
+    Space,
+    get_prompt,
+)
+from llmopt.propose import draw_new
+
+spaces = gym.spaces
+
+SPACES = {
+    "box": spaces.Box(-6.0, 6.0, (3,), dtype=np.float32),
+    "box64": spaces.Box(-1.0, 1.0, (2, 2), dtype=np.float64),
+    "box16": spaces.Box(-2.0, 2.0, (2,), dtype=np.float16),
+    "box3d": spaces.Box(0.0, 1.0, (2, 1, 2), dtype=np.float32),
+    "box0d": spaces.Box(-3.0, 3.0, (), dtype=np.float32),
+    "uneven box": spaces.Box(np.float32([-1, 0.001]), np.float32([1e4, 0.002])),
+    "fixed in part": spaces.Box(np.float32([0.1, 0]), np.float32([0.1, 1])),
+    "uint8": spaces.Box(0, 255, (3,), dtype=np.uint8),
+    "int64": spaces.Box(-5, 5, (2,), dtype=np.int64),
+    "discrete": spaces.Discrete(64, start=-4),
+    "multidiscrete": spaces.MultiDiscrete([3, 9, 4]),
+    "multidiscrete 2-D": spaces.MultiDiscrete([[3, 4], [5, 6]], start=[[0, 1], [2, 3]]),
+    "multibinary": spaces.MultiBinary(8),
+    "multibinary 2-D": spaces.MultiBinary((3, 3)),
+    "frozen lake": spaces.MultiDiscrete([4] * 16),
+    "dict": spaces.Dict(
+        {
+            "arm": spaces.Box(-1, 1, (2,)),
+            "hand": spaces.Dict({"grip": spaces.Discrete(7), "on": spaces.MultiBinary(2)}),
+        }
+    ),
+    "tuple": spaces.Tuple(
+        (spaces.Discrete(5), spaces.Tuple((spaces.Box(0, 1, (1,)), spaces.Discrete(3))))
+    ),
+    "named": Space(
+        {
+            "lr": Float(1e-5, 0.1, log=True),
+            "width": Int(1, 1024, log=True),
+            "dropout": Float(0.0, 0.5, step=0.1),
+            "act": Categorical(["relu", None, True, 3, 2.5, ("a", 1)]),
+        }
+    ),
+    "decimals": Space.from_gymnasium(spaces.Box(-6, 6, (2,)), decimals=1),
+}
+
+
+def model(space: Space):
+    """A model that answers every request with labelled points drawn from its seed."""
+
+    def answer(request):
+        texts = []
+        for i in range(request.n):
+            values = space.round(space.sample(np.random.default_rng([request.seed, i])))
+            pairs = zip(space.names, values, strict=True)
+            texts.append(
+                ", ".join(f"{name}: {space.format(j, v)}" for j, (name, v) in enumerate(pairs))
+                + "\nfor no reason"
+            )
+        return Reply(tuple(map(Completion, texts)), prompt_tokens=10)
+
+    return answer
+
+
+def form(value):
+    """The form of a point: types, dtypes, shapes and keys."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    if isinstance(value, dict):
+        return {key: form(v) for key, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(form, value))
+    return type(value)
+
+
+def equal(a, b) -> bool:
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else a == b
+
+
+@pytest.mark.parametrize("name", SPACES)
+class TestEverySpace:
+    def test_the_models_points_come_back_in_the_spaces_form_and_are_matched(self, name):
+        given = SPACES[name]
+        client = ScriptedClient(model(Space.of(given)))
+        optimizer = LLMOptimizer(given, client, "props", seed=3, warmup=2)
+        points = [optimizer.ask(), *optimizer.ask(4), optimizer.ask()]
+        if isinstance(given, gym.Space):
+            assert all(given.contains(p) for p in points)
+            assert {str(form(p)) for p in points} == {str(form(given.sample()))}
+        for i in (5, 0, 3, 1, 4, 2):
+            optimizer.tell(points[i], float(i))
+        assert optimizer.pending == []
+        assert optimizer.usage.proposals == {"warmup": 2, "llm": 4}
+        assert {t.source for t in optimizer.trials} == {"warmup", "llm"}
+        assert equal(optimizer.best.params, points[5])
+
+    def test_points_without_a_usable_answer(self, name):
+        given = SPACES[name]
+        optimizer = LLMOptimizer(
+            given, ScriptedClient(lambda r: "I am not able to."), "props", seed=3, warmup=0
+        )
+        with pytest.warns(FallbackWarning):
+            points = optimizer.ask(5)
+        for point in points:
+            if isinstance(given, gym.Space):
+                assert given.contains(point)
+            assert optimizer.tell(point, 0.0).source == "fallback"
+        assert optimizer.usage.fallbacks == 5
+        assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 5
+
+    @pytest.mark.parametrize("distribution", ["uniform", "normal"])
+    def test_warmup(self, name, distribution):
+        given = SPACES[name]
+        optimizer = LLMOptimizer(
+            given, ScriptedClient([]), seed=0, warmup=12, warmup_distribution=distribution
+        )
+        for point in optimizer.ask(12):
+            assert optimizer.tell(point, 1.0).source == "warmup"
+        assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 12
+
+    def test_resumes_from_its_file(self, name, tmp_path):
+        given = SPACES[name]
+
+        def run(path, cut=None):
+            optimizer = LLMOptimizer(
+                given, ScriptedClient(model(Space.of(given))), "props", seed=3, warmup=2,
+                storage=path,
+            )  # fmt: skip
+            for p in optimizer.pending:
+                optimizer.tell(optimizer.space.unflatten(p.values), 0.5)
+            while len(optimizer.trials) < 6:
+                point = optimizer.ask()
+                if len(optimizer.trials) == cut:
+                    optimizer.close()
+                    return run(path)
+                optimizer.tell(point, 0.5)
+            optimizer.close()
+            return optimizer
+
+        whole, resumed = run(tmp_path / "a.jsonl"), run(tmp_path / "b.jsonl", cut=4)
+        loaded = LLMOptimizer.load(tmp_path / "b.jsonl", ScriptedClient([]))
+        assert loaded.space == whole.space
+        for other in (resumed, loaded):
+            assert [t.values for t in other.trials] == [t.values for t in whole.trials]
+            assert all(
+                equal(a.params, b.params) and str(form(a.params)) == str(form(b.params))
+                for a, b in zip(other.trials, whole.trials, strict=True)
+            )
+            assert other.usage == whole.usage
+
+    def test_the_pattern_prompt_reads_numbers(self, name):
+        given = SPACES[name]
+        n = len(Space.of(given))
+
+        def answer(request):
+            rng = np.random.default_rng(request.seed)
+            return ",".join(str(v) for v in rng.integers(0, rng.choice([2, 10, 100]), n))
+
+        optimizer = LLMOptimizer(
+            given, ScriptedClient(answer), get_prompt("pattern"), seed=3, warmup=3, attempts=8
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            for point in optimizer.ask(3) + [optimizer.ask() for _ in range(4)]:
+                optimizer.tell(point, 1.0)
+        assert optimizer.usage.proposals.get("llm", 0) >= 3
+
+
+FINITE = {
+    "discrete": spaces.Discrete(5, start=-2),
+    "multidiscrete": spaces.MultiDiscrete([3, 2, 4]),
+    "multibinary": spaces.MultiBinary(4),
+    "integer box": spaces.Box(-1, 1, (2,), dtype=np.int8),
+    "fixed in part": spaces.Dict(
+        {"a": spaces.Box(np.float32([0.1]), np.float32([0.1])), "b": spaces.Discrete(6)}
+    ),
+    "steps": {"x": Float(0.0, 1.0, step=0.1), "k": Int(3, 20, step=5)},
+    "log": {"k": Int(1, 30, log=True)},
+    "skewed": {"k": Int(1, 300, log=True)},
+    "choices": {"c": Categorical(["a", None, True, 1.5]), "d": Categorical([0, 1])},
+}
+
+
+@pytest.mark.parametrize("name", FINITE)
+@pytest.mark.parametrize("normal", [False, True])
+def test_no_point_is_repeated_while_there_is_another(name, normal):
+    space = Space.of(FINITE[name])
+    seen: set = set()
+    rng = np.random.default_rng(0)
+    total = int(space.cardinality)
+    for i in range(total):
+        values = draw_new(space, seen, rng, normal=normal)
+        assert space.check(values) == values
+        assert len(seen) == i + 1
+    draw_new(space, seen, rng, normal=normal)
+    assert len(seen) == total
+
+
+def test_warmup_of_a_whole_space_then_no_request():
+    client = ScriptedClient([])
+    optimizer = LLMOptimizer(spaces.MultiBinary(4), client, warmup=16, seed=0)
+    assert len({tuple(p) for p in optimizer.ask(16)}) == 16
+    with pytest.warns(FallbackWarning, match="every point of the space was already tried"):
+        optimizer.ask()
+    assert client.requests == []
+
+
+def test_a_search_of_a_policy_table():
+    """A FrozenLake-like table of actions: better tables are found and none is repeated."""
+    goal = np.array([2, 1, 0, 3] * 4)
+    space = spaces.MultiDiscrete([4] * 16)
+
+    def improve(request):
+        # Changes one entry of the best table so far, as a capable model would.
+        rng = np.random.default_rng(request.seed)
+        table = np.array(optimizer.best.params)
+        table[rng.integers(16)] = rng.integers(4)
+        return ", ".join(f"params[{i}]: {v}" for i, v in enumerate(table))
+
+    optimizer = LLMOptimizer(
+        space, ScriptedClient(improve), get_prompt("props"), warmup=5, seed=0, attempts=10
+    )
+    for _ in range(80):
+        table = optimizer.ask()
+        optimizer.tell(table, float((table == goal).sum()))
+    assert optimizer.best.reward >= 12
+    assert optimizer.usage.fallback_share < 0.05
+    assert len({t.values for t in optimizer.trials}) == 80
