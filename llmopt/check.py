@@ -9,7 +9,7 @@ import numpy as np
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
-from llmopt.errors import LLMOptError, ParseError
+from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt
 from llmopt.situation import Situation
@@ -103,12 +103,11 @@ def main(args: argparse.Namespace) -> int:
 
     Raises:
         LLMOptError: The model could not be asked.
+        ImportError: Its package is not installed.
     """
     client = get_client(args.model)
     try:
         text, readable = check(client, args.prompt)
-    except ImportError as error:
-        raise LLMOptError(str(error)) from error
     finally:
         close = getattr(client, "close", None)
         if close is not None:

@@ -51,6 +51,10 @@ class ParseError(LLMOptError, ValueError):
         return type(self), (self.reason, self.raw)
 
 
+class PriceError(LLMOptError, ValueError):
+    """A price is not one, or the file of prices cannot be read."""
+
+
 class StorageError(LLMOptError, OSError):
     """A run file cannot be read or written; what was already stored is intact."""
 
@@ -70,6 +74,7 @@ class ClientError(LLMOptError):
         retryable: Whether sending the very same request again may succeed.
         retry_after: Seconds that the server asked to wait before that, or ``None``.
         status: HTTP status, where there was one.
+        requests: Calls that the provider was sent before this was raised.
     """
 
     retryable: bool = False
@@ -81,12 +86,14 @@ class ClientError(LLMOptError):
         retryable: bool | None = None,
         retry_after: float | None = None,
         status: int | None = None,
+        requests: int = 1,
     ) -> None:
         super().__init__(message)
         if retryable is not None:
             self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
+        self.requests = requests
 
 
 class ModelNotFoundError(ClientError):

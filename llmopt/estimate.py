@@ -259,7 +259,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     """
     from gymnasium import spaces
 
-    from llmopt.benchmarks.run import _decimals
+    from llmopt.benchmarks.run import shown_decimals
     from llmopt.benchmarks.tasks import get_task
 
     task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
@@ -271,7 +271,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     low, high = task.box
     box = spaces.Box(low, high, (n,), dtype=np.float64)
     return estimate(
-        Space.from_gymnasium(box, decimals=_decimals(low, high)),
+        Space.from_gymnasium(box, decimals=shown_decimals(low, high)),
         get_client(config.model) if client is None else client,
         config.prompt,
         iterations=config.iterations,

@@ -8,10 +8,11 @@ import logging
 import pickle
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from wire import Cut, Hang, Say, WireServer
+from wire import Cut, Hang, Say, Trickle, WireServer
 
 from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
@@ -105,7 +106,7 @@ class ProviderContract:
         assert reply.completions[0].finish_reason == "stop"
         assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (100, 60, 7)
         assert reply.requests == 1
-        assert 0 < reply.seconds < 5
+        assert reply.seconds > 0
         assert self.sent_key(server.seen[0].headers) == KEY
 
     def test_the_whole_conversation_is_sent(self, server, connected):
@@ -213,6 +214,37 @@ class ProviderContract:
         assert "0.3 s" in str(error)
         assert len(server.seen) == 1
 
+    def test_an_answer_that_never_ends(self, server):
+        client = self.client(server, api_key=KEY, timeout=0.3)
+        server.play(Trickle())
+        started = time.monotonic()
+        error = self.failure(client)
+        assert 1.4 < time.monotonic() - started < 5
+        assert error.retryable
+        assert "1.5 s" in str(error)
+        server.play(Say(self.body("x")))
+        assert client.complete(ASK).completions[0].text == "x"
+
+    def test_failures_count_every_call_that_was_sent(self, server, connected):
+        server.play(Say(self.body("a")))
+        # From now on one sample a call.
+        connected.complete(Request((Message("user", "hi"),), n=3))
+        server.play(Say(self.error("busy"), 503, {"Retry-After": "2"}))
+        error = self.failure(connected, Request((Message("user", "hi"),), n=5))
+        assert error.requests == len(server.seen) == 5
+        assert error.retry_after == 2
+        server.play(Say(self.error("'temperature' is not supported"), 400), Say({}, 500))
+        error = self.failure(connected)
+        assert error.requests == len(server.seen) == 2
+
+    def test_a_final_error_among_others_is_the_one_raised(self, server, connected):
+        server.play(Say(self.body("a")))
+        connected.complete(Request((Message("user", "hi"),), n=2))
+        server.play(Say({}, 503), Say({}, 503), Say(self.error("no"), 401), Say({}, 503))
+        error = self.failure(connected, Request((Message("user", "hi"),), n=4))
+        assert not error.retryable
+        assert error.status == 401
+
     def test_cut_connection(self, server, connected):
         server.play(Cut(), Say(self.body("x")))
         error = self.failure(connected)
@@ -245,6 +277,7 @@ class ProviderContract:
         error = self.failure(connected)
         assert not error.retryable
         assert error.status == 401
+        assert error.requests == len(server.seen) == 1
         assert self.variable in str(error)
 
     def test_unknown_model(self, server, connected):
@@ -253,6 +286,34 @@ class ProviderContract:
         assert isinstance(error, ModelNotFoundError)
         assert not error.retryable
         assert connected.model in str(error)
+
+    def test_whatever_a_body_holds_the_reply_is_sound_or_an_error(self, server, connected):
+        good = self.body("x = 3")
+        replies = 0
+        for path in _paths(good):
+            for value in (None, True, -5, 2**70, "12", [], [{}], {"a": 1}, "\ud800"):
+                server.play(Say(json.dumps(_replaced(good, path, value)).encode()))
+                try:
+                    reply = connected.complete(ASK)
+                except ClientError:
+                    continue
+                replies += 1
+                assert len(reply.completions) == 1
+                assert isinstance(reply.completions[0].text, str)
+                assert isinstance(reply.model, str)
+                for count in (reply.prompt_tokens, reply.completion_tokens):
+                    assert isinstance(count, int)
+                    assert 0 <= count < 10**12
+                assert 0 <= reply.cached_tokens <= reply.prompt_tokens
+                assert reply.cost is None or 0 <= reply.cost < 10**6
+                json.dumps(reply.to_dict(), ensure_ascii=False).encode()
+        assert replies > 10
+
+    def test_more_samples_than_asked_for(self, server, connected):
+        if not self.several_samples:
+            pytest.skip("its body holds one")
+        server.play(Say(self.body("a", "b", "c")))
+        assert [c.text for c in connected.complete(ASK).completions] == ["a"]
 
     # Answers that are none.
 
@@ -306,9 +367,10 @@ class ProviderContract:
     def test_no_key(self, server, monkeypatch):
         client = self.client(server)
         server.play(Say(self.body("x")))
-        with pytest.raises(MissingKeyError, match=self.variable):
+        with pytest.raises(MissingKeyError, match=self.variable) as caught:
             client.complete(ASK)
         assert server.seen == []
+        assert caught.value.requests == 0
 
     def test_key_from_the_environment(self, server, monkeypatch):
         client = self.client(server)
@@ -374,6 +436,21 @@ class ProviderContract:
         for place in places:
             assert KEY not in place
             assert KEY[3:] not in place
+
+
+def _paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(node, dict | list):
+        for key in node if isinstance(node, dict) else range(len(node)):
+            yield from _paths(node[key], (*path, key))
+
+
+def _replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copied = copy.copy(node)
+    copied[path[0]] = _replaced(node[path[0]], path[1:], value)
+    return copied
 
 
 def _everything(error: BaseException) -> str:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from provider_contract import no_proxies, server
@@ -8,12 +10,13 @@ from wire import Cut, Hang, Say, openai_body, openai_error
 
 from llmopt.check import check
 from llmopt.cli import main
+from llmopt.client.base import Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
-from llmopt.client.prices import Price
+from llmopt.client.prices import PRICES_AS_OF, Price
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.scripted import ScriptedClient
-from llmopt.errors import ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.estimate import estimate, price_of
 from llmopt.models import survey
 from llmopt.space import Float, Space
@@ -87,6 +90,28 @@ def test_servers_that_answer_oddly(nothing, behaviour, up, words):
     assert words in status.detail
 
 
+def test_models_sends_nothing_beyond_this_machine(nothing, monkeypatch, capsys):
+    import socket
+
+    nothing.play(Say({"data": []}))
+    connect = socket.socket.connect
+    asked = []
+
+    def guarded(self, address):
+        asked.append(address[0])
+        if address[0] != "127.0.0.1":
+            raise OSError("network is unreachable")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+    for entry in SERVERS.values():
+        if entry.variable:
+            monkeypatch.setenv(entry.variable, KEY)
+    assert main(["models"]) == 0
+    assert set(asked) == {"127.0.0.1"}
+    assert "+ openai:MODEL" in capsys.readouterr().out
+
+
 def test_missing_packages(nothing, monkeypatch):
     import importlib.metadata
 
@@ -123,6 +148,52 @@ def test_addresses_in_model_strings(text, url, model):
 def test_addresses_that_cannot_be_read(text):
     with pytest.raises(ModelNotFoundError, match="openai\\+http://host:port/v1:model"):
         at_url(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://user:hunter2@host/v1:m",
+        "http://hunter2@host:80/v1:m",
+        "http://host/v1?key=hunter2:m",
+        "http://[hunter2/v1:m",
+        "http://host:99999/v1:m",
+    ],
+)
+def test_addresses_that_are_refused_show_no_password(text):
+    with pytest.raises(ModelNotFoundError, match=r"'openai\+\.\.\.'") as caught:
+        get_client(f"openai+{text}")
+    assert "hunter2@" not in str(caught.value)
+    assert "?key=" not in str(caught.value)
+
+
+def test_an_at_sign_in_a_models_name():
+    assert get_client("openai+http://host/v1:@cf/meta/llama").model == "@cf/meta/llama"
+    assert get_client("openai+http://host:@cf/meta/llama").base_url == "http://host/v1"
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://user:hunter2@host/v1"])
+def test_a_wrong_address_in_the_environment(monkeypatch, url):
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with pytest.raises(ClientError, match="OPENAI_BASE_URL") as caught:
+        get_client("openai:m").complete(Request((Message("user", "hi"),)))
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("gpt-4o", "openai:gpt-4o"),
+        ("claude-haiku-4-5", "anthropic:claude-haiku-4-5"),
+        ("gemini-2.5-flash", "gemini:gemini-2.5-flash"),
+        ("/models/my.gguf", "gguf:/models/my.gguf"),
+    ],
+)
+def test_bare_names_get_their_provider_named(written, meant):
+    with pytest.raises(ModelNotFoundError, match=f"did you mean '{meant}'"):
+        get_client(written)
 
 
 def test_short_names():
@@ -166,6 +237,17 @@ def test_check_of_a_model_that_cannot_be_asked(server, capsys, monkeypatch):
     assert "ANTHROPIC_API_KEY" in capsys.readouterr().err
 
 
+def test_check_with_a_wrong_key(server, capsys, monkeypatch):
+    monkeypatch.setenv("LLMOPT_API_KEY", KEY)
+    server.play(Say(openai_error(f"Incorrect API key provided: {KEY}"), 401))
+    assert main(["check", f"openai+{server.url}/v1:m"]) == 2
+    shown = "".join(capsys.readouterr())
+    assert "refused the API key (HTTP 401): check LLMOPT_API_KEY" in shown
+    assert KEY not in shown
+    assert "Traceback" not in shown
+    assert len(server.seen) == 1
+
+
 def test_check_retries_once(server):
     server.play(Cut(), Say(openai_body("x: 1.0, y: -2.0")))
     text, readable = check(OpenAIClient("m", base_url=f"{server.url}/v1"))
@@ -177,6 +259,23 @@ def test_check_without_the_package(capsys, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert main(["check", "openai:gpt-5"]) == 2
     assert 'pip install "llmopt[openai]"' in capsys.readouterr().err
+
+
+def test_imports_that_fail_are_one_line(capsys, monkeypatch):
+    def raising(error):
+        def main_of_models(args):
+            raise error
+
+        monkeypatch.setattr("llmopt.models.main", main_of_models)
+
+    raising(ModuleNotFoundError("No module named 'tqdm'", name="tqdm"))
+    assert main(["models"]) == 2
+    said = capsys.readouterr().err
+    assert said == "llmopt: error: No module named 'tqdm': pip install \"llmopt[bench]\"\n"
+    # One of our own is a fault of ours, and should be seen as one.
+    raising(ModuleNotFoundError("No module named 'llmopt.lost'", name="llmopt.lost"))
+    with pytest.raises(ModuleNotFoundError):
+        main(["models"])
 
 
 # llmopt estimate
@@ -241,3 +340,35 @@ def test_estimate_command(capsys):
     assert "$" in shown
     assert main([*command, "--iterations", "-1"]) == 2
     assert main(["estimate", "mountaincar", "--model", "openia:gpt"]) == 2
+
+
+def test_estimate_with_prices_that_cannot_be_read(capsys, monkeypatch, tmp_path):
+    file = tmp_path / "prices.json"
+    file.write_text("{")
+    monkeypatch.setenv("LLMOPT_PRICES", str(file))
+    assert main(["estimate", "mountaincar", "--model", "openai:gpt-5-mini"]) == 2
+    assert "LLMOPT_PRICES" in capsys.readouterr().err
+
+
+# docs/models.md
+
+
+def test_the_documentation_lists_every_model_string_and_variable():
+    text = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| [^|]* \| ([^|]*) \| `([^`]+)` \|$", text, re.MULTILINE)
+    shown = {re.match(r"openai\+https?:|[a-z0-9-]+:?", row[0])[0]: row for row in rows}
+    assert set(shown) == set(PROVIDERS)
+    for name, entry in SERVERS.items():
+        written, key, extra = shown[f"{name}:"]
+        assert extra == "openai"
+        assert key == (f"`{entry.variable}`" if entry.variable else "none"), written
+    assert PRICES_AS_OF in text
+
+
+def test_the_documentation_s_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    for code in blocks:
+        exec(code, {})

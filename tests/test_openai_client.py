@@ -8,6 +8,7 @@ from wire import Say, openai_body, openai_error
 
 from llmopt.client.base import Message, Request
 from llmopt.client.openai import SERVERS, OpenAIClient
+from llmopt.client.prices import Price, set_price
 from llmopt.errors import ClientError, MissingKeyError
 
 __all__ = ["no_proxies", "server"]
@@ -187,10 +188,39 @@ def test_cost(server, openai, monkeypatch):
     assert OpenAIClient("x", server="ollama").current_price().cost(5, 5) == 0.0
     monkeypatch.setattr(OpenAIClient, "local", False)
     assert openai.complete(ASK).cost is None
+    # What the user says goes before that.
+    set_price("openai:gpt-5-mini", Price(100.0, 100.0))
+    try:
+        assert openai.complete(ASK).cost == pytest.approx(107 * 100 / 1e6)
+    finally:
+        set_price("openai:gpt-5-mini", None)
     monkeypatch.delenv("OPENAI_BASE_URL")
     price = openai.current_price()
     assert price.cost(100, 7, 60) == pytest.approx((40 * 0.25 + 60 * 0.025 + 7 * 2) / 1e6)
     assert OpenAIClient("gpt-unheard-of").current_price() is None
+
+
+def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_path):
+    from llmopt.errors import PriceError
+
+    file = tmp_path / "prices.json"
+    file.write_text("{")
+    monkeypatch.setenv("LLMOPT_PRICES", str(file))
+    monkeypatch.setattr(OpenAIClient, "local", False)
+    server.play(Say(openai_body("x")))
+    with pytest.raises(PriceError, match="LLMOPT_PRICES"):
+        OpenAIClient("m", base_url=f"{server.url}/v1").complete(ASK)
+    assert server.seen == []
+
+
+def test_an_answer_in_parts(server, openai):
+    body = openai_body("x")
+    body["choices"][0]["message"]["content"] = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+        {"type": "text", "text": "x = 1"},
+    ]
+    server.play(Say(body))
+    assert openai.complete(ASK).completions[0].text == "x = 1"
 
 
 def test_a_cost_that_the_server_reports(server, openai):
@@ -276,6 +306,7 @@ def test_grammar_goes_to_llamacpp(server, monkeypatch):
         {"base_url": "https://host/v1?key=secret"},
         {"base_url": "host:80/v1"},
         {"timeout": 0},
+        {"timeout": float("inf")},
         {"concurrency": 0},
         {"requests_per_minute": 0},
         {"endpoint": "responses"},

@@ -39,11 +39,19 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Trickle:
+    """Begin a body, and send blanks for ever, a few in a second."""
+
+    pause: float = 0.05
+
+
+@dataclass(frozen=True)
 class Cut:
     """Promise a body, send a part of it, and cut the connection."""
 
 
-Behaviour = Say | Hang | Cut | Callable[[Any], "Say"]
+Fixed = Say | Hang | Trickle | Cut
+Behaviour = Fixed | Callable[[Any], Fixed]
 
 
 class WireServer:
@@ -98,8 +106,13 @@ class WireServer:
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
+            if callable(behaviour):
+                behaviour = behaviour(body)
             if isinstance(behaviour, Hang):
-                self._closing.wait(10)
+                self._closing.wait(100)
+                return
+            if isinstance(behaviour, Trickle):
+                self._trickle(handler, behaviour.pause)
                 return
             if isinstance(behaviour, Cut):
                 handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
@@ -108,7 +121,7 @@ class WireServer:
                 handler.connection.shutdown(socket.SHUT_RDWR)
                 handler.close_connection = True
                 return
-            said = behaviour if isinstance(behaviour, Say) else behaviour(body)
+            said = behaviour
             data = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
             handler.send_response(said.status)
             handler.send_header("Content-Type", said.content_type)
@@ -120,6 +133,21 @@ class WireServer:
         finally:
             with self._lock:
                 self._at_once -= 1
+
+    def _trickle(self, handler: BaseHTTPRequestHandler, pause: float) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "application/json")
+        handler.send_header("Content-Length", "5000")
+        handler.end_headers()
+        handler.close_connection = True
+        for _ in range(200):
+            if self._closing.wait(pause):
+                return
+            try:
+                handler.wfile.write(b" ")
+                handler.wfile.flush()
+            except OSError:
+                return
 
 
 # What each provider's success and error bodies look like.

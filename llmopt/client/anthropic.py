@@ -14,6 +14,7 @@ from llmopt.client.remote import (
     finish,
     load,
     status_fault,
+    tokens,
 )
 
 _FINISH: dict[str, FinishReason] = {
@@ -85,15 +86,15 @@ class AnthropicClient(RemoteClient):
         if not isinstance(getattr(response, "content", None), list):
             raise MalformedBody("no content in the answer")
         usage = getattr(response, "usage", None)
-        read = getattr(usage, "cache_read_input_tokens", None) or 0
-        written = getattr(usage, "cache_creation_input_tokens", None) or 0
-        text = "".join(
-            block.text for block in response.content if getattr(block, "type", "") == "text"
-        )
+        read = tokens(getattr(usage, "cache_read_input_tokens", None))
+        written = tokens(getattr(usage, "cache_creation_input_tokens", None))
+        texts = [b.text for b in response.content if getattr(b, "type", "") == "text"]
+        if not all(isinstance(text, str) for text in texts):
+            raise MalformedBody("a block of text holds none")
         return Answer(
-            completions=(Completion(text, finish(response.stop_reason, _FINISH)),),
+            completions=(Completion("".join(texts), finish(response.stop_reason, _FINISH)),),
             model=response.model or "",
-            prompt_tokens=(getattr(usage, "input_tokens", None) or 0) + read + written,
+            prompt_tokens=tokens(getattr(usage, "input_tokens", None)) + read + written,
             cached_tokens=read,
             written_tokens=written,
             completion_tokens=getattr(usage, "output_tokens", None) or 0,

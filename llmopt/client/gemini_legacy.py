@@ -44,7 +44,10 @@ class GeminiLegacyClient(RemoteClient):
         if self.base_url:
             options["api_endpoint"] = self.base_url
         # REST, not gRPC: one kind of time-out and proxy for all providers.
-        return glm.GenerativeServiceClient(transport="rest", client_options=options)
+        client = glm.GenerativeServiceClient(transport="rest", client_options=options)
+        # On a 401 the session would refresh what is no token and send the request again.
+        client.transport._session._refresh_status_codes = ()
+        return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters = {

@@ -72,12 +72,15 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     key = key.strip() if key else None
     if not key:
         if required:
-            raise MissingKeyError(f"{name} needs an API key and there is none: {remedy}")
+            raise MissingKeyError(
+                f"{name} needs an API key and there is none: {remedy}", requests=0
+            )
         return None
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise MissingKeyError(
             f"the API key for {name} holds characters that no key has (a space, a line break or "
-            f"a non-ASCII letter): {remedy}"
+            f"a non-ASCII letter): {remedy}",
+            requests=0,
         )
     return key
 
@@ -101,9 +104,9 @@ class Fault:
     """What went wrong with one call, in the same words for every SDK.
 
     Attributes:
-        kind: ``"status"`` (the server answered with an error), ``"timeout"``,
-            ``"connection"``, ``"malformed"`` (the body is not what the protocol says) or
-            ``"other"``.
+        kind: ``"status"`` (the server answered with an error), ``"timeout"`` (it sent
+            nothing), ``"deadline"`` (it sent, and did not come to an end), ``"connection"``,
+            ``"malformed"`` (the body is not what the protocol says) or ``"other"``.
         message: The server's or the SDK's own words; may hold a key.
         status: HTTP status, if there was one.
         headers: Response headers, names in lower case.
@@ -112,7 +115,7 @@ class Fault:
         retry_after: Seconds to wait, where the body says so.
     """
 
-    kind: Literal["status", "timeout", "connection", "malformed", "other"]
+    kind: Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
     message: str = ""
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -146,6 +149,12 @@ class Fault:
             return ClientError(
                 f"{name}{at} sent nothing for {timeout:g} s. Raise timeout= if the model is "
                 "merely slow",
+                retryable=True,
+            )
+        if self.kind == "deadline":
+            return ClientError(
+                f"{name}{at} did not end its answer within {timeout:g} s. Raise timeout=, of "
+                "which this is a multiple, if the model is merely slow",
                 retryable=True,
             )
         if self.kind == "connection":
@@ -330,9 +339,14 @@ def check_url(url: str) -> str:
         ValueError: It is not http(s), or it holds a password or a query, which would end
             up in file names and logs.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base_url={redact(url)!r}: expected http://host:port/path or https://...")
+    shown = "(hidden)" if "@" in url else redact(url)
+    try:
+        parts = urlsplit(url)
+        port_known = parts.port is None or parts.port > 0
+    except ValueError as error:  # half an IPv6 address, a port that is none
+        raise ValueError(f"base_url={shown!r}: {error}") from None
+    if not port_known or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"base_url={shown!r}: expected http://host:port/path or https://...")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError(
             f"the base_url for {parts.hostname!r} holds a user name, a query or a fragment: give "

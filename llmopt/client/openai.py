@@ -12,8 +12,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from llmopt.client.base import Completion, FinishReason, Request
-from llmopt.client.http import Fault, is_local, redact
-from llmopt.client.prices import FREE, Price
+from llmopt.client.http import Fault, check_url, is_local, redact
+from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.remote import (
     DEFAULT_TIMEOUT,
     Answer,
@@ -23,7 +23,7 @@ from llmopt.client.remote import (
     load,
     status_fault,
 )
-from llmopt.errors import ModelNotFoundError, did_you_mean
+from llmopt.errors import ClientError, ModelNotFoundError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,9 @@ class OpenAIClient(RemoteClient):
 
     def current_price(self) -> Price | None:
         """What tokens cost now; nothing on this machine, ``None`` if it is not known."""
-        if self.price is None and self.local:
-            return FREE
-        if self.price is None and self.server == "openai" and self.url != SERVERS["openai"].url:
-            # Another server behind OPENAI_BASE_URL does not charge what OpenAI does.
-            return None
-        return super().current_price()
+        # Another server behind OPENAI_BASE_URL does not charge what OpenAI does.
+        price = self.price or get_price(self.name, listed=self.url == SERVERS[self.server].url)
+        return FREE if price is None and self.local else price
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -175,8 +172,18 @@ class OpenAIClient(RemoteClient):
     def _key_required(self) -> bool:
         return self.key_variables != (CUSTOM_KEY_VARIABLE,) and not self.local
 
+    @property
+    def _where(self) -> str:
+        return "" if self.url == SERVERS[self.server].url else self.url
+
     def _connect(self, key: str) -> Any:
         sdk = load("openai", self.package)
+        try:
+            check_url(self.url)
+        except ValueError as error:
+            raise ClientError(
+                f"{self.name}: OPENAI_BASE_URL is no address: {error}", requests=0
+            ) from None
         foreign = self.key_variables != ("OPENAI_API_KEY",)
         # The SDK would send the user's OpenAI organization to any server.
         headers = {"OpenAI-Organization": sdk.omit, "OpenAI-Project": sdk.omit} if foreign else {}
@@ -266,8 +273,15 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
         **options: Keyword arguments of `OpenAIClient`.
 
     Raises:
-        ModelNotFoundError: The address and the model cannot be told apart.
+        ModelNotFoundError: The address and the model cannot be told apart, or the address is
+            none, or it holds a password.
     """
+    if re.match(r"https?://[^/@:]+(?::[^/@]+)?@", address):
+        # It would be taken for a model's name, which is shown and written to files.
+        raise ModelNotFoundError(
+            "the address in the model string 'openai+...' holds a user name or a password: give "
+            f"the address alone, and a key in {CUSTOM_KEY_VARIABLE}"
+        )
     found = re.fullmatch(r"(https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?)(/[^:]*)?:(.+)", address)
     if found is None:
         raise ModelNotFoundError(
@@ -275,7 +289,11 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
             "openai+http://host:port/v1:model"
         )
     origin, path, model = found.groups()
-    return OpenAIClient(model, base_url=origin + (path or "/v1"), **options)
+    try:
+        base_url = check_url(origin + (path or "/v1"))
+    except ValueError as error:
+        raise ModelNotFoundError(f"model string 'openai+...' cannot be used: {error}") from None
+    return OpenAIClient(model, base_url=base_url, **options)
 
 
 def at_http(rest: str, **options: Any) -> OpenAIClient:
@@ -304,14 +322,14 @@ lmstudio = partial(OpenAIClient, server="lmstudio")
 def _read(response: Any) -> Answer:
     """Turn the SDK's response, whose fields a server may have left out, into an `Answer`."""
     choices = getattr(response, "choices", None)
-    if not choices:
+    if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices in the answer")
     usage = getattr(response, "usage", None)
     details = getattr(usage, "prompt_tokens_details", None)
     cost = getattr(usage, "cost", None)  # OpenRouter says what it charged
     return Answer(
         completions=tuple(map(_completion, choices)),
-        model=str(getattr(response, "model", None) or ""),
+        model=getattr(response, "model", None) or "",
         prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
         # DeepSeek has a field of its own.
         cached_tokens=getattr(details, "cached_tokens", None)
@@ -319,7 +337,7 @@ def _read(response: Any) -> Answer:
         or 0,
         written_tokens=getattr(details, "cache_write_tokens", None) or 0,
         completion_tokens=getattr(usage, "completion_tokens", None) or 0,
-        cost=float(cost) if isinstance(cost, int | float) else None,
+        cost=cost,
     )
 
 
@@ -334,6 +352,14 @@ def _completion(choice: Any) -> Completion:
     if message is None:
         raise MalformedBody("a choice holds no message")
     refusal = getattr(message, "refusal", None)
-    if refusal:
-        return Completion(str(refusal), "refusal")
-    return Completion(getattr(message, "content", None) or "", reason)
+    if isinstance(refusal, str) and refusal:
+        return Completion(refusal, "refusal")
+    content = getattr(message, "content", None)
+    if isinstance(content, list):
+        # Some servers bring parts, of which those of a reasoning model's thoughts have no text.
+        content = "".join(
+            part["text"]
+            for part in content
+            if isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        )
+    return Completion("" if content is None else content, reason)

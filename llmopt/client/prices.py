@@ -17,6 +17,8 @@ import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from llmopt.errors import PriceError
+
 PRICES_AS_OF = "2026-10"
 """Month in which the table was compiled."""
 
@@ -52,7 +54,7 @@ class Price:
             if value is not None and not (
                 isinstance(value, int | float) and math.isfinite(value) and value >= 0
             ):
-                raise ValueError(
+                raise PriceError(
                     f"price {field.name}={value!r}: expected a finite number of US dollars per "
                     "million tokens, 0 or more"
                 )
@@ -92,8 +94,8 @@ def _openai(input: float, cached: float, output: float, *, up_to: int | None = N
     return Price(input, output, cached, None, up_to)
 
 
-def _gpt6(input: float, cached: float, output: float) -> Price:
-    # From GPT-6 on, writing to the prefix cache is charged apart; 272,000 tokens is where
+def _writes(input: float, cached: float, output: float) -> Price:
+    # From GPT-5.6 on, writing to the prefix cache is charged apart; 272,000 tokens is where
     # the long-context price begins.
     return Price(input, output, cached, 1.25 * input, 272_000)
 
@@ -103,17 +105,17 @@ def _claude(input: float, cached: float, output: float, *, up_to: int | None = N
     return Price(input, output, cached, 1.25 * input, up_to)
 
 
-# Standard tier, list prices. Models whose price depends on the hour of the day or on a
+# Standard tier, list prices, read from the providers' public price pages and compared with a
+# list that others keep. Models whose price depends on the hour of the day or on a
 # promotion are left out: unknown is better than wrong.
 _TABLE: dict[str, Price] = {
-    # developers.openai.com/api/docs/pricing
-    "openai:gpt-6.1-sol": _gpt6(2.00, 0.10, 10.00),
-    "openai:gpt-6.1-terra": _gpt6(1.00, 0.05, 5.00),
-    "openai:gpt-6-astra": _gpt6(10.00, 1.00, 50.00),
-    "openai:gpt-6-sol": _gpt6(2.00, 0.20, 10.00),
-    "openai:gpt-6-luna": _gpt6(0.10, 0.01, 0.50),
-    "openai:gpt-5.6-terra": _openai(2.00, 0.20, 12.00, up_to=272_000),
-    "openai:gpt-5.6-luna": _openai(0.20, 0.02, 1.20, up_to=272_000),
+    "openai:gpt-6.1-sol": _writes(2.00, 0.10, 10.00),
+    "openai:gpt-6.1-terra": _writes(1.00, 0.05, 5.00),
+    "openai:gpt-6-astra": _writes(10.00, 1.00, 50.00),
+    "openai:gpt-6-sol": _writes(2.00, 0.20, 10.00),
+    "openai:gpt-6-luna": _writes(0.10, 0.01, 0.50),
+    "openai:gpt-5.6-terra": _writes(2.00, 0.20, 12.00),
+    "openai:gpt-5.6-luna": _writes(0.20, 0.02, 1.20),
     "openai:gpt-5.5": _openai(5.00, 0.50, 30.00, up_to=272_000),
     "openai:gpt-5.4": _openai(2.50, 0.25, 15.00, up_to=272_000),
     "openai:gpt-5.4-mini": _openai(0.75, 0.075, 4.50),
@@ -131,7 +133,6 @@ _TABLE: dict[str, Price] = {
     "openai:gpt-4o-mini": _openai(0.15, 0.075, 0.60),
     "openai:o3": _openai(2.00, 0.50, 8.00),
     "openai:o4-mini": _openai(1.10, 0.275, 4.40),
-    # ai.google.dev/gemini-api/docs/pricing
     "gemini:gemini-3.5-flash": Price(1.50, 9.00, 0.15),
     "gemini:gemini-3.5-flash-lite": Price(0.30, 2.50, 0.03),
     "gemini:gemini-3.1-pro-preview": Price(2.00, 12.00, 0.20, None, 200_000),
@@ -139,7 +140,6 @@ _TABLE: dict[str, Price] = {
     "gemini:gemini-2.5-pro": Price(1.25, 10.00, 0.125, None, 200_000),
     "gemini:gemini-2.5-flash": Price(0.30, 2.50, 0.03),
     "gemini:gemini-2.5-flash-lite": Price(0.10, 0.40, 0.01),
-    # platform.claude.com/docs/en/about-claude/pricing
     "anthropic:claude-fable-5-1": _claude(10.00, 0.25, 50.00),
     "anthropic:claude-fable-5": _claude(10.00, 1.00, 50.00),
     "anthropic:claude-opus-5-5": _claude(4.00, 0.20, 20.00),
@@ -175,25 +175,31 @@ def set_price(name: str, price: Price | None) -> None:
         _overrides[name] = price
 
 
-def get_price(name: str) -> Price | None:
+def get_price(name: str, *, listed: bool = True) -> Price | None:
     """Return what a model costs.
 
     Args:
         name: Model string, such as ``"openai:gpt-6-sol"``. A dated snapshot
             (``-2026-09-22``) costs what its model does unless it has a line of its own.
+        listed: Whether the list prices count, or the user's own alone.
 
     Returns:
         The price, or ``None`` if it is not known.
 
     Raises:
-        ValueError: The file that ``LLMOPT_PRICES`` names cannot be read.
+        PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
     """
     own = {**_prices_file(), **_overrides}
     for candidate in (name, _SNAPSHOT.sub("", name)):
-        for table in (own, _TABLE):
+        for table in (own, _TABLE if listed else {}):
             if candidate in table:
                 return table[candidate]
     return None
+
+
+def known_models() -> tuple[str, ...]:
+    """Return the model strings in the table."""
+    return tuple(_TABLE)
 
 
 def _prices_file() -> dict[str, Price]:
@@ -205,7 +211,7 @@ def _prices_file() -> dict[str, Price]:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
         return {str(name): Price(**price) for name, price in data.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise PriceError(
             f"{PRICES_VARIABLE}={path!r} cannot be used: {error}. Expected a JSON object such as "
             '{"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}'
         ) from error

@@ -134,8 +134,20 @@ def get_client(model: str | Client, **options: Any) -> Client:
             raise ModelNotFoundError(f"model {model!r} lacks its part after ':'; {help_line}")
         make = getattr(importlib.import_module(module), factory)
         return cast(Client, make(argument, **options) if takes_argument else make(**options))
+    hint = _meant(model)
+    if hint:
+        raise ModelNotFoundError(f"unknown model {model!r}: did you mean {hint!r}?")
     lines = "".join(f"\n  {line}" for _, _, line in PROVIDERS.values())
     written = model.partition(":")[0] + ":" if ":" in model else model
     raise ModelNotFoundError(
         f"unknown model {model!r}; {did_you_mean(written, PROVIDERS)}. Model strings:{lines}"
     )
+
+
+def _meant(model: str) -> str | None:
+    """Return the model string for a bare model name or file, if it is a well-known one."""
+    from llmopt.client.prices import known_models
+
+    if model.lower().endswith(".gguf") and ":" not in model:
+        return f"gguf:{model}"
+    return next((name for name in known_models() if name.partition(":")[2] == model), None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request
@@ -22,11 +23,14 @@ from llmopt.client.http import (
     refused_parameter,
 )
 from llmopt.client.prices import Price, get_price
+from llmopt.client.threads import DeadlineExceeded, at_once, within
 from llmopt.errors import ClientError
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 120.0
+_MOST_TOKENS = 10**12  # of one call; more is no count
+_DEADLINE = 5  # timeouts that a whole call may take
 
 
 class MalformedBody(Exception):
@@ -83,7 +87,8 @@ class RemoteClient:
         model: The model's name at the provider.
         api_key: API key; by default the environment is asked.
         base_url: Another address that speaks the same protocol.
-        timeout: Seconds without a byte from the server after which a call has failed.
+        timeout: Seconds without a byte from the server after which a call has failed. A
+            server that keeps sending a little has five times as long for the whole answer.
         requests_per_minute: Most calls in any 60 seconds, or ``None`` for no limit.
         concurrency: Most calls at once, where one call cannot bring all samples.
         price: What tokens cost, instead of the table in `llmopt.client.prices`.
@@ -115,8 +120,8 @@ class RemoteClient:
     ) -> None:
         if not model:
             raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")
-        if not timeout > 0:
-            raise ValueError(f"timeout={timeout}: expected seconds, more than 0")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout={timeout}: expected a finite number of seconds above 0")
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency}: expected at least 1")
         self.model = model
@@ -161,6 +166,11 @@ class RemoteClient:
     def _key_required(self) -> bool:
         return True
 
+    @property
+    def _where(self) -> str:
+        """The address for messages, if it is not the provider's usual one."""
+        return self.base_url or ""
+
     # What they share.
 
     @property
@@ -182,11 +192,14 @@ class RemoteClient:
             MissingKeyError: No API key was given.
             ModelNotFoundError: The provider does not know the model.
             ClientError: Any other failure.
+            PriceError: The file that ``LLMOPT_PRICES`` names cannot be read; nothing was sent.
             ImportError: The provider's SDK is not installed.
         """
-        started = time.monotonic()
+        # Prices that cannot be read should cost no request.
+        price = self.current_price()
         key = find_key(self._key, self.key_variables, name=self.name, required=self._key_required)
         sdk = self._connected(key)
+        started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
         per_call = self._samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
         results = self._run(sdk, key, request, [c for c in counts if c], first_sample=0)
@@ -199,11 +212,12 @@ class RemoteClient:
         answers = [r for r in results if isinstance(r, Answer)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers:
-            raise failures[0]
+            raise _one_of(failures)
         for failure in failures:
             logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
         self._watch_room(request, answers)
-        return self._reply(answers, len(failures), time.monotonic() - started)
+        failed = sum(f.requests for f in failures)
+        return self._reply(answers, failed, time.monotonic() - started, price)
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -237,8 +251,7 @@ class RemoteClient:
             first = [one(0)]
             if isinstance(first[0], ClientError):
                 return first
-        with ThreadPoolExecutor(min(self.concurrency, len(counts))) as pool:
-            return first + list(pool.map(one, range(len(first), len(counts))))
+        return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
     def _caches_prefix(self, request: Request) -> bool:
         """Whether the first call writes a cache that the other calls are to read."""
@@ -260,24 +273,28 @@ class RemoteClient:
             # Errors are returned, and made outside the except block: the SDK's exception,
             # which holds the request's headers, must not hang on ours as its context.
             fault = None
+            send = partial(self._send, sdk, request, parameters)
             try:
-                answer = self._send(sdk, request, parameters)
+                answer = _sound(within(_DEADLINE * self.timeout, send), request)
+            except DeadlineExceeded:
+                fault = Fault("deadline")
             except MalformedBody as error:
                 fault = Fault("malformed", str(error))
             except Exception as error:
                 fault = self._fault(error) or Fault("other", f"{type(error).__name__}: {error}")
             if fault is None:
-                texts = tuple(_cut(c, request.stop) for c in answer.completions)
-                return replace(answer, completions=texts, calls=calls)
+                return replace(answer, calls=calls)
             refused = refused_parameter(fault, parameters)
             if refused is None:
-                return fault.error(
+                failure = fault.error(
                     name=self.name,
-                    timeout=self.timeout,
+                    timeout=_DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
                     variables=self.key_variables,
                     secrets=(key,),
-                    where=self.base_url or "",
+                    where=self._where,
                 )
+                failure.requests = calls
+                return failure
             self._refuse(refused, redact(fault.message, (key,)))
 
     def _refuse(self, parameter: str, said: str) -> None:
@@ -305,8 +322,9 @@ class RemoteClient:
                 "%d times as many", self.name, request.max_tokens, self._room,
             )  # fmt: skip
 
-    def _reply(self, answers: list[Answer], failures: int, seconds: float) -> Reply:
-        price = self.current_price()
+    def _reply(
+        self, answers: list[Answer], failures: int, seconds: float, price: Price | None
+    ) -> Reply:
         costs = [
             a.cost
             if a.cost is not None
@@ -358,6 +376,16 @@ def load(module: str, package: str) -> Any:
         ) from error
 
 
+def _one_of(failures: list[ClientError]) -> ClientError:
+    """Return the error to raise for calls that all failed."""
+    # Where one of them is final, asking again is in vain.
+    error = next((f for f in failures if not f.retryable), failures[0])
+    waits = [f.retry_after for f in failures if f.retry_after is not None]
+    error.retry_after = max(waits, default=None)
+    error.requests = sum(f.requests for f in failures)
+    return error
+
+
 def _complied(results: list[Answer | ClientError]) -> bool:
     """Whether all calls brought samples that nothing was wrong with, only too few."""
     return all(
@@ -366,12 +394,53 @@ def _complied(results: list[Answer | ClientError]) -> bool:
     )
 
 
+def _sound(answer: Answer, request: Request) -> Answer:
+    """Return an answer whose fields are what their types say, whatever the server sent.
+
+    The SDKs pass on what they get. A number that cannot be one is taken as unknown, and
+    samples beyond those asked for are left out.
+
+    Raises:
+        MalformedBody: A sample is no text.
+    """
+    prompt_tokens = tokens(answer.prompt_tokens)
+    cost = answer.cost
+    known = _is_number(cost) and 0 <= cost < math.inf  # type: ignore[operator]
+    return replace(
+        answer,
+        completions=tuple(_cut(c, request.stop) for c in answer.completions[: request.n]),
+        model=_text(answer.model) if isinstance(answer.model, str) else "",
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(tokens(answer.cached_tokens), prompt_tokens),
+        written_tokens=min(tokens(answer.written_tokens), prompt_tokens),
+        completion_tokens=tokens(answer.completion_tokens),
+        cost=float(cost) if known else None,  # type: ignore[arg-type]
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def tokens(value: object) -> int:
+    """Return a number of tokens; 0, for unknown, if it cannot be one."""
+    return int(value) if _is_number(value) and 0 <= value < _MOST_TOKENS else 0  # type: ignore
+
+
+def _text(text: str) -> str:
+    """Replace lone surrogates, which no file can hold."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
 def _cut(completion: Completion, stop: tuple[str, ...]) -> Completion:
     """End a sample at the first stop string, for servers that do not take them."""
-    ends = [at for at in map(completion.text.find, stop) if at >= 0] if stop else []
+    if not isinstance(completion.text, str):
+        raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
+    text = _text(completion.text)
+    ends = [at for at in map(text.find, stop) if at >= 0]
     if not ends:
-        return completion
-    return Completion(completion.text[: min(ends)], "stop")
+        return Completion(text, completion.finish_reason)
+    return Completion(text[: min(ends)], "stop")
 
 
 def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:

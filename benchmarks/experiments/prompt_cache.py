@@ -1,0 +1,272 @@
+"""Prompt tokens that the prefix cache serves in one search, against the layout of the prompt.
+
+Question: the prompt ``props`` repeats its instructions and the whole history in every request.
+How many of those tokens are read from the prefix cache of a real server, and how long are its
+prompts beside those of the published layout? Protocol: one live search on MountainCar with the
+embedded model, 200 trials of which 20 are the warm-up, one request for each proposal (an answer
+that cannot be used is replaced by a random point, which costs less time than asking again).
+Then each layout is made anew over that very history, one request for each of the model's
+proposals, and the model is asked for one token, so that all layouts tell about the same numbers:
+
+- ``props``: as shipped, the history in order of time and the line with the iteration last;
+- ``published``: ProPS as published (arXiv 2511.21928, appendix), in our own words: one user
+  message, the history in order of time, one ``params[i]`` label for each number, the line with
+  the iteration last;
+- ``best first``: ``props`` with the whole history sorted by value, as other methods have it;
+- ``iteration first``: ``props`` with the line that changes above the history.
+
+The last two are so slow without a cache that only every 20th request is measured, right after
+the one before it. Runtime: about 20 minutes on two cores.
+
+    python -m llmopt.benchmarks.experiments.prompt_cache
+
+It writes ``prompt_cache.json`` and the table ``prompt_cache.md``, made from the former alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from llmopt import LLMOptimizer, Space, get_client, get_prompt
+from llmopt._version import __version__
+from llmopt.benchmarks.rollout import Evaluator, selection_seeds
+from llmopt.benchmarks.tasks import get_task
+from llmopt.client.base import Client
+from llmopt.errors import FallbackWarning
+from llmopt.history import History, Trial
+from llmopt.prompt import Prompt, Situation
+from llmopt.rendering import shipped_template
+
+RESULTS = Path(__file__).parents[1] / "results" / "prompt_cache.json"
+COMMAND = "python -m llmopt.benchmarks.experiments.prompt_cache"
+WARMUP = 20
+EVERY = 20
+# Three labelled numbers fit; the model's further sentences would only take time.
+ANSWER_TOKENS = 40
+
+PUBLISHED = """\
+You are an optimizer that looks for the global maximum of a function f(params). At every step \
+you are given the evaluations so far and the number of the current iteration. Propose inputs \
+that lead to the maximum within the limited number of iterations ({{ total }}).
+
+# The parameters
+**params** is an array of {{ n }} float numbers, each in the range of [-6.0, 6.0] with 1 decimal \
+place.
+
+# How we interact
+1. I give you the number of iterations ({{ total }}) and some evaluated examples.
+2. You answer in exactly this format:
+    * Line 1: a new input '{{ answer | replace(", ", "; ") }}' that aims to maximize f(params), \
+in the range of [-6.0, 6.0], with 1 decimal place.
+    * Line 2: a detailed explanation of why you chose it.
+3. I give you the value f(params) of that point and the current iteration.
+4. We repeat steps 2 and 3 until the iterations are used up.
+
+# Remember
+1. **Do not propose params that were seen before.**
+2. **The global optimum is about 100.** Below that you are at a local optimum: explore, do not \
+exploit.
+3. Search positive and negative values. **While exploring, use a search step of {{ step_size }}**.
+
+Here are pairs of params and f(params):
+{% for trial in history %}
+{{ trial.params | replace(", ", "; ") }}; f(params): {{ "%.2f" | format(trial.rewards[0]) }}
+{% endfor %}
+
+You are at iteration {{ iteration }} out of {{ total }}. Give the result in the format above and \
+no other text.
+"""
+
+
+def layouts() -> dict[str, tuple[Prompt, int]]:
+    """Return every layout, with how many requests there are for one that is measured."""
+    shipped = shipped_template("props.j2") or ""
+    history, now = '{% include "llmopt/_history.j2" %}', '{% include "llmopt/_now.j2" %}'
+    swapped = shipped.replace(history, "@").replace(now, history).replace("@", now)
+    return {
+        "props": (get_prompt("props", max_tokens=1), 1),
+        "published": (get_prompt(PUBLISHED, name="published", max_tokens=1), 1),
+        "best first": (get_prompt("props", max_tokens=1, order="ascending"), EVERY),
+        "iteration first": (get_prompt(swapped, name="iteration first", max_tokens=1), EVERY),
+    }
+
+
+def search(client: Client, trials: int) -> tuple[LLMOptimizer, Space]:
+    """Run the live search.
+
+    Args:
+        client: The model.
+        trials: Evaluations in all.
+    """
+    task = get_task("mountaincar", bias=True)
+    with Evaluator(task) as evaluator, warnings.catch_warnings():
+        # The share of fallbacks is in the table.
+        warnings.simplefilter("ignore", FallbackWarning)
+        low, high = task.box
+        box = spaces.Box(low, high, (evaluator.policy.n_parameters,), dtype=np.float64)
+        space = Space.from_gymnasium(box, decimals=1)
+        optimizer = LLMOptimizer(
+            space,
+            client,
+            get_prompt("props", max_tokens=ANSWER_TOKENS),
+            seed=0,
+            warmup=WARMUP,
+            warmup_distribution="normal",
+            total=trials,
+            attempts=1,
+        )
+        seeds = selection_seeds(0, 1)
+        for number in range(trials):
+            params = optimizer.ask()
+            optimizer.tell(params, evaluator.evaluate(params.tolist(), seeds).mean)
+            if number % 20 == 0:
+                print(f"search: {number + 1} of {trials} trials", flush=True)
+    return optimizer, space
+
+
+def replay(
+    client: Client, prompt: Prompt, space: Space, trials: Sequence[Trial], every: int
+) -> dict[str, Any]:
+    """Ask for every proposal of a search again, with another layout.
+
+    Args:
+        client: The model.
+        prompt: The layout.
+        space: The search space.
+        trials: The search, warm-up included.
+        every: 1 to measure all requests; k for every k-th one alone, for which the one
+            before it is sent first and not counted.
+
+    Returns:
+        Requests measured, and their tokens.
+    """
+    close = getattr(client, "close", None)
+    if close is not None:
+        close()  # with the model goes the cache that the layout before has filled
+
+    def send(number: int) -> tuple[int, int]:
+        query = prompt.prepare(
+            Situation(
+                space=space,
+                history=History(tuple(trials[:number])),
+                iteration=number + 1,
+                total=len(trials),
+                count_tokens=getattr(client, "count_tokens", None),
+                context_tokens=getattr(client, "context_tokens", None),
+            )
+        )
+        reply = client.complete(replace(query.request, seed=0))
+        return reply.prompt_tokens, reply.cached_tokens
+
+    tokens = []
+    for number in range(WARMUP, len(trials), every):
+        if every > 1:
+            send(number - 1)
+        tokens.append(send(number))
+    prompt_tokens, cached = (sum(column) for column in zip(*tokens, strict=True))
+    return {
+        "requests": len(tokens),
+        "prompt_tokens": prompt_tokens,
+        "cached_tokens": cached,
+        "first": tokens[0],
+        "last": tokens[-1],
+    }
+
+
+def make_table(record: dict[str, Any]) -> str:
+    """Return the results as Markdown."""
+    live, usage = record["live"], record["live"]["usage"]
+    sources = ", ".join(f"{n} {s}" for s, n in sorted(usage["proposals"].items()))
+    rows: Iterable[dict[str, Any]] = record["layouts"]
+    text = [
+        "# Prompt tokens and the prefix cache",
+        "",
+        f"MountainCar with {record['parameters']} parameters, {record['trials']} trials of which "
+        f"{record['warmup']} are the warm-up, model {record['model']}, llama.cpp in process.",
+        "",
+        "```",
+        COMMAND,
+        "```",
+        "",
+        "## The live search",
+        "",
+        f"Prompt `props`, answers cut at {record['answer_tokens']} tokens so that it takes "
+        f"minutes; points: {sources}. {usage['requests']} requests: "
+        f"{usage['prompt_tokens']:,} prompt tokens, of which {usage['cached_tokens']:,} came from "
+        f"the prefix cache: **{usage['cached_tokens'] / usage['prompt_tokens']:.1%}**. "
+        f"Best return {live['best']:.2f} (one start; this is no benchmark of the model).",
+        "",
+        "## The same history in other layouts",
+        "",
+        "| layout | requests measured | prompt tokens | from the cache | share | a request | "
+        "the last one |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows:
+        text.append(
+            f"| {row['layout']} | {row['requests']} | {row['prompt_tokens']:,} | "
+            f"{row['cached_tokens']:,} | {row['cached_tokens'] / row['prompt_tokens']:.1%} | "
+            f"{row['prompt_tokens'] / row['requests']:,.0f} | {row['last'][0]:,} |"
+        )
+    by_name = {row["layout"]: row for row in rows}
+    ratio = by_name["props"]["prompt_tokens"] / by_name["published"]["prompt_tokens"]
+    text += [
+        "",
+        f"`props` needs {ratio:.0%} of the prompt tokens of the published layout. Where only some "
+        "requests were measured, they are every "
+        f"{record['every']}th, each right after the one before it.",
+        "",
+        "Made with " + ", ".join(f"{k} {v}" for k, v in record["versions"].items()) + ".",
+        "",
+    ]
+    return "\n".join(text)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2", help="model string (default: smollm2)")
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table-only", action="store_true", help="run nothing")
+    args = parser.parse_args(argv)
+    if not args.table_only:
+        client = get_client(args.model)
+        optimizer, space = search(client, args.trials)
+        best = optimizer.best
+        rows = []
+        for name, (prompt, every) in layouts().items():
+            print(f"layout: {name}", flush=True)
+            rows.append({"layout": name, **replay(client, prompt, space, optimizer.trials, every)})
+        record = {
+            "model": args.model,
+            "trials": args.trials,
+            "parameters": len(space),
+            "warmup": WARMUP,
+            "answer_tokens": ANSWER_TOKENS,
+            "every": EVERY,
+            "live": {"usage": asdict(optimizer.usage), "best": best.reward if best else None},
+            "layouts": rows,
+            "versions": {
+                "llmopt": __version__,
+                "xllamacpp": importlib.metadata.version("xllamacpp"),
+            },
+        }
+        args.results.parent.mkdir(parents=True, exist_ok=True)
+        args.results.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    table = args.results.with_suffix(".md")
+    table.write_text(make_table(json.loads(args.results.read_text())), encoding="utf-8")
+    print(f"wrote {table}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""`llmopt run` with a model behind HTTP: keys, caps, missing packages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from provider_contract import no_proxies, server
+from wire import Say, openai_body, openai_error
+
+from llmopt.cli import main
+
+pytest.importorskip("matplotlib")
+
+__all__ = ["no_proxies", "server"]
+
+KEY = "planted-KEY-0123456789abcdef"
+QUICK = ["--prompt", "props", "--methods", "llm", "--iterations", "6", "--episodes", "1"]
+QUICK += ["--warmup", "3", "--heldout", "2", "--no-gif"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Points:
+    """A new point each time, and the answers that come before it."""
+
+    def __init__(self, *first):
+        self.first = list(first)
+        self.count = 0
+
+    def __call__(self, body):
+        if self.first:
+            return self.first.pop(0)
+        self.count += 1
+        values = ", ".join(f"params[{i}]: {self.count / 10}" for i in range(3))
+        return Say(openai_body(f"{values}\nNext."))
+
+
+def run(server, *options):
+    model = f"openai+{server.url}/v1:m"
+    return main(["run", "mountaincar", "--model", model, "--out", "r", *QUICK, *options])
+
+
+def requests_of(folder="r"):
+    return json.loads((Path(folder) / "summary.json").read_text())[0]["requests"]
+
+
+def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
+    monkeypatch.setenv("LLMOPT_API_KEY", KEY)
+    # The model, the server and a refused parameter all echo the key on the way.
+    server.play(
+        Points(
+            Say(openai_error(f"'seed' is not supported for the key {KEY}"), 400),
+            Say(openai_error(f"Bearer {KEY} is busy"), 503, {"Retry-After": "0"}),
+        )
+    )
+    assert run(server) == 0
+    server.play(Say(openai_error(f"Incorrect API key provided: {KEY}"), 401))
+    assert run(server, "--iterations", "9", "--out", "wrong") == 2
+    out, err = capfd.readouterr()
+    assert "refused the API key" in err
+    written = {p: p.read_bytes() for p in Path().rglob("*") if p.is_file()}
+    assert {p.name for p in written} >= {"config.json", "optimizer.jsonl", "trials.jsonl"}
+    assert any(server.url.encode() in data for data in written.values())
+    for place, text in {"stdout": out.encode(), "stderr": err.encode(), **written}.items():
+        assert KEY.encode() not in text, place
+        assert KEY[8:].encode() not in text, place
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sent"),
+    # Each answer takes 107 tokens, and the check is before the request.
+    [("--max-requests", "2", 2), ("--max-tokens", "300", 3), ("--max-tokens", "0", 0)],
+)
+def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
+    server.play(Points())
+    assert run(server, option, value) == 2
+    assert len(server.seen) == sent
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert option[2:].replace("-", "_") in said
+    assert "--resume" in said
+    # The same cap stops it again, a higher one lets it go on; no answer is paid for twice.
+    assert main(["run", "mountaincar", "--resume", "--out", "r"]) == 2
+    assert len(server.seen) == sent
+    assert main(["run", "mountaincar", "--resume", "--out", "r", option, "99999"]) == 0
+    assert len(server.seen) == requests_of() == 6
+
+
+def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
+    prices = tmp_path / "prices.json"
+    model = f"openai+{server.url}/v1:m"
+    # 100 prompt tokens and 7 of the answer: $0.00107 each.
+    prices.write_text(json.dumps({model: {"input": 10, "output": 10}}))
+    monkeypatch.setenv("LLMOPT_PRICES", str(prices))
+    monkeypatch.setattr("llmopt.client.openai.is_local", lambda url: False)
+    server.play(Points())
+    assert run(server, "--max-cost", "0.003") == 2
+    assert len(server.seen) == 3
+    shown = capsys.readouterr().err
+    assert "$0.0032 was spent and max_cost=0.003" in shown
+    assert "about 6 requests" in shown  # the estimate, before anything is sent
+    assert "; $0.0" in shown
+
+
+def test_a_cap_on_a_cost_that_nobody_knows(server, capsys, monkeypatch):
+    monkeypatch.setattr("llmopt.client.openai.is_local", lambda url: False)
+    server.play(Points())
+    assert run(server, "--max-cost", "5") == 2
+    assert len(server.seen) == 1
+    shown = capsys.readouterr().err
+    assert "cost unknown" in shown
+    assert "price is not known" in shown
+
+
+@pytest.mark.parametrize("value", ["-1", "nan"])
+def test_caps_that_are_none(server, capsys, value):
+    assert run(server, "--max-cost", value) == 2
+    assert "max_cost" in capsys.readouterr().err
+    assert not Path("r").exists()
+
+
+def test_a_missing_key_and_a_missing_package(server, capsys, monkeypatch):
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    command = ["run", "mountaincar", "--model", "anthropic:claude-haiku-4-5", *QUICK]
+    assert main([*command, "--out", "a"]) == 2
+    shown = capsys.readouterr().err
+    assert "ANTHROPIC_API_KEY" in shown
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setitem(sys.modules, "anthropic", None)
+    assert main([*command, "--out", "b"]) == 2
+    shown = capsys.readouterr().err
+    assert 'pip install "llmopt[anthropic]"' in shown
+    assert "--resume" in shown
+    assert "Traceback" not in shown
