@@ -1,0 +1,246 @@
+"""Charts as SVG text, to be set into a page: learning curves with bands, held-out bars."""
+
+from __future__ import annotations
+
+import html
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Okabe and Ito's colours, told apart by every kind of colour vision.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY = "#9aa0a6"
+_DASHES = ("", "7 3", "2 3", "9 3 2 3", "5 5", "1 4")
+_FONT = 'font-family="system-ui, sans-serif" font-size="13"'
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method's learning curve.
+
+    Attributes:
+        label: The method.
+        low: ``(n,)`` lower quartile over seeds at each point.
+        middle: ``(n,)`` median.
+        high: ``(n,)`` upper quartile.
+        style: Place in the palette, or ``None`` for a thin grey line.
+    """
+
+    label: str
+    low: np.ndarray
+    middle: np.ndarray
+    high: np.ndarray
+    style: int | None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One method's held-out score: quartiles over seeds, and each seed.
+
+    Attributes:
+        label: The method.
+        low: Lower quartile.
+        middle: Median.
+        high: Upper quartile.
+        points: Score of each seed.
+        style: Place in the palette, or ``None`` for grey.
+    """
+
+    label: str
+    low: float
+    middle: float
+    high: float
+    points: tuple[float, ...]
+    style: int | None
+
+
+def color(style: int | None) -> str:
+    """Return the colour of a place in the palette."""
+    return GREY if style is None else COLORS[style % len(COLORS)]
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return about `count` round numbers from `low` to `high`."""
+    span = high - low
+    if not (math.isfinite(span) and span > 0):
+        return [low]
+    raw = span / count
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * m for m in (1, 2, 2.5, 5, 10) if unit * m >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def number(value: float) -> str:
+    """Return a number for an axis or a table, as short as it can be read."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞" if value < 0 else "–"
+    size = abs(value)
+    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2
+    text = f"{value:,.{decimals}f}"
+    if decimals:
+        text = text.rstrip("0").rstrip(".")
+    return (text if float(text.replace(",", "")) else "0").replace("-", "−")
+
+
+def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: str) -> str:
+    """Draw medians with bands of the quartiles against the number of evaluated points.
+
+    The vertical axis shows what happens after the warm-up; what lies below is cut off.
+    """
+    width, height, left, right, top, bottom = 520, 340, 62, 12, 12, 44
+    longest = max((len(c.middle) for c in curves), default=1)
+    seen = [
+        v[np.isfinite(v)]
+        for c in curves
+        for v in (c.low[max(warmup - 1, 0) :], c.high[max(warmup - 1, 0) :])
+    ]
+    values = np.concatenate(seen) if seen else np.zeros(1)
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    # One method that begins far below the others must not flatten all that matters.
+    if values.size and high > low:
+        low = max(low, float(np.quantile(values, 0.02)) - 0.05 * (high - low))
+    pad = 0.04 * (high - low) or 1.0
+    low, high = low - pad, high + pad
+
+    def x(i: float) -> float:
+        return left + (i - 1) / max(longest - 1, 1) * (width - left - right)
+
+    def y(v: float) -> float:
+        return height - bottom - (v - low) / (high - low) * (height - top - bottom)
+
+    out = [_open(width, height, title)]
+    clip = f"clip{zlib.crc32(title.encode())}"
+    box = f'x="{left}" y="{top}" width="{width - left - right}" height="{height - top - bottom}"'
+    out.append(f'<clipPath id="{clip}"><rect {box}/></clipPath>')
+    if warmup > 1:
+        out.append(
+            f'<rect x="{left}" y="{top}" width="{x(warmup) - left:.1f}" '
+            f'height="{height - top - bottom}" fill="#eef0f2"/>'
+            f'<text x="{left + 4}" y="{top + 15}" fill="#6b7178" font-size="11">warm-up</text>'
+        )
+    for tick in ticks(low, high):
+        out.append(
+            f'<line x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
+            f'stroke="#e3e6e8"/><text x="{left - 7}" y="{y(tick) + 4:.1f}" '
+            f'text-anchor="end">{number(tick)}</text>'
+        )
+    for tick in ticks(1, longest, 6):
+        if tick >= 1:
+            out.append(
+                f'<text x="{x(tick):.1f}" y="{height - bottom + 18}" '
+                f'text-anchor="middle">{number(tick)}</text>'
+            )
+    out.append(
+        f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">'
+        f"evaluated policies</text>"
+        f'<text transform="translate(14 {(height - bottom + top) / 2}) rotate(-90)" '
+        f'text-anchor="middle">{html.escape(ylabel)}</text>'
+        f'<g clip-path="url(#{clip})">'
+    )
+    # The grey ones first, so that they lie below.
+    for curve in sorted(curves, key=lambda c: c.style is not None):
+        at = [i for i in range(len(curve.middle)) if np.isfinite(curve.middle[i])]
+        if not at:
+            continue
+        own = color(curve.style)
+        name = f"<title>{html.escape(curve.label)}</title>"
+        if curve.style is not None:
+            upper = [(x(i + 1), y(curve.high[i])) for i in at]
+            lower = [(x(i + 1), y(curve.low[i])) for i in reversed(at)]
+            out.append(f'<polygon points="{_points(upper + lower)}" fill="{own}" opacity="0.14"/>')
+        dash = _DASHES[curve.style % len(_DASHES)] if curve.style is not None else ""
+        stroke = 2.2 if curve.style is not None else 1
+        out.append(
+            f'<polyline points="{_points([(x(i + 1), y(curve.middle[i])) for i in at])}" '
+            f'fill="none" stroke="{own}" stroke-width="{stroke}"'
+            + (f' stroke-dasharray="{dash}"' if dash else "")
+            + f">{name}</polyline>"
+        )
+    out.append("</g></svg>")
+    return "".join(out)
+
+
+def legend(items: Sequence[tuple[str, int | None]]) -> str:
+    """Return a legend in HTML that wraps where the page is narrow."""
+    parts = []
+    for label, style in items:
+        dash = _DASHES[style % len(_DASHES)] if style is not None else ""
+        line = (
+            f'<svg width="30" height="10" aria-hidden="true"><line x1="1" x2="29" y1="5" y2="5" '
+            f'stroke="{color(style)}" stroke-width="{2.2 if style is not None else 1}"'
+            + (f' stroke-dasharray="{dash}"' if dash else "")
+            + "/></svg>"
+        )
+        parts.append(f"<span>{line} {html.escape(label)}</span>")
+    return f'<div class="legend">{"".join(parts)}</div>'
+
+
+def heldout_bars(bars: Sequence[Bar], title: str) -> str:
+    """Draw each method's median, its quartiles and its seeds, best above.
+
+    Args:
+        bars: In the order in which they are drawn.
+        title: For readers that see no picture.
+    """
+    row, top, bottom, left, width, right = 22, 6, 24, 206, 520, 14
+    height = top + row * len(bars) + bottom
+    values = np.array([v for b in bars for v in (b.low, b.high) if math.isfinite(v)] or [0.0])
+    low, high = float(values.min()), float(values.max())
+    pad = 0.05 * (high - low) or 1.0
+    low, high = low - pad, high + pad
+
+    def x(v: float) -> float:
+        return left + (min(max(v, low), high) - low) / (high - low) * (width - left - right)
+
+    out = [_open(width, height, title)]
+    for tick in ticks(low, high, 4):
+        out.append(
+            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{height - bottom}" '
+            f'stroke="#e3e6e8"/><text x="{x(tick):.1f}" y="{height - 8}" '
+            f'text-anchor="middle">{number(tick)}</text>'
+        )
+    for i, bar in enumerate(bars):
+        middle = top + row * i + row / 2
+        own = color(bar.style)
+        shown = bar.label if len(bar.label) <= 34 else bar.label[:33] + "…"
+        weight = ' font-weight="600"' if bar.style is not None else ""
+        out.append(
+            f"<g><title>{html.escape(bar.label)}: {number(bar.middle)} "
+            f"[{number(bar.low)}, {number(bar.high)}]</title>"
+            f'<text x="{left - 8}" y="{middle + 4:.1f}" text-anchor="end" font-size="11.5"{weight}>'
+            f"{html.escape(shown)}</text>"
+            f'<rect x="{x(bar.low):.1f}" y="{middle - 7:.1f}" height="14" '
+            f'width="{max(x(bar.high) - x(bar.low), 1):.1f}" fill="{own}" opacity="0.35"/>'
+        )
+        out.append(
+            "".join(
+                f'<circle cx="{x(p):.1f}" cy="{middle:.1f}" r="2.2" fill="{own}" opacity="0.8"/>'
+                for p in bar.points
+                if math.isfinite(p) and low <= p <= high
+            )
+        )
+        if math.isfinite(bar.middle):
+            out.append(
+                f'<rect x="{x(bar.middle) - 1.5:.1f}" y="{middle - 9:.1f}" width="3" height="18" '
+                f'fill="{own}" stroke="white" stroke-width="0.8"/>'
+            )
+        out.append("</g>")
+    out.append("</svg>")
+    return "".join(out)
+
+
+def _open(width: float, height: float, title: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {width} {height}" role="img" {_FONT} fill="#2b2f33" '
+        f'xmlns="http://www.w3.org/2000/svg" aria-label="{html.escape(title, quote=True)}">'
+    )
+
+
+def _points(points: Sequence[tuple[float, float]]) -> str:
+    # A step far below the picture would only make the file larger.
+    return " ".join(f"{a:.1f},{min(max(b, -9999), 9999):.1f}" for a, b in points)

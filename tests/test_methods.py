@@ -1,0 +1,354 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmopt import Completion, LLMOptError, Reply, ScriptedClient
+from llmopt.benchmarks import methods
+from llmopt.benchmarks.baselines import CMA
+from llmopt.benchmarks.grammar_clients import (
+    GaussianGrammarClient,
+    UniformGrammarClient,
+    integer_choices,
+)
+from llmopt.benchmarks.methods import (
+    ARS,
+    METHODS,
+    BipopCMA,
+    Problem,
+    ShuffledRewards,
+    check_method,
+    make_method,
+)
+from llmopt.client.base import Message, Request
+from llmopt.errors import ClientError
+from llmopt.history import History, Trial
+from llmopt.pattern import PatternPrompt
+from llmopt.prompt import Situation, get_prompt
+from llmopt.space import Float, Space
+
+N = 4
+GOAL = np.array([2.0, -3.0, 0.5, 4.0])
+
+
+def sphere(params) -> float:
+    return -float(((np.asarray(params) - GOAL) ** 2).sum())
+
+
+def warmed(count=10, *, evaluations=60, failed=0) -> Problem:
+    points = np.random.default_rng(0).normal(0, 3, (count, N)).clip(-6, 6).round(1)
+    rewards = [None if i < failed else sphere(p) for i, p in enumerate(points)]
+    pairs = tuple((tuple(p.tolist()), r) for p, r in zip(points, rewards, strict=True))
+    return Problem(-6.0, 6.0, N, evaluations, pairs, "a sphere", 0.0)
+
+
+def here(name: str) -> bool:
+    try:
+        check_method(name)
+    except LLMOptError:
+        return False
+    return True
+
+
+RUNNABLE = [n for n, e in METHODS.items() if not e.asks_model and here(n)]
+INFORMED = [n for n in RUNNABLE if n != "random"]
+
+
+def search(name, problem, seed=0, count=60, f=sphere):
+    method = make_method(name, problem, np.random.SeedSequence(seed))
+    points, rewards = [], []
+    for _ in range(count):
+        point = method.ask()
+        reward = f(point)
+        points.append(point.copy())
+        if reward is None:
+            method.tell_failure(point, "no")
+        else:
+            rewards.append(reward)
+            method.tell(point, reward)
+    return np.array(points), rewards
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_points_stay_in_the_box_and_repeat_with_the_seed(name):
+    points, _ = search(name, warmed(), count=30)
+    assert points.shape == (30, N)
+    assert points.dtype == np.float64
+    assert (points >= -6).all()
+    assert (points <= 6).all()
+    np.random.random(3)  # what others draw meanwhile must not matter
+    again, _ = search(name, warmed(), count=30)
+    np.testing.assert_array_equal(points, again)
+    other, _ = search(name, warmed(), seed=1, count=30)
+    # NGOpt takes COBYLA here, which draws nothing.
+    assert np.array_equal(points, other) == (name == "ng-ngopt")
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_the_global_generator_is_left_alone(name):
+    np.random.seed(7)
+    before = np.random.get_state()[1].copy()
+    search(name, warmed(), count=12)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.parametrize("name", INFORMED)
+def test_every_informed_method_uses_the_rewards(name):
+    """Sixty evaluations of a sphere bring each one nearer than blind luck does."""
+    blind = np.median([max(search("random", warmed(), s)[1]) for s in range(5)])
+    if name == "ng-oneplusone":  # slow to begin with; it only has to get better
+        blind = max(warmed().rewards)
+    assert np.median([max(search(name, warmed(), s)[1]) for s in range(2)]) > blind
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_failures_and_an_empty_warmup_end_no_search(name):
+    def fails_often(point):
+        return None if point[0] > 0 else sphere(point)
+
+    points, rewards = search(name, warmed(failed=10), count=20, f=fails_often)
+    assert len(points) == 20 > len(rewards)
+    points, _ = search(name, warmed(0), count=15)
+    assert np.isfinite(points).all()
+
+
+@pytest.mark.parametrize("name", ["cma", "cma-bipop", "ars", "ng-cma", "ng-oneplusone"])
+def test_the_warmup_sets_where_the_search_starts(name):
+    near = Problem(-6.0, 6.0, N, 50, ((tuple(GOAL), 0.0), ((0.0, 0, 0, 0), -30.0)))
+    points, _ = search(name, near, count=1)
+    far, _ = search(name, Problem(-6.0, 6.0, N, 50), count=1)
+    distances = [np.linalg.norm(p[0] - GOAL) for p in (points, far)]
+    assert distances[0] < distances[1]
+
+
+def test_bipop_changes_its_population_where_a_run_converges():
+    def begun(method_class):
+        made = method_class(-6.0, 6.0, 2, 3)
+        sizes = [made._strategy.popsize]
+        for _ in range(3000):
+            point = made.ask()
+            made.tell(point, -float((point**2).sum()))
+            if made._strategy.popsize != sizes[-1]:
+                sizes.append(made._strategy.popsize)
+        return sizes
+
+    assert len(begun(CMA)) == 1
+    sizes = begun(BipopCMA)
+    assert sizes[1] >= 2 * sizes[0] or sizes[1] <= sizes[0]
+    assert max(sizes) >= 2 * sizes[0]
+
+
+def test_ars_makes_the_step_of_its_algorithm():
+    problem = Problem(-6.0, 6.0, 3, 100)
+    search = ARS(problem, np.random.SeedSequence(1), directions=3, top=2, step=0.1, noise=0.05)
+    rewards = [1.0, 0.0, 5.0, 2.0, -1.0, -9.0]
+    deltas = []
+    for i, reward in enumerate(rewards):
+        point = search.ask()
+        if i % 2 == 0:
+            deltas.append(point / 0.6)
+        else:
+            np.testing.assert_allclose(point, -0.6 * deltas[-1])
+        search.tell(point, reward)
+    # The two best directions are the second and the first; their rewards' deviation counts.
+    deviation = np.std([5.0, 2.0, 1.0, 0.0])
+    step = 1.2 / (2 * deviation) * (3.0 * deltas[1] + 1.0 * deltas[0])
+    middle = (search.ask() + 0) - 0.6 * search._deltas[0]
+    np.testing.assert_allclose(middle, step)
+
+
+# -- the samplers without a model ---------------------------------------------------------
+
+
+def pattern_request(count=12, spread=1.0, n=5, seed=3):
+    space = Space({f"x{i}": Float(-6.0, 6.0) for i in range(N)})
+    rng = np.random.default_rng(0)
+    points = (GOAL + spread * rng.normal(size=(count, N))).clip(-6, 6).tolist()
+    trials = tuple(Trial(i, None, tuple(p), (sphere(p),)) for i, p in enumerate(points))
+    situation = Situation(space, History(trials), count + 1, samples=n, seed=seed)
+    return PatternPrompt().prepare(situation)
+
+
+def test_the_choices_are_those_of_the_grammar():
+    assert integer_choices(pattern_request().request.grammar) == (tuple(range(10, 100)),) * N
+    assert integer_choices(pattern_request(0).request.grammar) == (tuple(range(100)),) * N
+    mixed = Space({"a": Float(0, 1, step=0.25), "b": Float(0, 1)})
+    request = PatternPrompt().prepare(Situation(mixed, History(), 1)).request
+    assert integer_choices(request.grammar) == (tuple(range(5)), tuple(range(100)))
+
+
+@pytest.mark.parametrize("client_class", [UniformGrammarClient, GaussianGrammarClient])
+def test_samplers_answer_the_pattern_prompt_with_no_model(client_class):
+    query = pattern_request(n=400)
+    reply = client_class().complete(query.request)
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cost) == (0, 0, 0.0)
+    assert client_class().complete(query.request) == reply
+    rows = np.array([[int(x) for x in c.text.split(",")] for c in reply.completions])
+    assert rows.shape == (400, N)
+    assert rows.min() >= 10
+    assert rows.max() <= 99
+    assert not query.read(reply.completions[0].text).clipped
+    expected = 90 / np.sqrt(12) if client_class is UniformGrammarClient else 18
+    np.testing.assert_allclose(rows.std(axis=0), expected, rtol=0.12)
+    np.testing.assert_allclose(rows.mean(axis=0), 54.5, atol=4)
+
+
+@pytest.mark.parametrize("grammar", [None, 'root ::= "yes" | "no"', "root ::= missing"])
+def test_samplers_refuse_what_they_cannot_answer(grammar):
+    with pytest.raises(ClientError, match="only the 'pattern' prompt"):
+        UniformGrammarClient().complete(Request((Message("user", "x"),), grammar=grammar))
+
+
+# -- the model ----------------------------------------------------------------------------
+
+
+def answering(requests):
+    def answer(request):
+        requests.append(request)
+        rng = np.random.default_rng(request.seed)
+        if request.grammar:
+            texts = [",".join(map(str, rng.integers(10, 100, N))) for _ in range(request.n)]
+        else:
+            values = ", ".join(f"params[{i}]: {rng.uniform(-6, 6):.1f}" for i in range(N))
+            texts = [values + "\nBecause it is there."] * request.n
+        return Reply(tuple(map(Completion, texts)), prompt_tokens=7, completion_tokens=5)
+
+    return ScriptedClient(answer)
+
+
+@pytest.mark.parametrize(
+    "name", ["llm-pattern", "llm-props", "llm-props-plus", "llm-opro", "llm-shuffled"]
+)
+def test_the_model_searches_under_every_prompt(name):
+    requests = []
+    problem = warmed(evaluations=6)
+    method = make_method(name, problem, np.random.SeedSequence(0), client=answering(requests))
+    for _ in range(6):
+        point = method.ask()
+        assert method.last.source == "llm"
+        method.tell(point, sphere(point))
+    assert len(requests) == method.usage.requests == 6
+    assert method.usage.proposals == {"llm": 6}
+    if "pattern" not in name and name != "llm-shuffled":
+        assert method.last.explanation == "Because it is there."
+    assert ("a sphere" in requests[0].text) == (name not in ("llm-pattern", "llm-shuffled"))
+    assert "optimum" not in requests[0].text
+
+
+def test_a_batch_takes_one_request():
+    requests = []
+    method = make_method(
+        "llm-pattern",
+        warmed(),
+        np.random.SeedSequence(0),
+        client=answering(requests),
+        batch_size=4,
+    )
+    for _ in range(8):
+        point = method.ask()
+        method.tell(point, sphere(point))
+    assert [r.n for r in requests] == [4, 4]
+
+
+def test_the_published_loop_shows_all_in_time_order_and_the_optimum():
+    requests = []
+    problem = warmed(25, evaluations=3)
+    method = make_method(
+        "llm-published",
+        problem,
+        np.random.SeedSequence(0),
+        client=answering(requests),
+        batch_size=4,
+    )
+    for _ in range(3):
+        point = method.ask()
+        method.tell(point, sphere(point))
+    assert [r.n for r in requests] == [1, 1, 1]
+    text = requests[-1].text
+    assert "about 0" in text.replace("0.0", "0")
+    rewards = [r for _, r in problem.warmup]
+    places = [text.find(f"{r:.2f}"[:5]) for r in rewards]
+    assert all(p > 0 for p in places)
+    assert places == sorted(places)
+    assert places != [places[i] for i in np.argsort(rewards)]
+    assert "iteration 28 of 28" in text
+
+
+def test_shuffled_rewards_change_hands_before_the_prompt_sees_them():
+    seen = []
+
+    class Spy:
+        name = "spy"
+
+        def prepare(self, situation):
+            seen.append(situation.history)
+
+        def to_dict(self):
+            return {"name": "spy"}
+
+    trials = tuple(
+        Trial(
+            i,
+            None,
+            (float(i),),
+            None if i == 3 else (float(i),),
+            "failed" if i == 3 else "complete",
+        )
+        for i in range(30)
+    )
+    space = Space({"x": Float(0, 40)})
+    prompt = ShuffledRewards(Spy())
+    for seed in (1, 1, 2):
+        prompt.prepare(Situation(space, History(trials), 31, seed=seed))
+    first, again, other = ([t.rewards for t in h.trials] for h in seen)
+    assert first == again != other
+    assert sorted(r for r in first if r) == [(float(i),) for i in range(30) if i != 3]
+    assert first[3] is None
+    assert sum(r == (float(i),) for i, r in enumerate(first)) < 8
+    assert [t.values for t in seen[0].trials] == [t.values for t in trials]
+    assert trials[5].rewards == (5.0,)
+
+
+def test_the_model_gets_the_warmup_as_the_others_do():
+    requests = []
+    problem = warmed(evaluations=2, failed=1)
+    method = make_method(
+        "llm-props", problem, np.random.SeedSequence(0), client=answering(requests)
+    )
+    method.ask()
+    assert "iteration 11 of 12" in requests[0].text
+    assert requests[0].text.count("params[0]") >= 10
+
+
+# -- the table ----------------------------------------------------------------------------
+
+
+def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
+    with pytest.raises(LLMOptError, match="did you mean 'cma'"):
+        check_method("cmaa")
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    with pytest.raises(LLMOptError, match="needs nevergrad"):
+        check_method("ng-de")
+    with pytest.raises(LLMOptError, match="pip install optuna torch scipy"):
+        check_method("optuna-gp")
+    check_method("random")
+
+
+@pytest.mark.parametrize("name", [n for n, e in METHODS.items() if e.asks_model])
+def test_a_model_method_without_a_model_says_so(name):
+    with pytest.raises(LLMOptError, match="--model"):
+        make_method(name, warmed(), np.random.SeedSequence(0))
+
+
+def test_every_shipped_prompt_has_a_method():
+    from llmopt.prompt import PROMPTS
+
+    assert {f"llm-{p}" for p in PROMPTS} <= set(METHODS)
+    assert get_prompt("props", optimum=3.0).optimum == 3.0
+
+
+@pytest.mark.parametrize(
+    ("box", "expected"), [((-6, 6), 1), ((-15, 15), 1), ((-1, 1), 2), ((0, 0.1), 3)]
+)
+def test_decimals_follow_the_box(box, expected):
+    assert methods.decimals(*box) == expected
