@@ -1,0 +1,135 @@
+"""What a piece of source holds, read from its syntax tree and without running it.
+
+Parsing is the first thing that untrusted text can crash, so it happens in the confined
+worker too. Only the standard library is imported, so that a worker can load this file
+without llmopt.
+
+None of this is a security boundary: it turns mistakes into words that a model can act on.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from typing import Any
+
+_FILE = "<candidate>"
+_DYNAMIC = ("eval", "exec", "compile", "open", "input", "__import__", "breakpoint")
+
+
+def analyse(source: str) -> dict[str, Any]:
+    """Describe a source.
+
+    Args:
+        source: Python source.
+
+    Returns:
+        ``error`` (``None`` or a dict with ``message``, ``line`` and ``text``), ``functions``
+        (top-level ones: ``name``, ``line``, ``positional``, ``required``, ``keyword_only``,
+        ``varargs``, ``varkw``, ``is_async``, ``is_generator``), ``imports`` (pairs of module and
+        line, wherever they stand), ``builtins`` (pairs of name and line: uses of `open`, `eval`
+        and the like) and ``fingerprint``, equal for sources that differ in comments, layout,
+        docstrings, type hints and the names of variables only.
+    """
+    found: dict[str, Any] = {
+        "error": None, "functions": [], "imports": [], "builtins": [], "fingerprint": ""
+    }  # fmt: skip
+    try:
+        tree = ast.parse(source, _FILE)
+        # Finds what parsing alone does not, such as `return` outside a function.
+        compile(tree, _FILE, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        lines = source.splitlines()
+        line = error.lineno or 0
+        text = lines[line - 1] if 0 < line <= len(lines) else ""
+        found["error"] = {"message": error.msg or "invalid syntax", "line": line, "text": text}
+        return found
+    except (ValueError, MemoryError, RecursionError) as error:
+        message = f"{error or type(error).__name__}: it cannot be parsed"
+        found["error"] = {"message": message, "line": 0, "text": ""}
+        return found
+    functions = {}  # by name: of two definitions the later one counts
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            functions[node.name] = _function(node)
+    found["functions"] = list(functions.values())
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import):
+            found["imports"] += [(alias.name, part.lineno) for alias in part.names]
+        elif isinstance(part, ast.ImportFrom):
+            found["imports"].append(("." * part.level + (part.module or ""), part.lineno))
+        elif isinstance(part, ast.Name) and part.id in _DYNAMIC:
+            found["builtins"].append((part.id, part.lineno))
+    found["fingerprint"] = _fingerprint(tree, source)
+    return found
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, Any]:
+    arguments = node.args
+    positional = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    keyword_only = [
+        (a.arg, default is None)
+        for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    return {
+        "name": node.name,
+        "line": node.lineno,
+        "positional": positional,
+        "required": len(positional) - len(arguments.defaults),
+        "keyword_only": keyword_only,
+        "varargs": arguments.vararg is not None,
+        "varkw": arguments.kwarg is not None,
+        "is_async": isinstance(node, ast.AsyncFunctionDef),
+        "is_generator": _yields(node),
+    }
+
+
+def _yields(node: ast.AST) -> bool:
+    """Whether a function is a generator itself; functions inside it do not count."""
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (ast.Yield, ast.YieldFrom)):
+            return True
+        if not isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(part))
+    return False
+
+
+def _fingerprint(tree: ast.Module, source: str) -> str:
+    for part in ast.walk(tree):
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)):
+            body = part.body
+            if (
+                body
+                and isinstance(body[0], ast.Expr)
+                and isinstance(body[0].value, ast.Constant)
+                and isinstance(body[0].value.value, str)
+            ):
+                part.body = body[1:] or [ast.Pass()]
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            part.returns = None
+        elif isinstance(part, ast.arg):
+            part.annotation = None
+    _rename(tree)
+    try:
+        text = ast.dump(tree)
+    except RecursionError:
+        text = hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _rename(tree: ast.Module) -> None:
+    """Number the variables that the source binds in the order in which it names them."""
+    bound = {
+        part.arg if isinstance(part, ast.arg) else part.id
+        for part in ast.walk(tree)
+        if isinstance(part, ast.arg)
+        or (isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
+    }
+    numbers: dict[str, str] = {}
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Name) and part.id in bound:
+            part.id = numbers.setdefault(part.id, f"v{len(numbers)}")
+        elif isinstance(part, (ast.arg, ast.keyword)) and part.arg in bound:
+            part.arg = numbers.setdefault(part.arg, f"v{len(numbers)}")

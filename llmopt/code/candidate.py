@@ -1,0 +1,280 @@
+"""A candidate: source, and a handle that runs it in a worker of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from llmopt.code.checks import Function, check
+from llmopt.code.failure import CandidateError
+from llmopt.code.sandbox import Sandbox
+
+
+class Candidate:
+    """Source that a model wrote, callable as if it were a function.
+
+    Calling it calls the first function that was asked for; `function` gives the others. The
+    worker starts at the first call, and is killed by `close`, by leaving a ``with`` block,
+    or by `tell`. Results are checked against what the function has to return.
+
+    Args:
+        source: Python source.
+        functions: What it defines.
+        sandbox: Makes a worker that is not started yet.
+        number: Position among the candidates of a search.
+        params: Values beside the code, in the form the space was given in; the code finds
+            them as the dict ``params``.
+        variables: All names that the code finds bound.
+        explanation: What the model said about it.
+        parent: Number of the candidate it was to improve, if any.
+        fingerprint: See `llmopt.code.analysis.analyse`.
+
+    Attributes:
+        source: See above; likewise the others.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        functions: Sequence[Function],
+        sandbox: Callable[[], Sandbox] = Sandbox,
+        *,
+        number: int = 0,
+        params: Any = None,
+        variables: Mapping[str, Any] | None = None,
+        explanation: str = "",
+        parent: int | None = None,
+        fingerprint: str = "",
+    ) -> None:
+        self.source = source
+        self.functions = tuple(functions)
+        self.number = number
+        self.params = params
+        self.variables = dict(variables or {})
+        self.explanation = explanation
+        self.parent = parent
+        self.fingerprint = fingerprint
+        self._make = sandbox
+        self._sandbox: Sandbox | None = None
+        self._loaded = False
+
+    def __repr__(self) -> str:
+        names = ", ".join(f.name for f in self.functions)
+        return f"<Candidate {self.number}: {names}, {len(self.source.splitlines())} lines>"
+
+    def __enter__(self) -> Candidate:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sandbox": None, "_loaded": False}
+
+    @property
+    def printed(self) -> str:
+        """What the code printed since its worker was started, cut."""
+        return self._sandbox.printed if self._sandbox is not None else ""
+
+    def check(self) -> None:
+        """Run every check of `llmopt.code.checks.check`; the code is ready to be called then.
+
+        Raises:
+            CandidateError: What is wrong, in words for the model.
+        """
+        self.fingerprint = check(self._worker(), self.source, self.functions, self.variables)
+        self._loaded = True
+
+    def reset(self) -> None:
+        """Load the source anew, so that nothing it remembered is left.
+
+        Raises:
+            CandidateError: It cannot be loaded.
+        """
+        self._worker().load(self.source, self.variables)
+        self._loaded = True
+
+    def close(self) -> None:
+        """Kill the worker; the next call starts a new one."""
+        self._loaded = False
+        if self._sandbox is not None:
+            self._sandbox.close()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the first function.
+
+        Raises:
+            CandidateError: It failed, or returned what it should not.
+        """
+        return self.call(self.functions[0].name, *args, **kwargs)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of that name and check its result.
+
+        Raises:
+            CandidateError: It failed, or returned what it should not.
+        """
+        function = self._function(name)
+        return function.output.read(self._ready().call(name, *args, **kwargs))
+
+    def call_many(self, name: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call a function once for each list of arguments, in one message to the worker.
+
+        Raises:
+            CandidateError: It failed, or returned what it should not.
+        """
+        read = self._function(name).output.read
+        return [read(value) for value in self._ready().call_many(name, arguments)]
+
+    def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
+        """Call a function once for each row of columns (see `Sandbox.call_columns`).
+
+        Raises:
+            CandidateError: It failed, or returned what it should not.
+        """
+        read = self._function(name).output.read
+        return [read(value) for value in self._ready().call_columns(name, columns)]
+
+    def rollout(self, name: str, seed: int, cap: int) -> list[Any]:
+        """Let a function act in the worker's own environment (see `Sandbox.rollout`).
+
+        Raises:
+            CandidateError: It failed, or returned what it should not.
+        """
+        read = self._function(name).output.read
+        return [read(value) for value in self._ready().rollout(name, seed, cap)]
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """Return one of its functions as a plain callable."""
+        self._function(name)
+        return lambda *args, **kwargs: self.call(name, *args, **kwargs)
+
+    def _function(self, name: str) -> Function:
+        for function in self.functions:
+            if function.name == name:
+                return function
+        names = ", ".join(f.name for f in self.functions)
+        raise KeyError(f"no function {name!r}; there are: {names}")
+
+    def _worker(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = self._make()
+        return self._sandbox
+
+    def _ready(self) -> Sandbox:
+        worker = self._worker()
+        if not self._loaded or not worker.running:
+            self.reset()
+        return worker
+
+
+@dataclass(frozen=True)
+class CodeTrial:
+    """A candidate that was scored, or that failed.
+
+    Attributes:
+        number: The candidate's number.
+        source: Its source.
+        params: Values beside the code, if any.
+        reward: The score; ``None`` for a failure.
+        feedback: Words that came with it; for a failure, the reason.
+        explanation: What the model said about it.
+        parent: Number of the candidate it was to improve, if any.
+        fingerprint: See `llmopt.code.analysis.analyse`.
+        origin: ``"llm"``, or ``"user"`` for one that was never asked.
+    """
+
+    number: int
+    source: str
+    params: Any
+    reward: float | None
+    feedback: str = ""
+    explanation: str = ""
+    parent: int | None = None
+    fingerprint: str = ""
+    origin: Literal["llm", "user"] = "llm"
+
+
+def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
+    """Return the scored trials, best first; ties keep their order."""
+    sign = -1.0 if direction == "maximize" else 1.0
+    return sorted(
+        (t for t in trials if t.reward is not None),
+        key=lambda t: sign * (t.reward if t.reward is not None else math.inf),
+    )
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Which earlier candidate the next one is to improve.
+
+    A pure function of the trials told so far, so that a resumed search goes on the same way.
+
+    Attributes:
+        name: ``"hill-climb"``: the best so far. ``"best-of-n"``: in rounds of `n`
+            independent tries at the best of all earlier rounds. ``"beam"``: in rounds of `n`
+            tries at each of the `width` best of all earlier rounds.
+        n: Tries from one candidate in a round.
+        width: Candidates that a beam keeps.
+    """
+
+    name: str = "hill-climb"
+    n: int = 4
+    width: int = 3
+
+    def __post_init__(self) -> None:
+        if self.name not in ("hill-climb", "best-of-n", "beam"):
+            raise ValueError(
+                f"strategy {self.name!r}: expected 'hill-climb', 'best-of-n' or 'beam'"
+            )
+        if self.n < 1 or self.width < 1:
+            raise ValueError(f"n={self.n}, width={self.width}: expected at least 1")
+
+    def round_of(self, number: int) -> range:
+        """Return the numbers of the round that a candidate belongs to."""
+        size = {"hill-climb": 1, "best-of-n": self.n, "beam": self.n * self.width}[self.name]
+        start = number - number % size
+        return range(start, start + size)
+
+    def parent(self, number: int, trials: Sequence[CodeTrial], direction: str) -> CodeTrial | None:
+        """Return the trial that candidate `number` is to improve.
+
+        Args:
+            number: The candidate's number.
+            trials: What was told so far.
+            direction: ``"maximize"`` or ``"minimize"``.
+
+        Returns:
+            A scored trial; the latest failure where none is scored; ``None`` at the start.
+        """
+        before = [t for t in trials if t.number < self.round_of(number).start]
+        if self.name == "hill-climb":
+            before = list(trials)
+        ranked = rank(before, direction)
+        if ranked:
+            if self.name != "beam":
+                return ranked[0]
+            return ranked[(number - self.round_of(number).start) % min(self.width, len(ranked))]
+        return max(before, key=lambda t: t.number) if before else None
+
+
+def failure_of(candidate: Candidate, error: CandidateError | str) -> CodeTrial:
+    """Return the failed trial of a candidate."""
+    feedback = error.feedback() if isinstance(error, CandidateError) else error
+    return replace(trial_of(candidate, None), feedback=feedback)
+
+
+def trial_of(candidate: Candidate, reward: float | None, feedback: str = "") -> CodeTrial:
+    """Return the trial of a candidate."""
+    return CodeTrial(
+        candidate.number,
+        candidate.source,
+        candidate.params,
+        reward,
+        feedback,
+        candidate.explanation,
+        candidate.parent,
+        candidate.fingerprint,
+    )

@@ -1,0 +1,317 @@
+"""What is wanted of a function, and whether a candidate is that, before it is scored.
+
+The checks run in this order, each in the confined worker, and the first that fails ends
+them: the source parses; it defines the functions, with arguments that fit; it imports
+what it may; it loads; each function, called on every sample input, returns what it should,
+and the same again when the source is loaded anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.code.failure import CandidateError
+from llmopt.code.sandbox import Sandbox
+
+_USELESS = {
+    "open": "files cannot be opened",
+    "input": "nobody answers",
+    "breakpoint": "nobody is there to debug",
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a function has to return.
+
+    Attributes:
+        kind: ``"float"``, ``"int"``, ``"bool"``, ``"reward"`` (a number, or a pair of it and
+            a dict of named components) or ``"any"``.
+        shape: Shape of the array; ``()`` for a single number.
+        low: Smallest value, a number or an array of that shape.
+        high: Largest value, likewise.
+        clip: Move values outside to the bound, instead of rejecting them.
+    """
+
+    kind: Literal["float", "int", "bool", "reward", "any"] = "float"
+    shape: tuple[int, ...] = ()
+    low: Any = -math.inf
+    high: Any = math.inf
+    clip: bool = False
+
+    @classmethod
+    def from_space(cls, space: gym.Space[Any]) -> Output:
+        """Return what an action of a Gymnasium space has to be.
+
+        Numbers outside a `Box` are moved to its bounds.
+
+        Raises:
+            TypeError: The space is neither a `Box` nor `Discrete`.
+        """
+        if isinstance(space, gym.spaces.Box):
+            return cls("float", tuple(space.shape), space.low, space.high, clip=True)
+        if isinstance(space, gym.spaces.Discrete):
+            return cls("int", (), int(space.start), int(space.start + space.n - 1))
+        raise TypeError(f"got the action space {space}; expected a Box or Discrete")
+
+    def __str__(self) -> str:
+        if self.kind == "any":
+            return "any plain data"
+        if self.kind == "reward":
+            return "a finite number, or a pair of it and a dict of its named components"
+        what = {"float": "finite number", "int": "integer", "bool": "bool"}[self.kind]
+        if self.shape:
+            text = f"array of shape {self.shape} of {what}s"
+        else:
+            text = what
+        low, high = np.min(self.low), np.max(self.high)
+        if self.kind != "bool" and (np.isfinite(low) or np.isfinite(high)):
+            text += f" in [{low:g}, {high:g}]"
+        return f"{'an' if text[0] in 'aeiou' else 'a'} {text}"
+
+    def read(self, value: Any) -> Any:
+        """Return the value in its proper form.
+
+        Args:
+            value: Plain data, as it came from a worker.
+
+        Returns:
+            A ``shape``-shaped array, or a float, int or bool; for ``"reward"`` a pair of a
+            float and a dict of floats.
+
+        Raises:
+            CandidateError: It is not what was wanted.
+        """
+        if self.kind == "any":
+            return value
+        if self.kind == "reward":
+            return _read_reward(value)
+        array = _numbers(value)
+        if array.shape != self.shape and array.size == math.prod(self.shape) <= 1:
+            array = array.reshape(self.shape)  # [0.5] for 0.5 and the reverse
+        if array.shape != self.shape:
+            got = f"shape {array.shape}" if array.shape else "a single number"
+            raise self._wrong(f"{got}")
+        if self.kind == "bool":
+            if array.dtype != bool:
+                raise self._wrong(_short(value))
+        elif not np.isfinite(array).all():
+            raise self._wrong(_short(value))
+        elif self.kind == "int":
+            whole = np.rint(array)
+            if array.dtype == bool or not np.array_equal(whole, array):
+                raise self._wrong(_short(value))
+            array = whole.astype(np.int64)
+        else:
+            array = array.astype(np.float64)
+        if self.kind != "bool":
+            if self.clip:
+                array = np.clip(array, self.low, self.high)
+            elif (array < self.low).any() or (array > self.high).any():
+                raise self._wrong(_short(value))
+        return array if self.shape else array.item()
+
+    def _wrong(self, got: str) -> CandidateError:
+        return CandidateError(f"it returned {got}; expected {self}", "check")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _numbers(value: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype.kind not in "fiub":
+        raise CandidateError(
+            f"it returned {_short(value)}; expected numbers"
+            + (" (does every path end in a return?)" if value is None else ""),
+            "check",
+        )
+    return array
+
+
+def _read_reward(value: Any) -> tuple[float, dict[str, float]]:
+    components: Any = {}
+    if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[1], dict):
+        value, components = value
+    number = Output().read(value)
+    return number, {name: Output().read(v) for name, v in components.items()}
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function to be written.
+
+    Attributes:
+        signature: Such as ``"controller(obs)"``; defaults and hints are allowed.
+        doc: What it does, its inputs and its result.
+        output: What it has to return.
+        samples: Argument tuples of the trial calls; two at least say something.
+    """
+
+    signature: str
+    doc: str = ""
+    output: Output = field(default_factory=lambda: Output("any"))
+    samples: tuple[tuple[Any, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        text = self.signature.strip().removeprefix("def ").rstrip(": ")
+        try:
+            node = ast.parse(f"def {text}:\n    pass").body[0]
+        except SyntaxError:
+            node = None
+        if not isinstance(node, ast.FunctionDef):
+            raise ValueError(
+                f"signature {self.signature!r}; expected a function's, such as 'controller(obs)'"
+            )
+        object.__setattr__(self, "signature", text)
+        object.__setattr__(self, "_node", node)
+        object.__setattr__(self, "samples", tuple(tuple(s) for s in self.samples))
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(self._node.name)  # type: ignore[attr-defined]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of its positional parameters."""
+        return tuple(a.arg for a in self._node.args.args)  # type: ignore[attr-defined]
+
+
+def check(
+    sandbox: Sandbox,
+    source: str,
+    functions: Sequence[Function],
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """Check a source and leave it loaded in the sandbox.
+
+    Args:
+        sandbox: The worker to run it in.
+        source: Python source.
+        functions: What it has to define.
+        variables: Names that it finds bound.
+
+    Returns:
+        The source's fingerprint (see `llmopt.code.analysis.analyse`).
+
+    Raises:
+        CandidateError: What is wrong, in words for the model.
+    """
+    found = inspect_source(sandbox, source, functions)
+    sandbox.load(source, variables)
+    first = [_trial(sandbox, function) for function in functions]
+    if any(function.samples for function in functions):
+        sandbox.load(source, variables)
+        for function, results in zip(functions, first, strict=True):
+            for k, (sample, before) in enumerate(zip(function.samples, results, strict=True)):
+                after = function.output.read(sandbox.call(function.name, *sample))
+                if not _same(before, after):
+                    raise CandidateError(
+                        f"{function.name} is not deterministic: on sample input {k + 1} it "
+                        f"returned {_short(before)}, then {_short(after)} after a fresh start. "
+                        "Use no randomness and no clock",
+                        "check",
+                    )
+        sandbox.load(source, variables)
+    return found
+
+
+def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function]) -> str:
+    """Check what can be seen without running the source; return its fingerprint.
+
+    Raises:
+        CandidateError: What is wrong, in words for the model.
+    """
+    found = sandbox.analyse(source)
+    problem = found["error"]
+    if problem is not None:
+        line = problem["line"]
+        where = f" (line {line}: {problem['text'].strip()})" if line else ""
+        raise CandidateError(f"SyntaxError: {problem['message']}{where}", "syntax", line=line)
+    defined = {f["name"]: f for f in found["functions"]}
+    for function in functions:
+        if function.name not in defined:
+            names = ", ".join(defined) or "none"
+            raise CandidateError(
+                f"the function {function.name} is missing; functions found: {names}. Define "
+                f"`def {function.signature}:` at the top level",
+                "check",
+            )
+        _fits(function, defined[function.name])
+    allowed = {name.partition(".")[0] for name in sandbox.imports}
+    for name, line in found["imports"]:
+        if name.partition(".")[0] not in allowed | {"__future__", "typing"}:
+            raise CandidateError(
+                f"line {line} imports {name!r}; only {', '.join(sorted(allowed))} can be imported",
+                "check",
+                line=line,
+            )
+    for name, line in found["builtins"]:
+        reason = _USELESS.get(name, "code must stand in the source")
+        raise CandidateError(f"line {line} uses {name}(): {reason}", "check", line=line)
+    return str(found["fingerprint"])
+
+
+def _fits(function: Function, found: Mapping[str, Any]) -> None:
+    wanted = function.parameters
+    line = found["line"]
+    if found["is_async"] or found["is_generator"]:
+        raise CandidateError(
+            f"{function.name} (line {line}) must be a plain function with a return: it is "
+            f"{'async' if found['is_async'] else 'a generator'}",
+            "check",
+            line=line,
+        )
+    missing = [name for name, required in found["keyword_only"] if required]
+    enough = len(found["positional"]) >= len(wanted) or found["varargs"]
+    if found["required"] > len(wanted) or not enough or missing:
+        raise CandidateError(
+            f"{function.name} (line {line}) takes ({', '.join(found['positional'])}"
+            f"{', *, ' + ', '.join(missing) if missing else ''}); expected "
+            f"`def {function.signature}:`",
+            "check",
+            line=line,
+        )
+
+
+def _trial(sandbox: Sandbox, function: Function) -> list[Any]:
+    results = []
+    for k, sample in enumerate(function.samples):
+        try:
+            results.append(function.output.read(sandbox.call(function.name, *sample)))
+        except CandidateError as error:
+            shown = ", ".join(
+                f"{n}={_short(v)}" for n, v in zip(function.parameters, sample, strict=False)
+            )
+            raise CandidateError(
+                f"{function.name} fails on sample input {k + 1} ({shown}): {error}",
+                error.kind,
+                line=error.line,
+                trace=error.trace,
+                printed=error.printed,
+            ) from error
+    return results
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, (tuple, list)):
+        same_form = type(a) is type(b) and len(a) == len(b)
+        return same_form and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return bool(np.array_equal(a, b))
+    return bool(a == b or (a != a and b != b))

@@ -1,0 +1,293 @@
+"""Kernel confinement of the calling process: rlimits, Landlock and seccomp through ctypes.
+
+Needs no privilege, no package and no compiler. It is one way: a confined process cannot
+undo it. After `confine` the process can compute, allocate memory up to a limit, and use the
+file descriptors that are already open. It cannot open a file (except to read below
+`readable` folders), make a socket, a process or a thread, signal anything, or change a limit.
+
+Only the standard library is imported, so that a worker can load this file without llmopt.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+
+# linux/landlock.h. Rights that an older kernel does not know are masked off by its version.
+_FS_READ = (1 << 2) | (1 << 3)  # READ_FILE, READ_DIR
+_FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
+_NET_ALL = 0b11  # BIND_TCP, CONNECT_TCP, from version 4 on
+_SCOPE_ALL = 0b11  # ABSTRACT_UNIX_SOCKET, SIGNAL, from version 6 on
+
+# linux/seccomp.h, linux/audit.h, linux/bpf_common.h
+_KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_EPERM, _ENOSYS = 1, 38
+_LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_SET_MODE_FILTER, _GET_ACTION_AVAIL, _TSYNC = 1, 2, 1
+
+# An allow list: what is not named here fails with EPERM, now and in any later kernel.
+_COMPUTE = (
+    "read", "write", "readv", "writev", "close", "fstat", "lseek",
+    "mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
+    "futex", "sched_yield", "sched_getaffinity", "getcpu", "membarrier",
+    "clock_gettime", "clock_getres", "gettimeofday", "time", "times", "getrusage",
+    "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "uname",
+    "getrandom", "rt_sigreturn", "restart_syscall", "exit", "exit_group",
+)  # fmt: skip
+_READ_FILES = (
+    "open", "openat", "stat", "lstat", "newfstatat", "statx", "access", "faccessat",
+    "getdents64", "readlink", "readlinkat", "pread64", "getcwd",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Machine:
+    audit: int
+    seccomp: int
+    clone3: int
+    socket: int
+    numbers: dict[str, int]
+
+
+_MACHINES = {
+    "x86_64": _Machine(
+        audit=0xC000003E,
+        seccomp=317,
+        clone3=435,
+        socket=41,
+        numbers={
+            "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6,
+            "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigreturn": 15,
+            "pread64": 17, "readv": 19, "writev": 20, "access": 21, "sched_yield": 24,
+            "mremap": 25, "madvise": 28, "getpid": 39, "exit": 60, "uname": 63, "getcwd": 79,
+            "readlink": 89, "gettimeofday": 96, "getrusage": 98, "times": 100, "getuid": 102,
+            "getgid": 104, "geteuid": 107, "getegid": 108, "getppid": 110, "gettid": 186,
+            "time": 201, "futex": 202, "sched_getaffinity": 204, "getdents64": 217,
+            "restart_syscall": 219, "clock_gettime": 228, "clock_getres": 229,
+            "exit_group": 231, "openat": 257, "newfstatat": 262, "readlinkat": 267,
+            "faccessat": 269, "getcpu": 309, "getrandom": 318, "membarrier": 324, "statx": 332,
+        },
+    ),
+    "aarch64": _Machine(
+        audit=0xC00000B7,
+        seccomp=277,
+        clone3=435,
+        socket=198,
+        numbers={
+            "getcwd": 17, "faccessat": 48, "openat": 56, "close": 57, "getdents64": 61,
+            "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
+            "readlinkat": 78, "newfstatat": 79, "fstat": 80, "exit": 93, "exit_group": 94,
+            "futex": 98, "clock_gettime": 113, "clock_getres": 114, "sched_getaffinity": 123,
+            "sched_yield": 124, "restart_syscall": 128, "rt_sigreturn": 139, "times": 153,
+            "uname": 160, "getrusage": 165, "getcpu": 168, "gettimeofday": 169, "getpid": 172,
+            "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176, "getegid": 177,
+            "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
+            "mprotect": 226, "madvise": 233, "getrandom": 278, "membarrier": 283, "statx": 291,
+        },
+    ),
+}  # fmt: skip
+
+
+class ConfinementError(RuntimeError):
+    """The process could not be confined; nothing untrusted may run in it."""
+
+
+@dataclass(frozen=True)
+class Support:
+    """What this machine offers.
+
+    Attributes:
+        landlock: Landlock version of the kernel; 0 for none.
+        seccomp: Whether seccomp filters can be installed.
+        problems: Why confinement is not to be had; empty if it is.
+    """
+
+    landlock: int
+    seccomp: bool
+    problems: tuple[str, ...]
+
+
+def support() -> Support:
+    """Ask the kernel what confinement it offers; changes nothing."""
+    if not sys.platform.startswith("linux"):
+        return Support(0, False, (f"Landlock and seccomp need Linux, this is {sys.platform}",))
+    machine = _MACHINES.get(platform.machine())
+    if machine is None or struct.calcsize("P") != 8:
+        known = ", ".join(_MACHINES)
+        return Support(
+            0, False, (f"no system call table for {platform.machine()} (known: {known})",)
+        )
+    libc = _libc()
+    version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    action = ctypes.c_uint32(_ERRNO)
+    filters = libc.syscall(machine.seccomp, _GET_ACTION_AVAIL, 0, ctypes.byref(action)) == 0
+    problems = []
+    if version < 1:
+        problems.append("the kernel has no Landlock (Linux 5.13 or later, enabled at boot)")
+    if not filters:
+        problems.append("the kernel has no seccomp filters")
+    return Support(max(int(version), 0), filters, tuple(problems))
+
+
+def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
+    """Set resource limits that the process cannot raise again, and a last alarm clock.
+
+    Args:
+        memory_bytes: Cap on the address space, on top of what is in use already.
+        cpu_seconds: Processor seconds after which the kernel kills the process.
+        wall_seconds: Seconds after which it is killed even if its parent is gone.
+    """
+    import resource
+
+    try:
+        with open("/proc/self/statm") as file:
+            memory_bytes += int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:  # not Linux: the cap is for everything
+        pass
+    for name, value in (
+        ("RLIMIT_AS", memory_bytes),
+        ("RLIMIT_CPU", cpu_seconds),
+        ("RLIMIT_FSIZE", 0),
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_MEMLOCK", 0),
+        ("RLIMIT_MSGQUEUE", 0),
+    ):
+        number = getattr(resource, name, None)  # not every system has every limit
+        if number is not None:
+            try:
+                resource.setrlimit(number, (value, value))
+            except (OSError, ValueError) as error:
+                raise ConfinementError(f"cannot set {name} to {value}: {error}") from error
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, wall_seconds)
+
+
+def confine(readable: Sequence[str] = ()) -> int:
+    """Confine the calling process for good, and check that it holds.
+
+    Args:
+        readable: Files and folders that stay readable. With none, no file can be opened.
+
+    Returns:
+        The Landlock version in force.
+
+    Raises:
+        ConfinementError: Some part is not to be had, or did not hold.
+    """
+    found = support()
+    if found.problems:
+        raise ConfinementError("; ".join(found.problems))
+    threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["self"]
+    if len(threads) > 1:
+        # Landlock binds one thread only: another would stay free.
+        raise ConfinementError(f"{len(threads)} threads run already; an import started them")
+    machine = _MACHINES[platform.machine()]
+    libc = _libc()
+    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise ConfinementError(f"prctl({option}) failed: {_reason()}")
+    _landlock(libc, found.landlock, readable)
+    _seccomp(libc, machine, files=bool(readable))
+    _check(libc, machine)
+    return found.landlock
+
+
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _reason() -> str:
+    return os.strerror(ctypes.get_errno())
+
+
+def _landlock(libc: ctypes.CDLL, version: int, readable: Sequence[str]) -> None:
+    handled = (1 << _FS_BITS.get(version, 16)) - 1
+    attributes = struct.pack(
+        "=QQQ", handled, _NET_ALL if version >= 4 else 0, _SCOPE_ALL if version >= 6 else 0
+    )[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = libc.syscall(
+        _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
+    )
+    if ruleset < 0:
+        raise ConfinementError(f"landlock_create_ruleset failed: {_reason()}")
+    try:
+        for path in readable:
+            folder = os.path.isdir(path)
+            fd = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
+            try:
+                rights = _FS_READ if folder else 1 << 2
+                rule = struct.pack("=Qi", rights, fd)
+                if libc.syscall(_ADD_RULE, ruleset, 1, rule, ctypes.c_uint32(0)) != 0:
+                    raise ConfinementError(f"landlock_add_rule({path!r}) failed: {_reason()}")
+            finally:
+                os.close(fd)
+        if libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)) != 0:
+            raise ConfinementError(f"landlock_restrict_self failed: {_reason()}")
+    finally:
+        os.close(ruleset)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+
+def build_filter(machine: str, files: bool) -> bytes:
+    """Return the seccomp program (classic BPF) for a machine.
+
+    Args:
+        machine: ``"x86_64"`` or ``"aarch64"``.
+        files: Whether calls that open and look at files are let through to Landlock.
+    """
+    table = _MACHINES[machine]
+    names = (*_COMPUTE, *_READ_FILES) if files else _COMPUTE
+    allowed = sorted({table.numbers[n] for n in names if n in table.numbers})
+
+    def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+        return struct.pack("=HBBI", code, if_true, if_false, value)
+
+    # struct seccomp_data: the number at offset 0, the architecture at offset 4. Calls of
+    # another architecture (32-bit ones by int 0x80) would have other numbers: they kill.
+    program = [
+        step(_LOAD, 4),
+        step(_JUMP_EQUAL, table.audit, 1, 0),
+        step(_RETURN, _KILL_PROCESS),
+        step(_LOAD, 0),
+        # glibc falls back to clone, and so to EPERM, only where clone3 does not exist.
+        step(_JUMP_EQUAL, table.clone3, 0, 1),
+        step(_RETURN, _ERRNO | _ENOSYS),
+    ]
+    for number in allowed:
+        program += [step(_JUMP_EQUAL, number, 0, 1), step(_RETURN, _ALLOW)]
+    program.append(step(_RETURN, _ERRNO | _EPERM))
+    return b"".join(program)
+
+
+def _seccomp(libc: ctypes.CDLL, machine: _Machine, files: bool) -> None:
+    code = build_filter(platform.machine(), files)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    if libc.syscall(machine.seccomp, _SET_MODE_FILTER, _TSYNC, ctypes.byref(program)) != 0:
+        raise ConfinementError(f"seccomp failed: {_reason()}")
+
+
+def _check(libc: ctypes.CDLL, machine: _Machine) -> None:
+    """Try what must fail, so that a kernel that only pretends is found out."""
+    try:
+        os.close(os.open("/", os.O_RDONLY))
+    except OSError:
+        pass
+    else:
+        raise ConfinementError("confinement does not hold: the root folder could be opened")
+    if libc.syscall(machine.socket, 1, 1, 0) >= 0:
+        raise ConfinementError("confinement does not hold: a socket could be made")

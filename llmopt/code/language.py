@@ -1,0 +1,204 @@
+"""A Gymnasium wrapper that says in words what happens, in the manner of LLF-Bench.
+
+After each step it gives the observation in words, the instruction, the reward, whether the
+last move was good or bad, and the move that an expert suggests (Cheng et al. 2023, LLF-Bench,
+arXiv 2312.06853, section 3). Each phrase has paraphrases, drawn by a generator of its own, so
+that neither the wording depends on the environment's seed nor the environment on the wording.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+FEEDBACK_KINDS = ("r", "hp", "hn", "fp")
+"""Reward; hindsight positive (the move was good), negative (it was bad); future positive
+(what to do next): LLF-Bench's names."""
+
+PHRASES: dict[str, tuple[str, ...]] = {
+    "reward": (
+        "The reward of this step is {reward:.3g}.",
+        "You got a reward of {reward:.3g}.",
+        "This move earned {reward:.3g}.",
+        "Reward received: {reward:.3g}.",
+    ),
+    "good": (
+        "That was a good move: it goes where the expert would go.",
+        "Well done, you are moving in the right direction.",
+        "The last move was right.",
+        "Good: this brings you closer to where you should be.",
+    ),
+    "bad": (
+        "That was a bad move: it goes away from where the expert would go.",
+        "You are moving in the wrong direction.",
+        "The last move was wrong.",
+        "Not good: this takes you away from where you should be.",
+    ),
+    "suggestion": (
+        "Next, {suggestion}.",
+        "The expert would now {suggestion}.",
+        "What to do from here: {suggestion}.",
+        "A better choice for the next step: {suggestion}.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a teacher says of one step.
+
+    Attributes:
+        good: Whether the move was good; ``None`` where the teacher cannot tell.
+        remarks: Further words on the move.
+        suggestion: What to do next, as an imperative phrase; empty for none.
+    """
+
+    good: bool | None = None
+    remarks: tuple[str, ...] = ()
+    suggestion: str = ""
+
+
+class Teacher(Protocol):
+    """What the wrapper must know about one environment."""
+
+    def instruction(self) -> str:
+        """Return the task in words."""
+        ...
+
+    def describe(self, observation: Any) -> str:
+        """Return an observation in words."""
+        ...
+
+    def judge(self, before: Any, action: Any, after: Any) -> Verdict:
+        """Judge the step from one observation to the next."""
+        ...
+
+    def conclude(
+        self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
+    ) -> str:
+        """Sum up a whole episode, for whoever improves the policy after it."""
+        ...
+
+
+_CHARACTERS = frozenset(string.printable)
+
+
+class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstructorArgs):
+    """Adds language to an environment.
+
+    ``info["language"]`` of every step is a dict of texts: ``instruction`` (at the reset, else
+    empty), ``observation`` and ``feedback`` (empty at the reset); at the last step it has a
+    ``summary`` of the episode too. ``info["verdict"]`` is the teacher's `Verdict`.
+
+    Args:
+        env: The environment.
+        teacher: What to say about it.
+        feedback: Which of `FEEDBACK_KINDS` to give.
+        paraphrase_seed: Seed of the wording; ``None`` always takes the first phrase.
+        observation: ``"array"`` leaves observations as they are, for policies; ``"text"``
+            returns the dict of texts in their place, as LLF-Bench does, and puts the
+            observation itself into ``info["observation"]``.
+
+    Raises:
+        ValueError: A kind of feedback or of observation does not exist.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        teacher: Teacher,
+        feedback: Sequence[str] = FEEDBACK_KINDS,
+        paraphrase_seed: int | None = 0,
+        observation: Literal["array", "text"] = "array",
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(
+            self,
+            _disable_deepcopy=True,
+            teacher=teacher,
+            feedback=feedback,
+            paraphrase_seed=paraphrase_seed,
+            observation=observation,
+        )
+        super().__init__(env)
+        unknown = set(feedback) - set(FEEDBACK_KINDS)
+        if unknown:
+            raise ValueError(f"feedback {sorted(unknown)}: expected some of {FEEDBACK_KINDS}")
+        if observation not in ("array", "text"):
+            raise ValueError(f"observation={observation!r}: expected 'array' or 'text'")
+        self.teacher = teacher
+        self.feedback = tuple(feedback)
+        self._as_text = observation == "text"
+        self._rng = None if paraphrase_seed is None else np.random.default_rng(paraphrase_seed)
+        self._seen: list[Any] = []
+        self._rewards: list[float] = []
+        if self._as_text:
+            text = gym.spaces.Text(max_length=100_000, min_length=0, charset=_CHARACTERS)
+            self.observation_space = gym.spaces.Dict(
+                {"instruction": text, "observation": text, "feedback": text}
+            )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; the wording goes on from where it was."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._seen, self._rewards = [observation], []
+        language = {
+            "instruction": self.teacher.instruction(),
+            "observation": self.teacher.describe(observation),
+            "feedback": "",
+        }
+        return self._out(observation, language, {**info, "verdict": Verdict()})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Make one step and say what came of it."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        verdict = self.teacher.judge(self._seen[-1], action, observation)
+        self._seen.append(observation)
+        self._rewards.append(float(reward))
+        language = {
+            "instruction": "",
+            "observation": self.teacher.describe(observation),
+            "feedback": self._words(float(reward), verdict),
+        }
+        if terminated or truncated:
+            language["summary"] = self.teacher.conclude(self._seen, self._rewards, info)
+        out, info = self._out(observation, language, {**info, "verdict": verdict})
+        return out, float(reward), terminated, truncated, info
+
+    def summary(self, info: Mapping[str, Any]) -> str:
+        """Sum up the episode as it stands, for a caller that stops before its end."""
+        return self.teacher.conclude(self._seen, self._rewards, info)
+
+    def _out(
+        self, observation: Any, language: dict[str, str], info: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        info["language"] = language
+        if not self._as_text:
+            return observation, info
+        info["observation"] = observation
+        return {k: language[k] for k in ("instruction", "observation", "feedback")}, info
+
+    def _words(self, reward: float, verdict: Verdict) -> str:
+        parts = []
+        if "r" in self.feedback:
+            parts.append(self._say("reward", reward=reward))
+        if verdict.good is True and "hp" in self.feedback:
+            parts.append(self._say("good"))
+        if verdict.good is False and "hn" in self.feedback:
+            parts.append(self._say("bad"))
+        if "hp" in self.feedback or "hn" in self.feedback:
+            parts += verdict.remarks
+        if verdict.suggestion and "fp" in self.feedback:
+            parts.append(self._say("suggestion", suggestion=verdict.suggestion))
+        return " ".join(parts)
+
+    def _say(self, key: str, **values: Any) -> str:
+        phrases = PHRASES[key]
+        index = 0 if self._rng is None else int(self._rng.integers(len(phrases)))
+        return phrases[index].format(**values)

@@ -1,0 +1,266 @@
+"""Meta-World tasks with language feedback and target-pose actions.
+
+Needs ``pip install "llmopt[metaworld]"``, in an environment of its own: Meta-World pins an
+old MuJoCo. The expert is each task's scripted policy. All of them steer by a call of
+Meta-World's ``move(from, to_xyz, p)``; a copy of the policy with that one call recorded gives
+the pose it steers to and the gain, for every task alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.code.language import LanguageFeedback, Verdict
+from llmopt.errors import LLMOptError, did_you_mean
+
+INNER_STEPS = 10
+"""Environment steps that one target pose may take.
+
+LLF-Bench (metaworld/wrapper.py) has 20. The scripted policies look again after every step;
+held to each target for 20 steps they fail on all of five goals at four tasks, for 10 at two.
+"""
+
+REACHED = 1e-4
+"""Distance in metres in each axis at which a target pose counts as reached (likewise)."""
+
+_INSTRUCTIONS = (
+    "Control a Sawyer robot arm with a gripper to do the task {task}. Each action is a target: "
+    "the x, y, z position that the hand shall move to, in metres, and the gripper's effort, "
+    "from -1 (open) to 1 (close).",
+    "Your job is the task {task} on a Sawyer robot arm. An action has four numbers: the hand's "
+    "target position x, y, z in metres, and the gripper's effort between -1 (open) and 1 "
+    "(close).",
+)
+
+
+def _metaworld() -> Any:
+    try:
+        return importlib.import_module("metaworld")
+    except ImportError as error:
+        raise ImportError(
+            'Meta-World is missing: pip install "llmopt[metaworld]" in an environment of its '
+            "own (it pins mujoco==3.3.0)"
+        ) from error
+
+
+def task_names() -> tuple[str, ...]:
+    """Return the names of the tasks, such as ``"pick-place-v3"``."""
+    return tuple(_metaworld().MT1.ENV_NAMES)
+
+
+class Expert:
+    """A task's scripted policy, asked for the pose that it steers to.
+
+    Args:
+        name: The task.
+    """
+
+    def __init__(self, name: str) -> None:
+        policies = importlib.import_module("metaworld.policies")
+        self._policy = policies.ENV_POLICY_MAP[name]()
+        self._target: tuple[np.ndarray, float] | None = None
+        original = type(self._policy).get_action
+        names = {**original.__globals__, "move": self._record}
+        self._act = types.FunctionType(
+            original.__code__, names, original.__name__, original.__defaults__, original.__closure__
+        )
+
+    def _record(self, from_xyz: Any, to_xyz: Any, p: float) -> np.ndarray:
+        # One policy names a height alone, which NumPy spreads over x, y and z.
+        to_xyz = np.broadcast_to(np.asarray(to_xyz, dtype=np.float64), (3,))
+        self._target = (to_xyz.copy(), float(p))
+        response: np.ndarray = p * (to_xyz - np.asarray(from_xyz))
+        return response
+
+    def parse(self, observation: np.ndarray) -> dict[str, Any]:
+        """Return the named parts of an observation."""
+        return dict(self._policy._parse_obs(np.array(observation, dtype=np.float64)))
+
+    def target(self, observation: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the expert's target pose and its gain.
+
+        Args:
+            observation: ``(39,)`` array.
+
+        Returns:
+            The ``(4,)`` target (x, y, z in metres; gripper effort) and the controller's gain.
+        """
+        self._target = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # A copy: some policies change the observation that they are given.
+            action = self._act(self._policy, np.array(observation, dtype=np.float64))
+        recorded: Any = self._target  # set by the call above
+        if recorded is None:
+            raise LLMOptError(f"{type(self._policy).__name__} does not say where it steers to")
+        pose, gain = recorded
+        return np.append(pose, np.clip(action[3], -1.0, 1.0)), gain
+
+
+class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes actions targets: ``(x, y, z, effort)``, reached by a P-controller.
+
+    One step runs the environment until the hand is within `REACHED` of the target or for
+    `INNER_STEPS` steps, and ends an episode at the first success. Its reward is that of the
+    last inner step.
+
+    Args:
+        name: The task.
+        seed: Seed of the goals.
+        held_out: Take goals of another seed, which training never sees.
+        max_steps: Target poses in one episode.
+
+    Attributes:
+        expert: The task's expert.
+        goals: Number of goals; ``reset(seed=k)`` takes goal ``k`` modulo that number.
+    """
+
+    def __init__(
+        self, name: str, seed: int = 0, held_out: bool = False, max_steps: int = 24
+    ) -> None:
+        metaworld = _metaworld()
+        if name not in metaworld.MT1.ENV_NAMES:
+            valid = did_you_mean(name, metaworld.MT1.ENV_NAMES)
+            raise LLMOptError(f"unknown Meta-World task {name!r}: {valid}")
+        # Odd and even seeds: no run's held-out goals are another run's training goals.
+        benchmark = metaworld.MT1(name, seed=2 * seed + held_out)
+        env = benchmark.train_classes[name]()
+        super().__init__(env)
+        self.name = name
+        self.expert = Expert(name)
+        self._tasks = list(benchmark.train_tasks)
+        self.goals = len(self._tasks)
+        self._max_steps, self._steps = max_steps, 0
+        self._observation = np.zeros(39)
+        low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
+        self.action_space = gym.spaces.Box(
+            np.append(low, -1.0), np.append(high, 1.0), dtype=np.float64
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode with goal number `seed` (0 if not given)."""
+        env: Any = self.env
+        env.set_task(self._tasks[(seed or 0) % self.goals])
+        observation, info = env.reset()
+        self._observation, self._steps = np.array(observation, dtype=np.float64), 0
+        return self._observation.copy(), {**info, "success": False}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Steer to a target."""
+        target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
+        gain = self.expert.target(self._observation)[1]
+        reward, ended = 0.0, False
+        info: dict[str, Any] = {}
+        for _ in range(INNER_STEPS):
+            move = np.clip(gain * (target[:3] - self._observation[:3]), -1.0, 1.0)
+            observation, value, _, truncated, info = self.env.step(
+                np.append(move, target[3]).astype(np.float32)
+            )
+            self._observation = np.array(observation, dtype=np.float64)
+            reward, ended = float(value), bool(truncated)
+            if (
+                ended
+                or info["success"]
+                or np.abs(target[:3] - self._observation[:3]).max() < REACHED
+            ):
+                break
+        self._steps += 1
+        success = bool(info["success"])
+        ended = ended or self._steps >= self._max_steps
+        return self._observation.copy(), reward, success, ended, {**info, "success": success}
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        space: Any = self.action_space
+        return space.low, space.high
+
+
+class MetaWorldTeacher:
+    """Says of each target whether it brought the hand to where the expert wants it.
+
+    Args:
+        env: The environment that it speaks about.
+        paraphrase_seed: Seed of the instruction's wording.
+    """
+
+    def __init__(self, env: TargetPose, paraphrase_seed: int | None = 0) -> None:
+        self._env = env
+        self._seed = paraphrase_seed
+
+    def instruction(self) -> str:
+        """Return the task in words."""
+        index = 0 if self._seed is None else self._seed % len(_INSTRUCTIONS)
+        return _INSTRUCTIONS[index].format(task=self._env.name.removesuffix("-v3"))
+
+    def describe(self, observation: Any) -> str:
+        """Return the named parts of an observation and their values."""
+        parts = self._env.expert.parse(np.asarray(observation))
+        return "; ".join(
+            f"{name} is {np.array2string(np.asarray(value), precision=3, suppress_small=True)}"
+            for name, value in parts.items()
+            if "unused" not in name and "extra_info" not in name and name != "_prev_obs"
+        )
+
+    def judge(self, before: Any, action: Any, after: Any) -> Verdict:
+        """Compare a move with the expert's.
+
+        A move is good if the hand came no farther from the pose that the expert wanted
+        before it, or if it was there already.
+        """
+        wanted, _ = self._env.expert.target(np.asarray(before))
+        was = float(np.linalg.norm(wanted[:3] - before[:3]))
+        now = float(np.linalg.norm(wanted[:3] - after[:3]))
+        grip = (wanted[3] > 0) == (action[3] > 0)
+        remark = (
+            () if grip else (f"You should {'close' if wanted[3] > 0 else 'open'} the gripper.",)
+        )
+        following, _ = self._env.expert.target(np.asarray(after))
+        return Verdict((now <= was or now < 0.02) and grip, remark, _target_in_words(following))
+
+    def conclude(
+        self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
+    ) -> str:
+        """Say whether the task was done, and what the expert would do from the start on."""
+        done = "The task was done" if info.get("success") else "The task was NOT done"
+        return f"{done} after {len(rewards)} moves (last reward {rewards[-1]:.2f} of 10)."
+
+
+def _target_in_words(target: np.ndarray) -> str:
+    x, y, z, effort = target
+    grip = "close" if effort > 0 else "open"
+    return f"move the hand to [{x:.3f}, {y:.3f}, {z:.3f}] and {grip} the gripper ({effort:+.1f})"
+
+
+def make_env(
+    name: str,
+    seed: int = 0,
+    held_out: bool = False,
+    max_steps: int = 24,
+    paraphrase_seed: int | None = 0,
+    **options: Any,
+) -> LanguageFeedback:
+    """Make a Meta-World task with target-pose actions and language feedback.
+
+    Args:
+        name: The task, such as ``"pick-place-v3"``.
+        seed: Seed of the goals.
+        held_out: Take goals that training never sees.
+        max_steps: Target poses in one episode.
+        paraphrase_seed: Seed of the wording.
+        **options: For `LanguageFeedback`.
+
+    Raises:
+        ImportError: Meta-World is not installed.
+        LLMOptError: There is no such task.
+    """
+    env = TargetPose(name, seed, held_out, max_steps)
+    teacher = MetaWorldTeacher(env, paraphrase_seed)
+    return LanguageFeedback(env, teacher, paraphrase_seed=paraphrase_seed, **options)

@@ -1,0 +1,199 @@
+"""What a model is asked when code is searched, and what it is told when its code fails."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jinja2
+import numpy as np
+
+from llmopt.client.base import Message
+from llmopt.code.candidate import CodeTrial, rank
+from llmopt.code.checks import Function
+from llmopt.errors import PromptTooLongError, TemplateError
+from llmopt.space import Space
+
+AnswerFormat = Literal["fenced", "json"]
+
+INSTRUCTION = (
+    "You write Python code that is run and scored, and you improve it step by step. Read the "
+    "feedback, say what it tells you, and write the whole code again in a better version."
+)
+_FENCED = (
+    "First one or two sentences of reasoning. Then the complete code in one block that starts "
+    "with ```python and ends with ```."
+)
+_JSON = (
+    'A JSON object with two keys: "reasoning" (one or two sentences) and "code" (the complete '
+    "code, as one string)."
+)
+_VALUES = {
+    "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
+    "json": ' A third key, "values", is an object with a value for each entry of `params`.',
+}
+_FEEDBACK = 1500
+"""Characters of feedback shown for a try in the memory; for the code to improve all of it."""
+
+
+def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the schema of a JSON answer.
+
+    Args:
+        names: Names of the values beside the code.
+    """
+    text = {"type": "string"}
+    properties: dict[str, Any] = {"reasoning": text, "code": text}
+    if names:
+        properties["values"] = {"type": "object", "required": list(names)}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@dataclass(frozen=True)
+class CodePrompt:
+    """Everything in a prompt that stays the same through a search.
+
+    Attributes:
+        functions: What is to be written.
+        objective: What the code is for.
+        hint: Advice for the model.
+        documentation: What the code may call, in words.
+        imports: Modules that it may import.
+        space: Values beside the code.
+        direction: ``"maximize"`` or ``"minimize"``.
+        answer: Form of the answer that is asked for; every form is read.
+        best: Tries in the memory that scored best.
+        latest: Tries in the memory that were made last.
+        instruction: First paragraph.
+        template: Jinja2 template with the variables of ``code_function.j2``.
+    """
+
+    functions: tuple[Function, ...]
+    objective: str = ""
+    hint: str = ""
+    documentation: str = ""
+    imports: tuple[str, ...] = ()
+    space: Space | None = None
+    direction: str = "maximize"
+    answer: AnswerFormat = "fenced"
+    best: int = 2
+    latest: int = 3
+    instruction: str = INSTRUCTION
+    template: str = ""
+
+    def messages(
+        self,
+        current: CodeTrial | None,
+        trials: Sequence[CodeTrial],
+        budget: int | None = None,
+        count: Callable[[str], int] | None = None,
+    ) -> tuple[Message, ...]:
+        """Return the conversation that asks for the next candidate.
+
+        Args:
+            current: The try to improve; a number below 0 marks code that was never scored.
+            trials: All tries so far.
+            budget: Tokens that it may take; the memory is shortened to fit.
+            count: Counts tokens; by default a token is taken for three characters.
+
+        Raises:
+            PromptTooLongError: It does not fit even with no memory in it.
+            TemplateError: The template cannot be rendered.
+        """
+        best, latest, feedback = self.best, self.latest, _FEEDBACK
+        while True:
+            text = self._render(current, trials, best, latest, feedback)
+            tokens = count(text) if count is not None else len(text) // 3
+            if budget is None or tokens <= budget:
+                return (Message("user", text),)
+            if latest > 0:
+                latest -= 1
+            elif best > 0:
+                best -= 1
+            elif feedback > 200:
+                feedback //= 2
+            else:
+                raise PromptTooLongError(
+                    f"the prompt takes {tokens} tokens with no memory in it and {budget} are "
+                    "left: shorten the documentation, or take a model with a longer context"
+                )
+
+    def _render(
+        self,
+        current: CodeTrial | None,
+        trials: Sequence[CodeTrial],
+        best: int,
+        latest: int,
+        feedback: int,
+    ) -> str:
+        shown = {current.number} if current is not None else set()
+        top = [t for t in rank(trials, self.direction) if t.number not in shown][:best]
+        shown |= {t.number for t in top}
+        last = [t for t in trials if t.number not in shown]
+        last = last[len(last) - latest :] if latest else []
+        whole = feedback if feedback < _FEEDBACK else 4 * _FEEDBACK
+        space = self.space
+        try:
+            template = (
+                _environment().from_string(self.template)
+                if self.template
+                else _environment().get_template("code_function.j2")
+            )
+            return template.render(
+                instruction=self.instruction,
+                objective=self.objective,
+                direction=self.direction,
+                hint=self.hint,
+                functions=self.functions,
+                documentation=self.documentation,
+                imports=self.imports,
+                variables=(
+                    list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
+                ),
+                samples=list(_samples(self.functions)),
+                best=[_shown(t, feedback) for t in top],
+                latest=[_shown(t, feedback) for t in last],
+                current=_shown(current, whole) if current is not None else None,
+                answer=(_JSON if self.answer == "json" else _FENCED)
+                + (_VALUES[self.answer] if space else ""),
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the prompt's template cannot be rendered: {error}") from error
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("llmopt", "templates"), undefined=jinja2.StrictUndefined
+    )
+
+
+def complaint(reason: str, answer: AnswerFormat) -> str:
+    """Return the repair turn: what was wrong with an answer, and what is wanted instead."""
+    form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
+    return f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
+
+
+def _shown(trial: CodeTrial, feedback: int) -> Mapping[str, Any]:
+    words = trial.feedback.strip()
+    return {
+        "number": trial.number if trial.number >= 0 else None,
+        "score": None if trial.reward is None else f"{trial.reward:.6g}",
+        "source": trial.source.strip(),
+        "params": trial.params,
+        "feedback": words if len(words) <= feedback else words[:feedback] + " ...",
+    }
+
+
+def _samples(functions: Sequence[Function]) -> list[str]:
+    """One example of the inputs of each function."""
+    lines = []
+    with np.printoptions(precision=4, threshold=64):
+        for function in functions:
+            if function.samples:
+                pairs = zip(function.parameters, function.samples[0], strict=False)
+                shown = ", ".join(f"{name}={value!r}" for name, value in pairs)
+                lines.append(f"{function.name} may be called with {shown}")
+    return lines

@@ -1,0 +1,152 @@
+"""The folder of a code run: every candidate, its score and its feedback, on disk at once.
+
+::
+
+    config.json          what was asked for
+    search.jsonl         every paid reply and every score; what a resume needs
+    candidates/003.py    each candidate's source
+    candidates/003.json  its score, parent, feedback, and further measures
+    held_out.json        the best candidate on starts that the search never saw
+    report.html          all of it as a page, with diffs between the best ones
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmopt._version import __version__
+from llmopt.code.candidate import CodeTrial
+from llmopt.errors import LLMOptError, StorageError
+
+
+class CodeRun:
+    """One run folder.
+
+    Args:
+        path: The folder.
+        config: What was asked for. With `resume`, entries that are missing are taken from
+            the folder.
+        resume: Go on with the run in the folder.
+        free: Entries of `config` that may differ when a run goes on.
+
+    Attributes:
+        path: The folder.
+        config: What is asked for.
+
+    Raises:
+        LLMOptError: The folder holds a run and `resume` is not set, or the reverse, or the
+            run was made with other settings.
+        StorageError: The folder cannot be written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        config: Mapping[str, Any],
+        *,
+        resume: bool = False,
+        free: tuple[str, ...] = (),
+    ) -> None:
+        self.path = Path(path)
+        file = self.path / "config.json"
+        if file.exists() and not resume:
+            raise LLMOptError(
+                f"{self.path} holds a run: go on with --resume, or give another --out"
+            )
+        if resume:
+            stored = read_config(self.path)
+            other = [k for k in config if k not in free and stored.get(k) != config[k]]
+            if other:
+                names = ", ".join(f"{k} ({stored.get(k)!r})" for k in other)
+                raise LLMOptError(f"{self.path} was made with another {names}: leave it out")
+            config = {**stored, **config}
+        self.config = {**config, "llmopt": __version__}
+        try:
+            (self.path / "candidates").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
+        _write_json(file, self.config)
+
+    @property
+    def search(self) -> Path:
+        """The file of the search's events."""
+        return self.path / "search.jsonl"
+
+    def write_candidate(self, trial: CodeTrial, measures: Mapping[str, Any]) -> None:
+        """Write a candidate's source, score and feedback.
+
+        Args:
+            trial: The candidate, as it was told.
+            measures: Further measures of it.
+        """
+        stem = self.path / "candidates" / f"{trial.number:03d}"
+        _write(stem.with_suffix(".py"), trial.source)
+        _write_json(
+            stem.with_suffix(".json"),
+            {
+                "number": trial.number,
+                "score": trial.reward,
+                "parent": trial.parent,
+                "explanation": trial.explanation,
+                "feedback": trial.feedback,
+                **measures,
+            },
+        )
+
+    def write_missing(self, trials: Sequence[CodeTrial]) -> None:
+        """Write the candidates that a kill came before."""
+        for trial in trials:
+            if not (self.path / "candidates" / f"{trial.number:03d}.json").exists():
+                self.write_candidate(trial, {})
+
+    def read_candidate(self, number: int) -> dict[str, Any]:
+        """Return what `write_candidate` wrote beside a candidate's source.
+
+        Raises:
+            StorageError: It is not there.
+        """
+        path = self.path / "candidates" / f"{number:03d}.json"
+        try:
+            measures: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {path}: {error}") from error
+        return measures
+
+    def write_held_out(self, measures: Mapping[str, Any]) -> None:
+        """Write what the best candidate is worth on held-out starts."""
+        _write_json(self.path / "held_out.json", measures)
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings of a run.
+
+    Raises:
+        LLMOptError: The folder holds no run.
+    """
+    try:
+        config: dict[str, Any] = json.loads((Path(path) / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise LLMOptError(f"{path} holds no run to go on with ({error})") from error
+    return config
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    _write(path, json.dumps(value, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error

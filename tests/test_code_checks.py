@@ -1,0 +1,198 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt.code.analysis import analyse
+from llmopt.code.checks import Function, Output, check
+from llmopt.code.confine import support
+from llmopt.code.extract import MAX_SOURCE, read_answer
+from llmopt.code.failure import CandidateError
+from llmopt.code.sandbox import Limits, Sandbox
+from llmopt.errors import ParseError
+
+needs_confinement = pytest.mark.skipif(
+    bool(support().problems), reason="; ".join(support().problems) or "-"
+)
+F = "def f(x):\n    return 1.0\n"
+
+
+class TestReadAnswer:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            f"```python\n{F}```",
+            f"Sure!\n```python\n{F}```\nThis function returns one.",
+            f"~~~\n{F}~~~",
+            f"```py\n{F}",  # cut off: never closed
+            f"```\npython\n{F}```",
+            f"Here it is:\n\n{F}\nI hope this helps.",
+            f"Here it is:\n\n    {F.replace(chr(10), chr(10) + '    ')}",
+            '{"reasoning": "r", "code": "def f(x):\\n    return 1.0\\n"}',
+            'noise {"a": 1} {"reasoning": "r", "code": "def f(x):\n    return 1.0"} tail',
+            f'```json\n{{"code": "```python\\n{F!s}```"}}\n```'.replace("\n    r", "\\n    r"),
+            f"<think>\n```python\ndef f(x):\n    return 2.0\n```\n</think>\n```python\n{F}```",
+            f"```python\ndef f(x):\n    return 2.0\n```\nNo, better:\n```python\n{F}```",
+            f"```python\n{F}```\nUse it like this:\n```python\nprint(f(1))\n```",
+        ],
+    )
+    def test_the_same_code_in_many_forms(self, text):
+        assert read_answer(text, ["f"]).source.strip() == F.strip()
+
+    def test_hints_and_the_word_python_do_no_harm(self):
+        source = (
+            "import numpy as np\n\n\ndef f(x: np.ndarray, python: str = 'python') -> float:\n"
+            '    """A python function. ```not a fence```"""\n    return 1.0\n'
+        )
+        assert read_answer(f"```python\n{source}```", ["f"]).source == source
+
+    def test_helpers_around_it_are_kept(self):
+        text = (
+            "```python\nimport math\n\nGAIN = 2.0\n\ndef helper(x):\n    return math.sin(x)\n```\n"
+            "and\n```python\ndef f(x):\n    return GAIN * helper(x)\n```"
+        )
+        source = read_answer(text, ["f"]).source
+        assert source.index("def helper") < source.index("def f")
+        assert "GAIN = 2.0" in source
+
+    def test_functions_in_separate_blocks_are_joined(self):
+        text = "```python\ndef f(x):\n    return 1\n```\n```python\ndef g(x):\n    return 2\n```"
+        source = read_answer(text, ["f", "g"]).source
+        assert "def f" in source
+        assert "def g" in source
+
+    def test_reasoning_and_values(self):
+        answer = read_answer(
+            '{"reasoning": "because", "values": {"k": 2}, "code": "def f(x): return 1"}', ["f"]
+        )
+        assert (answer.explanation, answer.values) == ("because", {"k": 2})
+        answer = read_answer(
+            f'Why.\n```python\n{F}```\n```json\n{{"values": {{"k": 3}}}}\n```', ["f"]
+        )
+        assert answer.values == {"k": 3}
+        assert answer.explanation.startswith("Why.")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "I cannot do that.",
+            "from here on we go.",
+            "```python\n```",
+            '{"code": ""}',
+            "{" * 500,
+        ],
+    )
+    def test_no_code(self, text):
+        with pytest.raises(ParseError, match="no code"):
+            read_answer(text, ["f"])
+
+    def test_too_much_code(self):
+        with pytest.raises(ParseError, match="characters"):
+            read_answer(f"```python\n{F}{'# x' * MAX_SOURCE}\n```", ["f"])
+
+
+class TestAnalyse:
+    def test_fingerprint_ignores_looks_only(self):
+        a = "def f(x):\n    y = x * 2\n    return y\n"
+        b = '# comment\ndef f(obs: float) -> float:\n    "doc"\n    z   = (obs * 2)\n    return z\n'
+        c = "def f(x):\n    y = x * 3\n    return y\n"
+        d = "def g(x):\n    y = x * 2\n    return y\n"
+        prints = [analyse(s)["fingerprint"] for s in (a, b, c, d)]
+        assert prints[0] == prints[1]
+        assert len(set(prints)) == 3
+
+    def test_swapped_arguments_differ(self):
+        a = "def h(a, b):\n    return a - b\ndef f(x):\n    return h(a=x, b=1)\n"
+        b = "def h(b, a):\n    return b - a\ndef f(x):\n    return h(a=x, b=1)\n"
+        assert analyse(a)["fingerprint"] != analyse(b)["fingerprint"]
+
+    @pytest.mark.parametrize("source", ["def f(:", "return 1", "x = 'a", "\0", "(" * 5000, "  x=1"])
+    def test_what_cannot_be_parsed(self, source):
+        assert analyse(source)["error"]["message"]
+
+
+class TestOutput:
+    def test_box_action(self):
+        output = Output.from_space(gym.spaces.Box(-1, 1, (2,)))
+        assert np.array_equal(output.read([5, -0.5]), [1.0, -0.5])
+        for wrong in ([1.0], [[1.0, 2.0]], [np.nan, 0], ["a", "b"], None, [1.0, [2.0]], 1.0):
+            with pytest.raises(CandidateError, match="expected"):
+                output.read(wrong)
+
+    def test_one_number_for_an_array_of_one(self):
+        output = Output.from_space(gym.spaces.Box(-1, 1, (1,)))
+        assert np.array_equal(output.read(0.25), [0.25])
+        assert Output().read(np.array([0.5])) == 0.5
+
+    def test_discrete_action(self):
+        output = Output.from_space(gym.spaces.Discrete(3))
+        assert output.read(2.0) == 2
+        assert isinstance(output.read(np.float64(2)), int)
+        for wrong in (3, -1, 0.5, True, [1, 2], "1"):
+            with pytest.raises(CandidateError):
+                output.read(wrong)
+
+    def test_reward(self):
+        output = Output("reward")
+        assert output.read(1) == (1.0, {})
+        assert output.read((1.0, {"a": np.float32(0.5)})) == (1.0, {"a": 0.5})
+        for wrong in ((1.0, {"a": np.nan}), (np.inf, {}), {"a": 1.0}, (1.0, 2.0)):
+            with pytest.raises(CandidateError):
+                output.read(wrong)
+
+
+@pytest.fixture(scope="module")
+def box():
+    with Sandbox(limits=Limits(call_seconds=20)) as box:
+        yield box
+
+
+@needs_confinement
+class TestCheck:
+    FUNCTION = Function("f(x)", output=Output(shape=(2,)), samples=((np.ones(3),), (np.zeros(3),)))
+
+    def test_sound_code_passes(self, box):
+        source = (
+            "import numpy as np\nfrom typing import Any\nSCALE: float = 2\n"
+            "def helper(a, *rest):\n    return a * SCALE\n"
+            "def f(x: 'np.ndarray', extra=None) -> Any:\n    return helper(x[:2])\n"
+        )
+        assert len(check(box, source, [self.FUNCTION])) == 64
+        assert np.array_equal(box.call("f", np.ones(3)), [2, 2])
+
+    @pytest.mark.parametrize(
+        ("body", "message"),
+        [
+            ("def f(x)\n    return x", "SyntaxError.*line 1"),
+            ("def g(x):\n    return x[:2]", "f is missing; functions found: g"),
+            ("def f():\n    return 1", "takes \\(\\); expected `def f\\(x\\):`"),
+            ("def f(x, y):\n    return x[:2]", "takes \\(x, y\\)"),
+            ("def f(x, *, k):\n    return x[:2]", "takes \\(x, \\*, k\\)"),
+            ("async def f(x):\n    return x[:2]", "is async"),
+            ("def f(x):\n    yield x", "is a generator"),
+            ("import os\ndef f(x):\n    return x[:2]", "line 1 imports 'os'"),
+            ("def f(x):\n    import subprocess\n    return x[:2]", "line 2 imports 'subprocess'"),
+            ("def f(x):\n    return eval('x')", "uses eval"),
+            ("def f(x):\n    return open('x')", "files cannot be opened"),
+            ("y = 1 / 0\ndef f(x):\n    return x[:2]", "ZeroDivisionError.*line 1"),
+            ("def f(x):\n    return x[0]", "sample input 1.*a single number; expected an array"),
+            ("def f(x):\n    return x[:2] / x.sum()", "sample input 2.*nan"),
+            ("def f(x):\n    return np.random.rand(2)", "not deterministic"),
+            ("def f(x):\n    pass", "every path"),
+            ("def f(x):\n    return f(x)", "RecursionError"),
+            ("def f(x):\n    return x.foo", "AttributeError.*foo"),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore")
+    def test_what_is_wrong_is_said(self, box, body, message):
+        with pytest.raises(CandidateError, match=message):
+            check(box, body, [self.FUNCTION])
+
+    def test_memory_between_calls_is_no_crime(self, box):
+        source = "n = 0\ndef f(x):\n    global n\n    n += 1\n    return [n, n]\n"
+        check(box, source, [self.FUNCTION])
+        assert box.call("f", np.ones(3)) == [1, 1]  # and what the trial left is gone
+
+    def test_a_bad_signature_is_the_callers_fault(self):
+        with pytest.raises(ValueError, match="controller"):
+            Function("not a signature")

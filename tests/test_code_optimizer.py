@@ -1,0 +1,294 @@
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from llmopt import ClientError, Float, ScriptedClient
+from llmopt.code.candidate import CodeTrial, Strategy
+from llmopt.code.checks import Function, Output
+from llmopt.code.confine import support
+from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.prompting import CodePrompt
+from llmopt.errors import (
+    BudgetExceededError,
+    LLMOptError,
+    PromptTooLongError,
+    RewardError,
+    StorageError,
+)
+
+pytestmark = pytest.mark.skipif(
+    bool(support().problems), reason="; ".join(support().problems) or "-"
+)
+SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))
+FUNCTION = Function("f(x)", "Return one number.", Output(), SAMPLES)
+
+
+def fenced(body, words=""):
+    return f"{words}\n```python\ndef f(x):\n    {body}\n```"
+
+
+def make(*replies, **options):
+    client = ScriptedClient(list(replies))
+    options = {"seed": 1, **options}
+    return CodeOptimizer(options.pop("function", FUNCTION), client=client, **options), client
+
+
+def test_ask_tell_and_what_the_model_is_shown():
+    optimizer, client = make(
+        fenced("return x.sum()", "Sum it."),
+        fenced("return 2 * x.sum()"),
+        objective="Be large.",
+        hint="Double it.",
+        documentation="np.sum adds.",
+    )
+    with optimizer:
+        first = optimizer.ask()
+        assert first(np.array([1.0, 5.0])) == 6.0
+        assert first.explanation == "Sum it."
+        trial = optimizer.tell(first, 6.0, feedback="too small by half")
+        assert (trial.number, trial.reward, trial.parent) == (0, 6.0, None)
+        second = optimizer.ask()
+        assert second.parent == 0
+        optimizer.tell(second, 12.0)
+        assert optimizer.best.number == 1
+        assert optimizer.usage.requests == 2
+    text = client.requests[1].text
+    for part in (
+        *("Be large.", "Double it.", "np.sum adds.", "def f(x):", "Return one number."),
+        *("return x.sum()", "score 6", "too small by half", "maximized", "math, numpy"),
+    ):
+        assert part in text
+
+
+def test_a_faulty_answer_is_sent_back_with_what_was_wrong():
+    optimizer, client = make(
+        "I would rather not.", fenced("return x.foo"), fenced("return x.sum()")
+    )
+    with optimizer:
+        candidate = optimizer.ask()
+        assert "x.sum()" in candidate.source
+    first, second, third = client.requests
+    assert [m.role for m in third.messages] == ["user", "assistant", "user"]
+    assert second.messages[0] == third.messages[0] == first.messages[0]
+    assert "no code" in second.messages[2].content
+    assert "AttributeError" in third.messages[2].content
+    assert "line 2" in third.messages[2].content
+    assert len({r.seed for r in client.requests}) == 3
+    assert optimizer.usage.rejected == {"unreadable": 1, "exception": 1}
+
+
+def test_repairs_are_bounded_and_the_next_ask_is_another_request():
+    optimizer, client = make(*["no"] * 6, fenced("return 1.0"), repairs=2, attempts=2)
+    with optimizer:
+        with pytest.raises(NoCandidateError, match="no code") as caught:
+            optimizer.ask()
+        assert len(caught.value.tries) == len(client.requests) == 6
+        assert optimizer.ask()(np.ones(2)) == 1.0
+    assert client.requests[6].seed not in {r.seed for r in client.requests[:6]}
+    assert optimizer.trials == []
+
+
+def test_near_duplicates_are_not_run_again():
+    optimizer, _ = make(
+        fenced("return x.sum()"),
+        "```python\ndef f(obs: 'np.ndarray') -> float:\n    # the sum\n    return (obs.sum())\n```",
+        fenced("return 1 + x.sum()"),
+    )
+    with optimizer:
+        optimizer.tell(optimizer.ask(), 3.0)
+        assert "1 +" in optimizer.ask().source
+    assert optimizer.usage.rejected == {"check": 1}
+
+
+def test_several_functions_and_values_beside_the_code():
+    functions = [FUNCTION, Function("g(a, b)", "Add.", Output("int"), ((1, 2), (3, 4)))]
+    answer = {
+        "reasoning": "r",
+        "code": "def f(x):\n    return params['k'] * x[0]\ndef g(a, b):\n    return a + b",
+        "values": {"k": 99.0},
+    }
+    optimizer, client = make(
+        json.dumps({**answer, "values": {}}), json.dumps(answer),
+        function=functions, space={"k": Float(0, 10)}, answer="json",
+    )  # fmt: skip
+    with optimizer:
+        candidate = optimizer.ask()
+        assert candidate.params == {"k": 10.0}  # clipped
+        assert candidate(np.array([2.0])) == 20.0
+        assert candidate.function("g")(2, 3) == 5
+        optimizer.tell(candidate, 1.0)
+    assert "'k' is missing" in client.requests[1].text
+    assert client.requests[0].json_schema["required"] == ["reasoning", "code", "values"]
+
+
+def test_the_same_code_with_other_values_is_no_duplicate():
+    def answer(k):
+        return json.dumps({"code": "def f(x):\n    return params['k']", "values": {"k": k}})
+
+    optimizer, _ = make(answer(1), answer(1.0), answer(2), space={"k": Float(0, 10)})
+    with optimizer:
+        optimizer.tell(optimizer.ask(), 0.0)
+        assert optimizer.ask().params == {"k": 2.0}
+
+
+def test_samples_of_one_request():
+    optimizer, client = make([fenced(f"return {k}.0") for k in range(3)], repairs=0)
+    with optimizer:
+        candidates = optimizer.ask(3)
+        assert [c(np.ones(1)) for c in candidates] == [0.0, 1.0, 2.0]
+        assert [c.number for c in candidates] == [0, 1, 2]
+        optimizer.tell(candidates[2], 5.0)
+        optimizer.tell(candidates[0], 1.0)
+        optimizer.tell_failure(candidates[1], "diverged")
+    assert client.requests[0].n == 3
+    assert [t.number for t in optimizer.trials] == [2, 0, 1]
+    assert optimizer.trials[2].reward is None
+
+
+def test_tell_refuses_what_it_cannot_use():
+    optimizer, _ = make(fenced("return 1.0"))
+    with optimizer:
+        candidate = optimizer.ask()
+        for reward in (float("nan"), float("inf"), "high", None):
+            with pytest.raises(RewardError, match="tell_failure"):
+                optimizer.tell(candidate, reward)
+        optimizer.tell(candidate, 1)
+        with pytest.raises(LLMOptError, match="told before"):
+            optimizer.tell(candidate, 1)
+        trial = optimizer.tell("def f(x):\n    return 2.0", 2.0)
+        assert (trial.origin, trial.number) == ("user", 1)
+        with pytest.raises(CandidateError, match="missing"):
+            optimizer.tell("x = 1", 2.0)
+    assert len(optimizer.trials) == 2
+
+
+def test_errors_in_a_run_reach_the_model():
+    optimizer, client = make(
+        fenced("return 1 / x[0]"), fenced("return 0.0"), function=Function("f(x)")
+    )
+    with optimizer:
+        candidate = optimizer.ask()
+        with pytest.raises(CandidateError) as caught:
+            candidate([0])
+        optimizer.tell_failure(candidate, caught.value)
+        optimizer.ask()
+    assert "ZeroDivisionError" in client.requests[1].text
+    assert "line 2, in f: return 1 / x[0]" in client.requests[1].text
+
+
+def test_a_candidate_pickles_and_runs_again_after_close():
+    optimizer, _ = make(fenced("return 7.0"))
+    with optimizer:
+        candidate = optimizer.ask()
+        candidate.close()
+        assert candidate(np.ones(1)) == 7.0
+        candidate._make = None  # the maker of workers is local to the optimizer
+        assert pickle.loads(pickle.dumps(candidate)).source == candidate.source
+
+
+def run(path, replies, stop=None):
+    """A search of four tries, killed before reply number `stop`."""
+    client = ScriptedClient(replies if stop is None else replies[:stop])
+    optimizer = CodeOptimizer(FUNCTION, client=client, seed=3, storage=path)
+    try:
+        while len(optimizer.trials) < 4:
+            candidate = optimizer.ask()
+            optimizer.tell(candidate, candidate(np.array([1.0, 2.0])), feedback="ok")
+    except ClientError:
+        pass
+    finally:
+        optimizer.close()
+    return optimizer, client
+
+
+def test_a_resumed_search_equals_an_uninterrupted_one(tmp_path):
+    replies = [
+        fenced("return 1.0"), "nothing", fenced("return 3.0"), fenced("return x.bar"),
+        fenced("return 2.0"), fenced("return 5.0"),
+    ]  # fmt: skip
+    whole, client = run(tmp_path / "whole.jsonl", replies)
+    part, before = run(tmp_path / "part.jsonl", replies, stop=4)
+    assert len(part.trials) == 2
+    rest, after = run(tmp_path / "part.jsonl", replies[4:])
+    assert rest.trials == whole.trials
+    assert rest.usage.requests == whole.usage.requests == 6
+    # The fourth reply was paid for before the kill, and is not asked for again.
+    sent = [r for r in before.requests[:4] + after.requests]
+    assert sent == client.requests
+    with pytest.raises(StorageError, match="objective"):
+        CodeOptimizer(FUNCTION, client=client, storage=tmp_path / "part.jsonl", objective="other")
+
+
+def test_a_candidate_waiting_for_its_score_is_handed_out_again(tmp_path):
+    optimizer, _ = make(fenced("return 4.0"), storage=tmp_path / "run.jsonl")
+    optimizer.ask()
+    optimizer.close()
+    again, client = make(storage=tmp_path / "run.jsonl")
+    with again:
+        assert again.ask()(np.ones(1)) == 4.0
+    assert client.requests == []
+
+
+def test_caps_hold():
+    optimizer, client = make("no", "no", fenced("return 1.0"), max_requests=2)
+    with optimizer, pytest.raises(BudgetExceededError):
+        optimizer.ask()
+    assert len(client.requests) == 2
+
+
+def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
+    from llmopt.code import sandbox
+    from llmopt.code.confine import Support
+    from llmopt.code.failure import SandboxUnavailableError
+
+    monkeypatch.setattr(sandbox, "support", lambda: Support(0, False, ("no Landlock here",)))
+    optimizer, client = make(fenced("return 1.0"))
+    with optimizer, pytest.raises(SandboxUnavailableError):
+        optimizer.ask()
+    assert client.requests == []
+
+
+class TestStrategy:
+    TRIALS = tuple(
+        CodeTrial(k, f"# {k}", None, r) for k, r in enumerate([1.0, 5.0, None, 3.0, 9.0, 2.0])
+    )
+
+    def test_hill_climb(self):
+        assert Strategy().parent(6, self.TRIALS, "maximize").number == 4
+        assert Strategy().parent(6, self.TRIALS, "minimize").number == 0
+        assert Strategy().parent(0, (), "maximize") is None
+
+    def test_best_of_n_waits_for_the_end_of_a_round(self):
+        strategy = Strategy("best-of-n", n=3)
+        parents = [strategy.parent(k, self.TRIALS[:k], "maximize") for k in range(7)]
+        assert [p and p.number for p in parents] == [None, None, None, 1, 1, 1, 4]
+
+    def test_beam_keeps_several(self):
+        strategy = Strategy("beam", n=2, width=2)
+        parents = [strategy.parent(k, self.TRIALS[: max(k, 0)], "maximize") for k in range(4, 8)]
+        assert [p.number for p in parents] == [1, 3, 1, 3]
+
+    def test_a_failure_is_improved_where_nothing_else_is_known(self):
+        failed = CodeTrial(0, "x", None, None, "it broke")
+        assert Strategy().parent(1, [failed], "maximize") is failed
+
+    def test_unknown_names(self):
+        with pytest.raises(ValueError, match="hill-climb"):
+            Strategy("climb")
+
+
+class TestPrompt:
+    def test_the_memory_is_shortened_to_the_budget(self):
+        trials = [CodeTrial(k, f"def f(x): return {k}\n" * 20, None, float(k)) for k in range(8)]
+        prompt = CodePrompt((FUNCTION,), best=3, latest=3)
+        whole = prompt.messages(trials[7], trials)[0].content
+        assert sum(f"try {k}" in whole for k in range(8)) == 7
+        assert "try 0" not in whole
+        short = prompt.messages(trials[7], trials, budget=len(whole) // 5)[0].content
+        assert len(short) // 3 <= len(whole) // 5
+        assert "#Code" in short
+        with pytest.raises(PromptTooLongError, match="tokens"):
+            prompt.messages(trials[7], trials, budget=50)

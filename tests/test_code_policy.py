@@ -1,0 +1,226 @@
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from llmopt import ScriptedClient
+from llmopt.code import classic
+from llmopt.code.candidate import Candidate
+from llmopt.code.checks import Function, Output
+from llmopt.code.confine import support
+from llmopt.code.failure import CandidateError
+from llmopt.code.language import PHRASES, LanguageFeedback
+from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.policy import (
+    evaluate_policy,
+    improve,
+    improve_within_episode,
+    policy_function,
+    run_episode,
+)
+from llmopt.code.sandbox import Sandbox
+
+needs_confinement = pytest.mark.skipif(
+    bool(support().problems), reason="; ".join(support().problems) or "-"
+)
+CAR = "MountainCarContinuous-v0"
+PUMP = "def controller(obs):\n    return [11.5 * obs[1]]\n"
+IDLE = "def controller(obs):\n    return [0.0]\n"
+PUSH = "def controller(obs):\n    return [1.0]\n"
+
+
+@pytest.fixture
+def car():
+    env = classic.make_env(CAR)
+    yield env
+    env.close()
+
+
+def candidate_of(source, env, worker_env=None):
+    return Candidate(source, [policy_function(env)], lambda: Sandbox(env=worker_env))
+
+
+def reached(total, info):
+    return total > 90
+
+
+class TestLanguage:
+    def test_the_wrapper_changes_neither_rewards_nor_observations(self, car):
+        plain = gym.make(CAR)
+        actions = np.random.default_rng(0).uniform(-1, 1, (50, 1)).astype(np.float32)
+        a, _ = plain.reset(seed=3)
+        b, info = car.reset(seed=3)
+        assert np.array_equal(a, b)
+        assert "valley" in info["language"]["instruction"]
+        for action in actions:
+            one, two = plain.step(action), car.step(action)
+            assert np.array_equal(one[0], two[0])
+            assert one[1:4] == two[1:4]
+            assert f"{one[1]:.3g}" in two[4]["language"]["feedback"]
+
+    def test_the_wording_has_its_own_seed(self):
+        def words(seed, start=0):
+            env = classic.make_env(CAR, paraphrase_seed=seed)
+            env.reset(seed=start)
+            return [env.step([1.0])[4]["language"]["feedback"] for _ in range(12)]
+
+        assert words(1) == words(1)
+        assert words(1) != words(2)
+        openings = {w.split("0.")[0] for w in words(1)}
+        assert len(openings) > 1
+        assert all(w.startswith("The reward of this step") for w in words(None))
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_text_observations_pass_gymnasiums_own_check(self):
+        env = LanguageFeedback(gym.make(CAR), classic.MountainCarTeacher(), observation="text")
+        observation, info = env.reset(seed=1)
+        assert observation in env.observation_space
+        assert set(observation) == {"instruction", "observation", "feedback"}
+        assert info["observation"].shape == (2,)
+        check_env(classic.make_env(CAR), skip_render_check=True)
+
+    def test_kinds_of_feedback(self):
+        def words(kinds, force):
+            env = classic.make_env(CAR, feedback=kinds, paraphrase_seed=None)
+            env.reset(seed=1)
+            for _ in range(5):
+                out = env.step([1.0])
+            return env.step([force])[4]["language"]["feedback"], out
+
+        assert words((), 1.0)[0] == ""
+        assert words(("hp",), 1.0)[0] == PHRASES["good"][0]
+        bad = words(("hn",), -1.0)[0]
+        assert bad.startswith(PHRASES["bad"][0])
+        assert "energy" in bad
+        with pytest.raises(ValueError, match="fp"):
+            classic.make_env(CAR, feedback=("x",))
+
+    def test_summaries_say_what_happened(self, car):
+        lazy = run_episode(lambda obs: [0.0], car, 1, cap=100)
+        assert "NOT reach" in lazy.feedback
+        assert "almost no speed" in lazy.feedback
+        good = run_episode(lambda obs: [11.5 * obs[1]], car, 1)
+        assert "reached the flag" in good.feedback
+        assert "better than the best" in good.feedback
+        assert good.total > 90
+
+    def test_swimmer(self):
+        pytest.importorskip("mujoco")
+        env = classic.make_env("Swimmer-v5")
+        still = run_episode(lambda obs: np.zeros(2), env, 0, cap=60)
+        assert "hardly moved" in still.feedback
+        phase = iter(np.arange(0, 60, 0.1))
+
+        def wave(obs):
+            t = 2 * next(phase)
+            return np.array([math.sin(t), math.sin(t + 1.5)])
+
+        assert run_episode(wave, env, 0, cap=150).length == 150
+        env.close()
+
+
+@needs_confinement
+class TestEvaluation:
+    def test_step_by_step_and_replay_give_the_same_score(self, car):
+        seeds = [1, 2]
+        with candidate_of(PUMP, car) as candidate:
+            stepped = evaluate_policy(candidate, car, seeds, success=reached)
+        plain = gym.make(CAR)
+        with candidate_of(PUMP, car, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
+            replayed = evaluate_policy(candidate, plain, seeds, replay=True, success=reached)
+        assert [e.total for e in stepped.episodes] == [e.total for e in replayed.episodes]
+        assert stepped.success_rate == 1.0
+        assert stepped.mean_return > 90
+
+    def test_a_worker_that_cheats_its_own_environment_gains_nothing(self):
+        """It walks frames to the environment in its worker and puts the car at the flag."""
+        cheat = """
+import sys
+def controller(obs):
+    frame = sys._getframe()
+    while frame:
+        env = frame.f_locals.get('env')
+        if env is not None:
+            env.unwrapped.state = np.array([0.45, 0.07])
+            env.unwrapped.steps = 0
+        frame = frame.f_back
+    return [1.0]
+"""
+        env = gym.make(CAR)
+        with candidate_of(cheat, env, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
+            claimed = candidate.rollout("controller", 1, 1000)
+            score = evaluate_policy(candidate, env, [1], replay=True, success=reached)
+        assert len(claimed) < 5  # in its own world it is at the flag at once
+        assert score.failure
+        assert not score.success_rate
+
+    def test_state_does_not_pass_from_one_episode_to_the_next(self):
+        env = gym.make("CartPole-v1")
+        source = (
+            "n = 0\ndef controller(obs):\n    global n\n    n += 1\n    return 1 if n == 1 else 0\n"
+        )
+        with candidate_of(source, env) as candidate:
+            score = evaluate_policy(candidate, env, [5, 5])
+        assert score.episodes[0].total == score.episodes[1].total
+
+    def test_a_failing_policy_says_where(self, car):
+        source = "def controller(obs):\n    return [1 / (obs[1] - obs[1])]\n"
+        with candidate_of(source, car) as candidate, np.errstate(all="ignore"):
+            score = evaluate_policy(candidate, car, [1, 2])
+        assert len(score.episodes) == 1
+        assert "In step 1" in score.failure
+        assert "line 2" in score.failure or "inf" in score.failure
+
+    def test_actions_are_clipped_and_checked(self, car):
+        with candidate_of("def controller(obs):\n    return 7.0\n", car) as candidate:
+            assert np.array_equal(candidate(np.zeros(2)), [1.0])
+        with candidate_of("def controller(obs):\n    return [1.0, 2.0]\n", car) as candidate:
+            with pytest.raises(CandidateError, match="shape"):
+                candidate(np.zeros(2))
+
+
+@needs_confinement
+class TestImprove:
+    def test_mountaincar_over_episodes(self, car):
+        client = ScriptedClient([f"```python\n{s}```" for s in (IDLE, PUSH, PUMP)], name="scripted")
+        function = policy_function(car, doc="obs: position, velocity.")
+        with CodeOptimizer(function, client=client, seed=0) as optimizer:
+            improve(
+                optimizer, car, [2, 4], 5,
+                success=reached, done=lambda score: score.success_rate == 1.0,
+            )  # fmt: skip
+            assert len(optimizer.trials) == 3  # it stops when it is done
+            best = optimizer.candidate(optimizer.best)
+            with best:
+                held_out = evaluate_policy(best, gym.make(CAR), range(101, 107, 2), success=reached)
+        assert held_out.success_rate == 1.0
+        assert "almost no speed" in client.requests[1].text
+        assert "NOT reach" in client.requests[2].text
+        assert "no better than" in client.requests[2].text
+
+    def test_within_one_episode(self, car):
+        client = ScriptedClient([f"```python\n{s}```" for s in (IDLE, PUSH, PUMP)])
+        with CodeOptimizer(policy_function(car), client=client, seed=0) as optimizer:
+            episode = improve_within_episode(optimizer, car, 3, steps=4, cap=12)
+            assert episode.length == 12
+            assert len(optimizer.trials) == 3
+            assert [t.reward for t in optimizer.trials[:2]] == [0.0, pytest.approx(-0.1)]
+        assert "You did [0.]" in client.requests[1].text
+
+
+def test_policy_function_needs_a_known_action_space():
+    class Odd(gym.Env):
+        action_space = gym.spaces.MultiBinary(2)
+        observation_space = gym.spaces.Box(-1, 1, (1,))
+
+        def reset(self, **_):
+            return np.zeros(1), {}
+
+        def step(self, action):
+            return np.zeros(1), 0.0, False, False, {}
+
+    with pytest.raises(TypeError, match="MultiBinary"):
+        policy_function(Odd())
+    assert Function("f(x)", output=Output("any")).name == "f"

@@ -1,0 +1,527 @@
+"""What untrusted code can and cannot do. Every attack runs for real, against a live target."""
+
+import os
+import platform
+import signal
+import socket
+import struct
+
+import numpy as np
+import pytest
+
+from llmopt.code import confine, sandbox, wire
+from llmopt.code.failure import (
+    CandidateError,
+    SandboxError,
+    SandboxUnavailableError,
+    UnsandboxedWarning,
+)
+from llmopt.code.sandbox import Limits, Sandbox
+
+PROBLEMS = confine.support().problems
+needs_confinement = pytest.mark.skipif(bool(PROBLEMS), reason="; ".join(PROBLEMS) or "-")
+EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
+CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
+PTRACE = {"x86_64": 101, "aarch64": 117}.get(platform.machine(), 0)
+PRLIMIT = {"x86_64": 302, "aarch64": 261}.get(platform.machine(), 0)
+
+
+@pytest.fixture(scope="module")
+def attacker():
+    """One worker for the attacks that it survives; every attack finds it as it was."""
+    with Sandbox(imports=EVIL) as box:
+        yield box
+
+
+def attack(box, body):
+    """Run `body` as a function inside; return what it returns, or the error it dies of."""
+    indented = "\n".join("    " + line for line in body.splitlines())
+    try:
+        box.load(f"import os, sys\ndef attack():\n{indented}\n")
+        return box.call("attack")
+    except CandidateError as error:
+        return error
+
+
+def denied(outcome):
+    return isinstance(outcome, CandidateError) and outcome.kind == "exception"
+
+
+@needs_confinement
+def test_honest_code_runs_confined(attacker):
+    attacker.load("def f(x, k=1):\n    return {'y': np.linalg.norm(x) * k, 'n': None}\n")
+    assert attacker.call("f", np.array([3.0, 4.0]), k=2) == {"y": 10.0, "n": None}
+    assert attacker.confined is True
+
+
+@needs_confinement
+class TestAttacks:
+    def test_reading_a_file(self, attacker, tmp_path):
+        secret = tmp_path / "secret.txt"
+        secret.write_text("s3cret")
+        secret.chmod(0o666)
+        outcome = attack(attacker, f"return open({str(secret)!r}).read()")
+        assert denied(outcome)
+        assert "PermissionError" in str(outcome)
+        for path in ("/etc/passwd", f"/proc/{os.getpid()}/environ", "/proc/self/environ"):
+            assert denied(attack(attacker, f"return open({path!r}, 'rb').read()"))
+        assert denied(attack(attacker, "return os.listdir('/')"))
+        assert denied(attack(attacker, f"return os.stat({str(secret)!r}).st_size"))
+
+    def test_writing_a_file(self, attacker, tmp_path):
+        target = tmp_path / "written"
+        existing = tmp_path / "existing"
+        existing.write_text("as it was")
+        tmp_path.chmod(0o777)
+        assert denied(attack(attacker, f"open({str(target)!r}, 'w').write('x')"))
+        assert denied(attack(attacker, f"os.mkdir({str(target)!r})"))
+        assert denied(attack(attacker, f"os.remove({str(existing)!r})"))
+        assert denied(attack(attacker, f"os.rename({str(existing)!r}, {str(target)!r})"))
+        assert denied(attack(attacker, f"os.chmod({str(existing)!r}, 0)"))
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["existing"]
+        assert existing.read_text() == "as it was"
+
+    def test_a_socket(self, attacker):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(0.2)
+            port = server.getsockname()[1]
+            body = f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 1).send(b'x')"
+            assert denied(attack(attacker, body))
+            with pytest.raises(TimeoutError):
+                server.accept()
+        for family in ("AF_UNIX", "AF_INET6", "AF_NETLINK"):
+            assert denied(
+                attack(
+                    attacker, f"import socket\nsocket.socket(socket.{family}, socket.SOCK_DGRAM)"
+                )
+            )
+
+    def test_a_process(self, attacker, tmp_path):
+        tmp_path.chmod(0o777)
+        mark = tmp_path / "mark"
+        for body in (
+            f"import subprocess\nsubprocess.run(['/bin/sh', '-c', 'touch {mark}'])",
+            "os.fork()",
+            f"os.execv('/bin/sh', ['sh', '-c', 'touch {mark}'])",
+            f"os.posix_spawn('/bin/sh', ['sh', '-c', 'touch {mark}'], {{}})",
+        ):
+            assert denied(attack(attacker, body)), body
+        status = attack(attacker, f"return os.system('touch {mark}')")
+        assert denied(status) or status != 0
+        assert not mark.exists()
+
+    def test_a_thread(self, attacker):
+        body = "import threading\nthreading.Thread(target=print).start()"
+        outcome = attack(attacker, body)
+        assert denied(outcome)
+        assert "thread" in str(outcome)
+        assert denied(attack(attacker, "import _thread\n_thread.start_new_thread(print, ())"))
+
+    def test_raw_system_calls(self, attacker):
+        """What Python has no function for: each must come back as not permitted."""
+        calls = {"clone": (CLONE, 17), "ptrace": (PTRACE, 16, os.getpid()), "prlimit": (PRLIMIT, 0)}
+        body = (
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+            f"return {{n: (libc.syscall(*c), ctypes.get_errno()) for n, c in {calls!r}.items()}}"
+        )
+        assert attack(attacker, body) == dict.fromkeys(calls, (-1, 1))
+
+    def test_signalling_the_parent(self, attacker):
+        for number in (signal.SIGKILL, signal.SIGTERM, 0):
+            assert denied(attack(attacker, f"os.kill(os.getppid(), {int(number)})"))
+            assert denied(attack(attacker, f"os.killpg({os.getpgid(0)}, {int(number)})"))
+
+    def test_raising_its_limits(self, attacker):
+        assert denied(
+            attack(
+                attacker,
+                "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)",
+            )
+        )
+        assert denied(attack(attacker, "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)"))
+
+    def test_a_memory_bomb(self, attacker):
+        outcome = attack(attacker, "return len(bytearray(4 << 30))")
+        assert denied(outcome)
+        assert "MemoryError" in str(outcome)
+        outcome = attack(attacker, "x = ['x']\nwhile True:\n    x = x * 2")
+        assert "MemoryError" in str(outcome)
+        assert attack(attacker, "return 1") == 1
+
+    def test_sys_exit(self, attacker):
+        outcome = attack(attacker, "sys.exit(0)")
+        assert denied(outcome)
+        assert "SystemExit" in str(outcome)
+        assert attack(attacker, "return 1") == 1
+
+    def test_a_key_in_the_environment(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+        with Sandbox() as box:
+            box.load("import os\ndef env():\n    return dict(os.environ)\n")
+            environment = box.call("env")
+        assert "sk-very-secret" not in str(environment)
+        assert not set(environment) & (
+            set(os.environ)
+            - {"LD_LIBRARY_PATH", "LANG", "LC_ALL"}
+            - {n for n in os.environ if n.endswith("_NUM_THREADS")}
+            - {"PYTHONHASHSEED", "PYTHONUTF8"}
+        )
+
+    def test_frame_walking_finds_no_environment_and_no_score(self):
+        """Whoever scores is another process: every frame and every object is searched."""
+        env_of_the_parent = type("SecretEnvironment", (), {"state": 0.0})()
+        body = """
+import gc, sys
+def f(obs):
+    found = []
+    frame = sys._getframe()
+    while frame:
+        found += [repr(type(v)) for v in frame.f_locals.values()]
+        frame = frame.f_back
+    found += [repr(type(o)) for o in gc.get_objects()]
+    hits = [n for n in found if 'SecretEnvironment' in n or 'gymnasium' in n]
+    return [float(len(found)), float(len(hits))]
+"""
+        with Sandbox() as box:
+            box.load(body)
+            searched, hits = box.call("f", np.zeros(2))
+        assert searched > 1000
+        assert hits == 0
+        assert env_of_the_parent.state == 0.0
+
+    def test_nothing_is_open_but_the_pipes(self, tmp_path):
+        with open(tmp_path / "open", "w+") as file:
+            os.set_inheritable(file.fileno(), True)
+            with Sandbox() as box:
+                box.load(
+                    "import os\ndef f():\n    fds = []\n    for fd in range(1000):\n"
+                    "        try:\n            os.lseek(fd, 0, 1)\n            fds.append(fd)\n"
+                    "        except OSError as error:\n"
+                    "            fds += [fd] * (error.errno != 9)\n    return fds\n"
+                )
+                assert box.call("f") == [0, 1, 2]
+
+
+@needs_confinement
+class TestDeath:
+    """Attacks that cost the worker its life, and the parent nothing."""
+
+    def test_an_endless_loop_is_killed(self):
+        with Sandbox(limits=Limits(call_seconds=0.5)) as box:
+            box.load("def f():\n    while True:\n        pass\n")
+            pid = box._process.pid
+            with pytest.raises(CandidateError) as caught:
+                box.call("f")
+            assert caught.value.kind == "timeout"
+            assert not box.running
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_an_endless_loop_at_load_and_one_that_catches_everything(self):
+        with Sandbox(limits=Limits(call_seconds=0.5)) as box:
+            with pytest.raises(CandidateError, match="wall-clock"):
+                box.load(
+                    "while True:\n    try:\n        while True: pass\n"
+                    "    except BaseException:\n        pass\n"
+                )
+            box.load("def f():\n    return 1\n")  # a fresh worker
+            assert box.call("f") == 1
+
+    def test_processor_time_is_capped_by_the_kernel(self):
+        limits = Limits(call_seconds=120, cpu_seconds=1)
+        with Sandbox(limits=limits) as box:
+            with pytest.raises(CandidateError, match="processor time") as caught:
+                box.load("while True: pass")
+            assert caught.value.kind == "crash"
+
+    def test_a_worker_without_parent_dies(self):
+        """Sleeping is not possible, and the alarm that the worker set cannot be turned off."""
+        with Sandbox(limits=Limits(call_seconds=60, total_seconds=1)) as box:
+            with pytest.raises(CandidateError, match="SIGALRM"):
+                box.load(
+                    "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
+                )
+
+    def test_a_segmentation_fault(self):
+        with Sandbox(imports=EVIL) as box:
+            box.load("import ctypes\ndef f():\n    ctypes.string_at(0)\n")
+            with pytest.raises(CandidateError, match="SIGSEGV") as caught:
+                box.call("f")
+            assert caught.value.kind == "crash"
+            with pytest.raises(CandidateError, match="load it again"):
+                box.call("f")
+
+    def test_os_exit(self):
+        with Sandbox() as box:
+            with pytest.raises(CandidateError, match="exit status 0"):
+                box.load("import os\nos._exit(0)")
+
+    @pytest.mark.parametrize(
+        ("forged", "expected"),
+        [
+            # An answer with a foreign number, one beyond the limit, a surplus one, and garbage.
+            (wire.HEADER.pack(9, 77, 0) + wire.encode(1e9), "as answer 77"),
+            (wire.HEADER.pack(1 << 30, 3, 0), "announced 1073741824 bytes"),
+            (2 * (wire.HEADER.pack(9, 3, 0) + wire.encode(1e9)), "bytes follow its answer"),
+            (wire.HEADER.pack(4, 3, 0) + b"cos\n", "cannot be read"),
+            (wire.HEADER.pack(1, 3, 9) + b"N", "unknown kind 9"),
+            (wire.HEADER.pack(1, 3, 2) + b"N", "error report is no dict"),
+        ],
+    )
+    def test_a_forged_message_is_refused(self, forged, expected):
+        with Sandbox() as box:
+            box.load(
+                f"import os\ndef f(x):\n    os.write(1, {forged!r})\n"
+                "    while True:\n        pass\n"
+            )
+            with pytest.raises(CandidateError, match=expected) as caught:
+                box.call("f", 1.0)
+            assert caught.value.kind == "protocol"
+            assert not box.running
+
+    def test_a_well_forged_message_is_an_answer_and_no_more(self):
+        """It can say what it could have returned; the next call finds it out of step."""
+        forged = wire.HEADER.pack(9, 3, 0) + wire.encode(1e9)
+        with Sandbox() as box:
+            box.load(
+                f"import os\ndef f(x):\n    os.write(1, {forged!r})\n"
+                "    for _ in range(10**8): pass\n    return 0.0\n"
+            )
+            assert box.call("f", 1.0) == 1e9
+            with pytest.raises(CandidateError) as caught:
+                box.call("f", 1.0)
+            assert caught.value.kind == "protocol"
+
+
+class TestFailClosed:
+    def test_no_confinement_no_run(self, monkeypatch):
+        monkeypatch.setattr(
+            sandbox, "support", lambda: confine.Support(0, False, ("no Landlock here",))
+        )
+        with Sandbox() as box, pytest.raises(SandboxUnavailableError, match="no Landlock here"):
+            box.load("x = 1")
+        assert not box.running
+
+    def test_a_worker_that_cannot_confine_itself_does_not_run_code(self, monkeypatch, tmp_path):
+        """A module that leaves a thread running would stay free: the worker refuses."""
+        if PROBLEMS:
+            pytest.skip("; ".join(PROBLEMS))
+        (tmp_path / "threaded.py").write_text(
+            "import threading, time\n"
+            "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with Sandbox(imports=("threaded",)) as box:
+            with pytest.raises(SandboxUnavailableError, match="2 threads"):
+                box.start()
+        assert not box.running
+
+    def test_unsandboxed_only_when_allowed_and_then_loudly(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+        problems = confine.Support(0, False, ("no Landlock here",))
+        broken = tmp_path / "worker.py"
+        folder = os.path.dirname(sandbox._WORKER)
+        for name in ("wire", "analysis"):
+            (tmp_path / f"{name}.py").write_text(open(f"{folder}/{name}.py").read())
+        broken.write_text(open(sandbox._WORKER).read())
+        (tmp_path / "confine.py").write_text(
+            open(f"{folder}/confine.py")
+            .read()
+            .replace(
+                "def support() -> Support:",
+                "def support() -> Support:\n    return Support(0, False, ('no Landlock here',))\n",
+            )
+        )
+        monkeypatch.setattr(sandbox, "support", lambda: problems)
+        monkeypatch.setattr(sandbox, "_WORKER", str(broken))
+        with Sandbox(allow_unsandboxed=True) as box:
+            with pytest.warns(UnsandboxedWarning, match="no Landlock here"):
+                box.load(
+                    "import os\ndef f():\n    return [len(os.listdir('/')), dict(os.environ)]\n"
+                )
+            entries, environment = box.call("f")
+            assert box.confined is False
+            assert entries > 0  # it is what it says: not confined
+            assert "sk-very-secret" not in str(environment)  # but scrubbed
+        monkeypatch.setattr(sandbox, "support", lambda: confine.Support(7, True, ()))
+        with Sandbox() as box, pytest.raises(SandboxUnavailableError, match="no Landlock here"):
+            box.load("x = 1")
+
+    def test_a_missing_module_is_not_the_candidates_fault(self):
+        with Sandbox(imports=("no_such_module_anywhere",)) as box:
+            with pytest.raises(SandboxError, match="no_such_module_anywhere"):
+                box.start()
+
+    @needs_confinement
+    def test_readable_folders_can_be_read_and_nothing_else(self, tmp_path):
+        inside, outside = tmp_path / "in", tmp_path / "out"
+        for folder in (inside, outside):
+            folder.mkdir()
+            (folder / "data").write_text(folder.name)
+        with Sandbox(readable=[inside]) as box:
+            box.load(
+                "def f(path, mode='r'):\n    with open(path, mode) as file:\n"
+                "        return file.read()\n"
+            )
+            assert box.call("f", str(inside / "data")) == "in"
+            for path, mode in (
+                (outside / "data", "r"),
+                (inside / "data", "r+"),
+                ("/etc/passwd", "r"),
+            ):
+                with pytest.raises(CandidateError, match="PermissionError"):
+                    box.call("f", str(path), mode)
+
+
+class TestFilter:
+    """The seccomp program, run by an interpreter of the few instructions it uses."""
+
+    @staticmethod
+    def run(program, number, audit):
+        data = struct.pack("<iI", number, audit)
+        steps = [struct.unpack_from("<HBBI", program, i) for i in range(0, len(program), 8)]
+        at, value = 0, 0
+        while True:
+            code, if_true, if_false, operand = steps[at]
+            at += 1
+            if code == 0x20:
+                (value,) = struct.unpack_from("<I", data, operand)
+            elif code == 0x15:
+                at += if_true if value == operand else if_false
+            else:
+                assert code == 0x06
+                return operand
+
+    @pytest.mark.parametrize(
+        ("machine", "audit", "read", "openat", "execve", "kill", "x32"),
+        [
+            ("x86_64", 0xC000003E, 0, 257, 59, 62, 0x40000000),
+            ("aarch64", 0xC00000B7, 63, 56, 221, 129, 0x40000000),
+        ],
+    )
+    @pytest.mark.parametrize("files", [False, True])
+    def test_both_architectures(self, machine, audit, read, openat, execve, kill, x32, files):
+        program = confine.build_filter(machine, files)
+        allow, eperm, enosys = 0x7FFF0000, 0x00050001, 0x00050000 | 38
+        assert self.run(program, read, audit) == allow
+        assert self.run(program, openat, audit) == (allow if files else eperm)
+        for number in (execve, kill, read + x32, 9999):
+            assert self.run(program, number, audit) == eperm
+        assert self.run(program, 435, audit) == enosys  # clone3
+        assert self.run(program, read, 0x40000003) == 0x80000000  # 32-bit x86: killed
+
+
+class TestHandling:
+    @needs_confinement
+    def test_errors_name_line_and_function(self):
+        with Sandbox() as box:
+            with pytest.raises(CandidateError) as caught:
+                box.load("x = 1\ndef f(:\n")
+            assert (caught.value.kind, caught.value.line) == ("syntax", 2)
+            box.load(
+                "def g(x):\n    print('seen', x)\n    return 1 / x\n\ndef f(x):\n    return g(x)\n"
+            )
+            with pytest.raises(CandidateError) as caught:
+                box.call("f", 0)
+        error = caught.value
+        assert error.kind == "exception"
+        assert error.line == 3
+        assert error.trace == ((6, "f", "return g(x)"), (3, "g", "return 1 / x"))
+        assert "ZeroDivisionError" in error.feedback()
+        assert "seen 0" in error.feedback()
+
+    @needs_confinement
+    def test_an_exception_that_lies_about_itself(self):
+        with Sandbox() as box:
+            box.load(
+                "class Odd(Exception):\n    def __str__(self):\n        raise SystemExit(3)\n"
+                "def f():\n    raise Odd\n"
+            )
+            with pytest.raises(CandidateError, match=r"Odd: .its message cannot be shown"):
+                box.call("f")
+
+    @needs_confinement
+    def test_results_that_cannot_be_sent(self):
+        with Sandbox(limits=Limits(message_bytes=100_000)) as box:
+            box.load("def f(x):\n    return [lambda: 0, object, 1j, 2**70, np.ones(20_000)][x]\n")
+            for i, word in enumerate(("function", "type", "complex", "71 bits", "160")):
+                with pytest.raises(CandidateError, match=word):
+                    box.call("f", i)
+            with pytest.raises(SandboxError, match="message_bytes"):
+                box.call("f", np.ones(20_000))
+
+    @needs_confinement
+    def test_a_batch_larger_than_the_pipe(self):
+        with Sandbox() as box:
+            box.load("def f(x):\n    return x + 1\n")
+            arrays = [(np.full(1000, float(i)),) for i in range(300)]
+            results = box.call_many("f", arrays)
+        assert [float(r[0]) for r in results] == [i + 1.0 for i in range(300)]
+
+    @needs_confinement
+    def test_a_dropped_sandbox_leaves_no_process(self):
+        box = Sandbox()
+        box.start()
+        pid = box._process.pid
+        del box
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    def test_limits_are_checked(self):
+        with pytest.raises(ValueError, match="call_seconds=0"):
+            Limits(call_seconds=0)
+
+
+class TestWire:
+    VALUES = (
+        None, True, False, 0, -(2**63), 1.5, "ä\n", [], [1, [2.0, None]], (1, "a"),
+        {"a": {"b": [()]}},
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_round_trip(self, value):
+        back = wire.decode(wire.encode(value))
+        assert back == value
+        assert type(back) is type(value)
+
+    @pytest.mark.parametrize("dtype", ["f8", ">f8", "f4", "i8", "u1", "?", "f2", "i2"])
+    def test_arrays(self, dtype):
+        array = np.arange(6).reshape(2, 3).astype(dtype)
+        back = wire.decode(wire.encode(array))
+        assert np.array_equal(back, array)
+        assert back.shape == (2, 3)
+        back[0, 0] = 1
+
+    def test_numpy_scalars_and_subclasses_become_plain(self):
+        class Odd(dict):
+            pass
+
+        assert wire.decode(wire.encode([np.float32(0.5), np.int64(3), np.bool_(True)])) == [
+            0.5,
+            3,
+            True,
+        ]
+        assert type(wire.decode(wire.encode(Odd(a=1)))) is dict
+
+    def test_every_broken_message_is_refused(self):
+        """No text, cut or changed, makes anything but a value or a WireError."""
+        rng = np.random.default_rng(0)
+        good = wire.encode({"a": [1.0, np.ones((2, 2))], "b": ("x", None)})
+        for end in range(len(good)):
+            with pytest.raises(wire.WireError):
+                wire.decode(good[:end])
+        for _ in range(3000):
+            data = bytearray(good)
+            for _ in range(rng.integers(1, 4)):
+                data[rng.integers(len(data))] = rng.integers(256)
+            try:
+                wire.decode(bytes(data))
+            except wire.WireError:
+                pass
+        for data in (
+            b"l\xff\xff\xff\xff", b"s\xff\xff\xff\xff", b"a\x00\x08" + b"\xff" * 32,
+            b"l\x01\0\0\0" * 99,
+            b"m\x01\0\0\0i" + b"\0" * 8 + b"N", b"a\x05\x01\x01\0\0\0\x07", b"", b"c", b"NN",
+        ):  # fmt: skip
+            with pytest.raises(wire.WireError):
+                wire.decode(data)
