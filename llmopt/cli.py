@@ -52,6 +52,14 @@ COMMANDS = {
         "llmopt.estimate",
         "estimate the tokens and the cost of a run before it",
     ),
+    "code": Command(
+        "llmopt.code.run_policy",
+        "let a model write a policy as code, and improve it from feedback",
+    ),
+    "reward": Command(
+        "llmopt.code.run_reward",
+        "let a model write a reward function, and judge what is trained under it",
+    ),
 }
 
 

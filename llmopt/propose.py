@@ -166,10 +166,13 @@ class Proposer:
             TypeError: The client gave something that is no `Reply`.
         """
         self.limits.check(self.usage)
+        attempts = self.transport_attempts
+        if self.limits.max_requests is not None:
+            attempts = min(attempts, self.limits.max_requests - self.usage.requests)
         reply = complete_with_retries(
             self.client,
             request,
-            attempts=self.transport_attempts,
+            attempts=attempts,
             on_failure=self._count_failure,
         )
         if not isinstance(reply, Reply):

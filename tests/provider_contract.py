@@ -291,7 +291,7 @@ class ProviderContract:
         good = self.body("x = 3")
         replies = 0
         for path in _paths(good):
-            for value in (None, True, -5, 2**70, "12", [], [{}], {"a": 1}, "\ud800"):
+            for value in (None, -5, "12", [{}], {"a": 1}, "\ud800"):
                 server.play(Say(json.dumps(_replaced(good, path, value)).encode()))
                 try:
                     reply = connected.complete(ASK)

@@ -271,6 +271,16 @@ def test_the_address_of_a_hosted_server_asks_for_its_variable():
     assert lookalike.key_variables == ("LLMOPT_API_KEY",)
 
 
+def test_this_machine_is_not_asked_through_a_proxy(server, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    server.play(Say(openai_body("x")))
+    client = OpenAIClient("m", base_url=f"{server.url}/v1")
+    assert client.complete(ASK).completions[0].text == "x"
+
+
 def test_plain_completions(server):
     client = OpenAIClient("m", base_url=f"{server.url}/v1", endpoint="completions")
     body = {

@@ -22,15 +22,18 @@ from llmopt import (
     FallbackWarning,
     Float,
     LLMOptimizer,
+    Message,
     ModelNotFoundError,
     Proposer,
     Reply,
+    Request,
     ScriptedClient,
     Space,
     StorageError,
 )
 from llmopt.client.retry import complete_with_retries
 from llmopt.history import History
+from llmopt.prompt import Query, Reading
 
 SPACE = {"x": Float(-5.0, 5.0)}
 
@@ -88,13 +91,19 @@ class TestRetries:
     def test_more_samples_than_asked_for_are_not_used(self):
         optimizer = make([Reply(tuple(Completion(f"x: {i}") for i in range(5)))])
         assert optimizer.ask(2) == [{"x": 0.0}, {"x": 1.0}]
-        assert len(optimizer.pending) == 2
+        assert len(optimizer.history.pending) == 2
 
     def test_samples_of_one_reply_are_duplicates_of_each_other_too(self):
         client = ScriptedClient([["x: 1", "x: 1", "x: 2"], ["x: 3"]])
         optimizer = make(client)
         assert [p["x"] for p in optimizer.ask(3)] == [1, 2, 3]
         assert optimizer.usage.rejected == {"duplicate": 1}
+
+    def test_the_first_bad_sample_is_the_one_complained_about(self):
+        client = ScriptedClient([["first nonsense", "second nonsense"], ["x: 1", "x: 2"]])
+        make(client).ask(2)
+        assert "first nonsense" in str(client.requests[1].messages)
+        assert "second nonsense" not in str(client.requests[1].messages)
 
     def test_the_complaint_is_gone_once_an_answer_was_good(self):
         client = ScriptedClient(["nonsense", ["x: 1"], ["x: 2"]])
@@ -383,6 +392,35 @@ class TestState:
         optimizer.ask()
         assert "2 of 37" in client.requests[0].text
         assert "3 of 37" in client.requests[1].text
+
+    def test_the_task_in_words_reaches_the_prompt(self):
+        client = ScriptedClient(["x: 1"])
+        optimizer = LLMOptimizer(
+            SPACE, client, "props-plus", warmup=0, description="Steer the car up the hill."
+        )
+        optimizer.ask()
+        assert "Steer the car up the hill." in client.requests[0].text
+
+    def test_a_prompt_of_the_users_own_needs_to_know_of_no_seed_or_number(self):
+        class Plain:
+            name = "plain"
+
+            def prepare(self, situation):
+                def read(text):
+                    return Reading((float(text),), "", False)
+
+                return Query(Request((Message("user", "a number?"),)), read)
+
+            def to_dict(self):
+                return {"name": "plain"}
+
+        client = ScriptedClient([["1.0", "2.0"], ["3.0"]])
+        optimizer = LLMOptimizer(SPACE, client, Plain(), warmup=0, seed=1)
+        assert [p["x"] for p in [*optimizer.ask(2), optimizer.ask()]] == [1.0, 2.0, 3.0]
+        assert [r.n for r in client.requests] == [2, 1]
+        seeds = [r.seed for r in client.requests]
+        assert None not in seeds
+        assert seeds[0] != seeds[1]
 
     def test_numpy_options_can_be_stored(self, tmp_path):
         path = tmp_path / "run.jsonl"

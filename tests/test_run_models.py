@@ -91,6 +91,13 @@ def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     assert len(server.seen) == requests_of() == 6
 
 
+def test_retries_keep_to_the_cap_too(server, capsys):
+    server.play(Say(openai_error("busy"), 503, {"Retry-After": "0"}))
+    assert run(server, "--max-requests", "2") == 2
+    assert len(server.seen) == 2
+    assert "gave up after 2 attempts" in capsys.readouterr().err
+
+
 def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
     prices = tmp_path / "prices.json"
     model = f"openai+{server.url}/v1:m"

@@ -193,6 +193,8 @@ class OpenAIClient(RemoteClient):
             timeout=self.timeout,
             max_retries=0,
             default_headers=headers,
+            # A proxy in the environment cannot reach this machine's own servers.
+            http_client=sdk.DefaultHttpxClient(trust_env=False) if self.local else None,
         )
 
     def _parameters(self, request: Request) -> dict[str, Any]:

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from llmopt import Completion, LLMOptError, Reply, ScriptedClient
+from llmopt.benchmarks import bench
+from llmopt.benchmarks.bench import (
+    BenchConfigError,
+    Cell,
+    draw_warmup,
+    read_results,
+    run_cell,
+    run_cells,
+)
+from llmopt.benchmarks.methods import METHODS
+from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
+from llmopt.benchmarks.rollout import evaluate as plain_evaluate
+from llmopt.benchmarks.suites import SUITES, WIDE_BOX
+from llmopt.benchmarks.tasks import get_task
+from llmopt.cli import main
+from llmopt.errors import ClientError, StorageError
+
+SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
+
+
+def cell(method="random", seed=0, task="cartpole", **more):
+    return Cell.make(task=task, method=method, seed=seed, **{**SMALL, **more})
+
+
+def answering(*, fail_at=None):
+    calls = []
+
+    def answer(request):
+        calls.append(request)
+        if fail_at is not None and len(calls) > fail_at:
+            raise ClientError("the model went away")
+        rng = np.random.default_rng(request.seed)
+        n = request.text.splitlines()[0].count(",") + 1
+        texts = [",".join(map(str, rng.integers(10, 100, n))) for _ in range(request.n)]
+        return Reply(tuple(map(Completion, texts)), prompt_tokens=30, completion_tokens=9)
+
+    client = ScriptedClient(answer)
+    client.calls = calls
+    return client
+
+
+# -- one cell -----------------------------------------------------------------------------
+
+
+def test_a_line_holds_what_happened():
+    line = run_cell(cell("cma", 3))
+    assert line["cell"] == {
+        "task": "cartpole",
+        "method": "cma",
+        "seed": 3,
+        **SMALL,
+        "box": None,
+        "bias": None,
+        "model": "",
+        "batch": 0,
+    }
+    assert (line["task"], line["parameters"]) == ("CartPole-v1/linear-v1", 10)
+    assert len(line["means"]) == 8
+    assert line["episodes"] == 16
+    best = int(np.argmax(line["means"]))
+    assert line["best_index"] == best
+    assert line["selection"] == pytest.approx(line["means"][best])
+    # Judged again from the line alone, by the plain evaluator.
+    task = get_task("cartpole")
+    again = plain_evaluate(task, line["best_params"], selection_seeds(3, 2))
+    assert again.mean == pytest.approx(line["selection"])
+    judged = plain_evaluate(task, line["best_params"], held_out_seeds(3, 4))
+    assert line["heldout_returns"] == list(judged.returns)
+    assert line["heldout"] == pytest.approx(judged.mean)
+    assert (line["usage"], line["sources"], line["explanations"]) == (None, {}, [])
+    json.dumps(line)
+
+
+def test_all_methods_of_a_seed_share_their_warmup_and_starts():
+    lines = [run_cell(cell(m, 1)) for m in ("random", "cma", "ars", "grammar-uniform")]
+    assert len({tuple(line["means"][:3]) for line in lines}) == 1
+    assert len({tuple(line["means"]) for line in lines}) == 4
+    assert run_cell(cell("random", 2))["means"][:3] != lines[0]["means"][:3]
+    again = run_cell(cell("cma", 1))
+    assert again["means"] == lines[1]["means"]
+
+
+def test_the_model_s_line_counts_its_costs():
+    client = answering()
+    line = run_cell(cell("llm-pattern", evaluations=8, batch=4), client)
+    assert [r.n for r in client.calls] == [4, 4]
+    assert line["usage"]["requests"] == 2
+    assert line["usage"]["prompt_tokens"] == 60
+    assert line["sources"] == {"llm": 8}
+    assert line["group"] == "model"
+
+
+def test_explanations_are_kept_with_their_proposals():
+    def answer(request):
+        values = ", ".join(f"params[{i}]: {i / 10 + len(client.requests)}" for i in range(4))
+        return Reply((Completion(values + "\nTo go faster." + "!" * 900),))
+
+    client = ScriptedClient(answer)
+    line = run_cell(cell("llm-props", task="pendulum", evaluations=2), client)
+    assert [index for index, _ in line["explanations"]] == [0, 1]
+    assert line["explanations"][0][1].startswith("To go faster.")
+    assert len(line["explanations"][0][1]) == 600
+
+
+def test_a_box_and_no_bias_make_another_task():
+    line = run_cell(cell(task="mountaincar", box=(-15.0, 15.0), bias=False, evaluations=3))
+    assert line["task"] == "MountainCarContinuous-v0/linear-v1/no-bias/box-15,15"
+    assert (line["box"], line["bias"], line["parameters"]) == ([-15.0, 15.0], False, 2)
+
+
+def test_warmup_points_are_those_of_llmopt_run():
+    from llmopt.benchmarks import run
+
+    config = run.RunConfig("cartpole", seed=5, warmup=6)
+    task = get_task("cartpole", box=(-2.0, 1.0))
+    points = run._warmup_points(config, task, 10)
+    drawn = draw_warmup(task.box, 10, 6, 5)
+    assert [p.params for p in points] == [tuple(row) for row in drawn.tolist()]
+    assert drawn.min() >= -2
+    assert drawn.max() <= 1
+
+
+def test_cells_name_a_model_only_where_one_is_asked():
+    options = {"model": "gguf:x.gguf", "batch": 4}
+    assert cell("cma", **options) == cell("cma")
+    assert (cell("cma").model, cell("cma").batch) == ("", 0)
+    sampler = cell("grammar-uniform", **options)
+    assert (sampler.model, sampler.batch) == ("", 4)
+    asked = cell("llm-pattern", **options)
+    assert (asked.model, asked.batch) == ("gguf:x.gguf", 4)
+    assert cell("llm-published", **options).batch == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "cmaa"}, "did you mean 'cma'"),
+        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
+        ({"evaluations": 0}, "evaluations=0"),
+        ({"episodes": 1.5}, "episodes=1.5"),
+    ],
+)
+def test_a_wrong_cell_says_what_is_wrong(options, message):
+    with pytest.raises(BenchConfigError, match=message):
+        Cell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
+
+
+# -- many cells ---------------------------------------------------------------------------
+
+
+def test_finished_cells_are_never_run_again(tmp_path, monkeypatch):
+    out = tmp_path / "r.jsonl"
+    cells = [cell("random", s) for s in range(3)]
+    assert run_cells(cells[:2], out) == []
+    before = out.read_bytes()
+    ran = []
+    real = bench.run_cell
+    monkeypatch.setattr(bench, "run_cell", lambda c, client=None: ran.append(c) or real(c, client))
+    assert run_cells([*cells, cells[2]], out) == []
+    assert ran == [cells[2]]
+    assert out.read_bytes().startswith(before)
+    assert [Cell.of(line) for line in read_results(out)] == cells
+
+
+def test_a_cell_that_fails_is_told_and_tried_again(tmp_path):
+    out = tmp_path / "r.jsonl"
+    cells = [cell("llm-pattern", evaluations=8), cell("random")]
+    failed = run_cells(cells, out, client=answering(fail_at=1))
+    assert [(c.method, reason) for c, reason in failed] == [("llm-pattern", "the model went away")]
+    assert [line["cell"]["method"] for line in read_results(out)] == ["random"]
+    assert run_cells(cells, out, client=answering()) == []
+    assert len(read_results(out)) == 2
+
+
+def test_parallel_workers_give_the_same_lines(tmp_path):
+    cells = [cell(m, s) for s in (0, 1) for m in ("random", "ars")]
+    run_cells(cells, tmp_path / "one.jsonl")
+    run_cells(cells, tmp_path / "two.jsonl", jobs=2)
+
+    def results(name):
+        lines = {Cell.of(x): x for x in read_results(tmp_path / name)}
+        return [{k: v for k, v in lines[c].items() if k != "seconds"} for c in cells]
+
+    assert results("one.jsonl") == results("two.jsonl")
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
+
+
+def test_a_local_model_in_parallel_workers_has_one_thread(monkeypatch):
+    made = []
+    monkeypatch.setattr(bench, "get_client", lambda *a, **k: made.append((a, k)) or answering())
+    bench._client.cache_clear()
+    try:
+        for model, threads in (("smollm2", 1), ("smollm2", None), ("openai:x", 1), ("gguf:x", 1)):
+            bench._client(model, threads)
+    finally:
+        bench._client.cache_clear()
+    assert [k for _, k in made] == [{"threads": 1}, {}, {}, {"threads": 1}]
+
+
+def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
+    out = tmp_path / "r.jsonl"
+    command = [sys.executable, "-m", "llmopt", "bench", "--tasks", "cartpole"]
+    command += ["--methods", "random", "--seeds", "400", "--evaluations", "30", "--out", str(out)]
+    running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not out.exists() or out.read_bytes().count(b"\n") < 2:
+        assert running.poll() is None
+        time.sleep(0.02)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    done = read_results(out)
+    assert 2 <= len(done) < 400
+    more = [Cell.of(line) for line in done]
+    more.append(Cell.make(task="cartpole", method="random", seed=len(done), evaluations=30))
+    assert run_cells(more, out) == []
+    assert len(read_results(out)) == len(done) + 1
+
+
+def test_other_files_are_refused(tmp_path):
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"event": "start"}\n')
+    with pytest.raises(StorageError, match="not a benchmark's"):
+        run_cells([cell()], other)
+    with pytest.raises(StorageError, match="not a benchmark's"):
+        read_results(other)
+    with pytest.raises(BenchConfigError, match="jobs=0"):
+        run_cells([cell()], tmp_path / "x.jsonl", jobs=0)
+    with pytest.raises(BenchConfigError, match="jobs=2"):
+        run_cells([cell()], tmp_path / "x.jsonl", jobs=2, client=answering())
+
+
+# -- command line and suites --------------------------------------------------------------
+
+
+def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = "bench --tasks cartpole --methods random ars --seeds 2 --evaluations 3 --warmup 2"
+    assert main([*command.split(), "--heldout", "2", "--episodes", "1"]) == 0
+    assert len(read_results("bench.jsonl")) == 4
+    assert "llmopt report bench.jsonl" in capsys.readouterr().err
+    assert main([*command.split(), "--heldout", "2", "--episodes", "1", "--seeds", "3"]) == 0
+    assert "6 cells, 4 of them done, 2 to run" in capsys.readouterr().err
+    assert main([*command.split(), "--dry-run"]) == 0
+    listed = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
+    assert [(c["method"], c["heldout"]) for c in listed] == [("random", 100), ("ars", 100)] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bench", "give --tasks TASK ... or --suite NAME"),
+        ("bench --tasks cartpol", "unknown task 'cartpol'"),
+        ("bench --tasks cartpole --methods cmaa", "unknown method 'cmaa'"),
+        ("bench --tasks cartpole --seeds 0", "--seeds 0: expected at least 1"),
+        ("bench --suite proof --tasks cartpole", "do not go together"),
+        ("bench --suite prof", "invalid choice"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(arguments, message, capsys, tmp_path):
+    assert main([*arguments.split(), "--out", str(tmp_path / "r.jsonl")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "run_cells", stop)
+    out = str(tmp_path / "r.jsonl")
+    assert main(["bench", "--tasks", "cartpole", "--methods", "random", "--out", out]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_the_full_suite_is_the_promised_one():
+    cells = SUITES["full"]("smollm2", 4)
+    assert len(set(cells)) == len(cells)
+    assert set(SUITES["baselines"]("smollm2", 4)) < set(cells)
+    methods = {c.method for c in cells}
+    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp"}
+    assert expected | {"llm-pattern", "llm-shuffled", "grammar-uniform"} <= methods
+    for box in (None, WIDE_BOX):
+        for evaluations in (100, 400):
+            seeds = {
+                c.seed
+                for c in cells
+                if (c.task, c.box, c.evaluations) == ("mountaincar", box, evaluations)
+                and c.method == "llm-pattern"
+                and c.bias is None
+            }
+            assert seeds == set(range(10))
+    others = {(c.task, c.bias) for c in cells if c.evaluations == 100}
+    others -= {("mountaincar", None), ("swimmer", None)}
+    assert len(others) >= 6
+    for task, bias in others:
+        seeds = {c.seed for c in cells if (c.task, c.bias) == (task, bias)}
+        assert seeds == set(range(5))
+    # Equal terms: whatever differs between two cells of a problem is not the method's doing.
+    for key in {(c.task, c.box, c.bias, c.evaluations) for c in cells}:
+        same = [c for c in cells if (c.task, c.box, c.bias, c.evaluations) == key]
+        assert len({(c.episodes, c.warmup, c.heldout) for c in same}) == 1
+
+
+@pytest.mark.parametrize("name", sorted(SUITES))
+def test_every_suite_names_tasks_that_are_there(name):
+    for one in set(SUITES[name]("smollm2", 4)):
+        one.get_task()
+
+
+def test_gp_takes_part_only_where_torch_is(monkeypatch):
+    from llmopt.benchmarks import suites
+
+    monkeypatch.setattr(suites, "find_spec", lambda name: None)
+    assert "optuna-gp" not in {c.method for c in SUITES["baselines"]("smollm2", 4)}
+    monkeypatch.setattr(suites, "find_spec", lambda name: name)
+    assert "optuna-gp" in {c.method for c in SUITES["baselines"]("smollm2", 4)}
+
+
+def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path):
+    from llmopt.benchmarks import methods
+
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    args = argparse.Namespace(
+        suite=None,
+        tasks=["cartpole"],
+        methods=["ng-de"],
+        seeds=1,
+        evaluations=1,
+        episodes=1,
+        warmup=0,
+        heldout=1,
+        box=None,
+        bias=None,
+        model="smollm2",
+        batch=4,
+        dry_run=False,
+        jobs=1,
+        out=tmp_path / "r.jsonl",
+    )
+    with pytest.raises(LLMOptError, match="needs nevergrad"):
+        bench.main(args)
+    assert not args.out.exists()

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from llmopt.benchmarks import stats
+from llmopt.benchmarks.stats import (
+    bootstrap_interval,
+    compare,
+    duels,
+    evaluations_to,
+    group,
+    holm,
+    interquartile_mean,
+    paired_test,
+    quartiles,
+    ranks,
+    score,
+)
+
+
+def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
+    groups = {"llm-pattern": "model", "grammar-uniform": "ablation"}
+    cell = {"method": method, "seed": seed, "evaluations": 1, "episodes": 2, "warmup": 1}
+    return {
+        "cell": {**cell, "task": task, "batch": 0, **more.pop("cell", {})},
+        "task": f"{task}/linear-v1",
+        "env_id": task,
+        "box": [-6.0, 6.0],
+        "bias": True,
+        "label": method,
+        "group": groups.get(method, "baseline"),
+        "means": list(means),
+        "selection": max((m for m in means if m is not None), default=None),
+        "heldout": heldout,
+        "sources": {},
+        "usage": None,
+        "seconds": {"proposing": 1.0, "evaluating": 2.0},
+        "episodes": 4,
+        **more,
+    }
+
+
+def runs_of(lines):
+    return next(iter(group(lines).values()))
+
+
+# -- of one run ---------------------------------------------------------------------------
+
+
+def test_the_score_is_the_held_out_mean_and_never_the_selection_score():
+    assert score(line(heldout=3.0, means=(900.0, 1000.0))) == 3.0
+    assert score(line(heldout=None, means=(5.0, None, -2.0))) == -2.0
+    assert score(line(heldout=None, means=(None,))) == -math.inf
+
+
+def test_curves_are_the_best_so_far_and_skip_failures():
+    runs = runs_of([line(means=(None, 1.0, None, 0.0, 2.0))])
+    np.testing.assert_array_equal(runs["cma"].curves, [[np.nan, 1.0, 1.0, 1.0, 2.0]])
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [([1.0, 5.0, 9.0], 2), ([5.0], 1), ([1.0, 4.9], math.inf), ([np.nan, 7.0], 2)],
+)
+def test_evaluations_to_a_target(curve, expected):
+    assert evaluations_to(np.array(curve), 5.0) == expected
+
+
+def test_targets_are_counted_by_seed():
+    lines = [line(seed=0, means=(475.0, 0.0)), line(seed=1, means=(3.0, 474.0))]
+    assert runs_of(lines)["cma"].to_target == [1.0, math.inf]
+    unknown = runs_of([line(task="Other-v0")])["cma"].to_target
+    assert len(unknown) == 1
+    assert math.isnan(unknown[0])
+
+
+def test_costs_are_summed_over_seeds():
+    def usage(**spent):
+        return {"requests": 2, "prompt_tokens": 10, "completion_tokens": 1, "cost": 0.5, **spent}
+
+    lines = [
+        line("llm-pattern", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)
+    ]
+    runs = runs_of(lines)["llm-pattern"]
+    assert runs.total("usage", "requests") == 4
+    assert runs.mean("usage", "prompt_tokens") == 10
+    assert runs.mean("seconds", "evaluating") == 2
+    assert runs.cost == 1.0
+    assert runs.fallback_share == 0.25
+    unknown = runs_of([*lines, line("llm-pattern", 2, usage=usage(cost=None))])["llm-pattern"]
+    assert unknown.cost is None
+    plain = runs_of([line()])["cma"]
+    assert (plain.cost, plain.fallback_share, plain.total("usage", "requests")) == (0.0, None, 0.0)
+
+
+# -- of many ------------------------------------------------------------------------------
+
+
+def test_groups_hold_what_is_comparable():
+    lines = [
+        line("random", 1),
+        line("random", 0),
+        line("llm-pattern", 0),
+        line("cma", 0, cell={"evaluations": 400}),
+        line("cma", 0, task="Swimmer-v5"),
+        line("random", 1, heldout=99.0),
+    ]
+    grouped = group(lines)
+    assert [(k.task, k.evaluations, list(r)) for k, r in grouped.items()] == [
+        ("Swimmer-v5/linear-v1", 1, ["cma"]),
+        ("CartPole-v1/linear-v1", 1, ["llm-pattern", "random"]),
+        ("CartPole-v1/linear-v1", 400, ["cma"]),
+    ]
+    runs = list(grouped.values())[1]["random"]
+    assert runs.seeds == (0, 1)
+    assert runs.heldout.tolist() == [1.0, 1.0]  # the first of equal cells counts
+
+
+def test_different_batches_are_different_methods():
+    lines = [line("llm-pattern", s, cell={"batch": b}) for s in (0, 1) for b in (1, 4)]
+    assert list(runs_of(lines)) == ["llm-pattern, 1 a request", "llm-pattern, 4 a request"]
+
+
+def test_quartiles_and_the_interquartile_mean_agree_with_scipy():
+    for size in (1, 4, 5, 10, 23):
+        values = np.random.default_rng(size).normal(size=size)
+        assert interquartile_mean(values) == pytest.approx(scipy_stats.trim_mean(values, 0.25))
+        assert quartiles(values)[1] == pytest.approx(np.median(values))
+    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+    assert interquartile_mean(np.array([-1e9, 1.0, 3.0, 1e9])) == 2.0
+
+
+def test_the_bootstrap_interval_covers_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(60):
+        strata = [rng.normal(0, 1, 20), rng.normal(0, 1, 20)]
+        low, high = bootstrap_interval(strata, lambda v: float(v.mean()), resamples=300, seed=trial)
+        assert low < high
+        hits += low <= 0 <= high
+    assert 50 <= hits <= 60
+    same = bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
+    assert same == bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
+
+
+def test_the_bootstrap_keeps_each_problems_share():
+    # Resampling over both together would now and then draw one problem alone.
+    low, high = bootstrap_interval([np.zeros(2), np.ones(2)], lambda v: float(v.mean()))
+    assert low == high == 0.5
+
+
+def test_ranks_agree_with_scipy():
+    for values in ([3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [5.0]):
+        assert ranks(values) == scipy_stats.rankdata(-np.array(values)).tolist()
+
+
+def test_methods_are_compared_on_shared_seeds_alone():
+    lines = [
+        *[line("cma", s, 10.0 + s) for s in range(4)],
+        *[line("random", s, 5.0 + s) for s in range(3)],
+        line("cma", 0, 1.0, task="Swimmer-v5"),
+        line("random", 0, 2.0, task="Swimmer-v5"),
+        line("ng-de", 0, 9.0, task="Swimmer-v5"),
+    ]
+    found = compare(group(lines))
+    assert found.labels == ("cma", "random")  # only one problem has the third
+    assert found.instances == 4
+    assert found.mean_rank == {"cma": 1.25, "random": 1.75}
+    swimmer, cartpole = found.problems
+    assert found.rank_by_problem["cma"] == {swimmer: 2.0, cartpole: 1.0}
+
+
+def test_scores_are_normalized_by_random_search_and_the_best():
+    lines = [
+        *[line("cma", s, 30.0) for s in range(3)],
+        *[line("random", s, 10.0) for s in range(3)],
+        *[line("ng-de", s, 20.0 if s else -1e9) for s in range(3)],
+    ]
+    found = compare(group(lines))
+    assert (found.iqm["cma"], found.iqm["random"]) == (1.0, 0.0)
+    assert found.iqm["ng-de"] == pytest.approx((0.5 + 0.5 - 1.0) / 3)  # a bad run counts -1
+    low, high = found.interval["cma"]
+    assert (low, high) == (1.0, 1.0)
+
+
+def test_duels_count_pairs_and_agree_with_scipy():
+    rng = np.random.default_rng(1)
+    ours, theirs = rng.normal(1, 1, 10), rng.normal(0, 1, 10)
+    theirs[0] = ours[0]
+    lines = [line("llm-pattern", s, float(v)) for s, v in enumerate(ours)]
+    lines += [line("cma", s, float(v)) for s, v in enumerate(theirs)]
+    lines += [line("random", s, -50.0) for s in range(10)]
+    lines += [line("ng-de", 77, 0.0)]
+    by_label = {d.label: d for d in duels(group(lines), "llm-pattern")}
+    assert set(by_label) == {"cma", "random"}  # no seed in common with the third
+    duel = by_label["cma"]
+    assert (duel.wins, duel.ties, duel.losses) == (
+        int((ours > theirs).sum()),
+        1,
+        int((ours < theirs).sum()),
+    )
+    assert duel.p == pytest.approx(scipy_stats.wilcoxon(ours, theirs).pvalue)
+    assert by_label["random"].wins == 10
+    assert duel.adjusted >= duel.p
+
+
+def test_a_duel_weighs_problems_of_different_scales_alike():
+    lines = []
+    for s in range(6):
+        lines += [line("llm-pattern", s, 1e6 + s), line("cma", s, 1e6 - 5e5)]
+        lines += [line("llm-pattern", s, 0.0, task="Swimmer-v5")]
+        lines += [line("cma", s, 1e-3 + s * 1e-6, task="Swimmer-v5")]
+    (duel,) = duels(group(lines), "llm-pattern")
+    assert (duel.wins, duel.losses) == (6, 6)
+    assert duel.p > 0.2  # by raw differences the second problem would weigh nothing
+
+
+def test_runs_that_all_failed_lose():
+    lines = [line("llm-pattern", 0, None, means=(None,)), line("cma", 0, -1e6)]
+    (duel,) = duels(group(lines), "llm-pattern")
+    assert (duel.wins, duel.losses) == (0, 1)
+
+
+def test_equal_pairs_prove_nothing():
+    assert paired_test([0.0, 0.0, 0.0]) == 1.0
+    assert paired_test([1.0] * 12) < 0.01
+
+
+def test_holm_corrects_for_several_tests():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_words_for_tables():
+    key, runs = next(iter(group([line(bias=False, box=[-15.0, 15.0])]).items()))
+    assert stats.problem_title(key, runs) == "CartPole-v1, no bias, box ±15, 1 evaluations"
+    assert stats.format_p(0.0004) == "< 0.001"
+    assert stats.format_p(0.0425) == "0.043"
+    assert stats.format_interval(-0.5, -1.0, 2.0) == "−0.50 [−1.00, 2.00]"
+    assert stats.first_model(group([line()])) is None
+    many = [
+        line("llm-pattern", 0),
+        line("llm-opro", 0, group="model"),
+        line("llm-opro", 1, group="model"),
+    ]
+    assert stats.first_model(group(many)) == "llm-opro"
