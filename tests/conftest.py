@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def embedded_client() -> Iterator[LocalClient]:
     client = embedded_client(threads=1)
     yield client
     client.close()
+
+
+def pytest_configure() -> None:
+    # A shell starts its background jobs with Ctrl-C ignored, which children inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

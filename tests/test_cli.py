@@ -183,7 +183,7 @@ def test_ctrl_c_in_a_process_keeps_everything_and_says_how_to_go_on(tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert out == ""
     assert "Traceback" not in err

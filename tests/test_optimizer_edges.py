@@ -393,6 +393,17 @@ class TestState:
         assert "2 of 37" in client.requests[0].text
         assert "3 of 37" in client.requests[1].text
 
+    @pytest.mark.parametrize("name", ["pattern", "opro"])
+    def test_the_default_prompt_is_the_one_that_suits_the_client(self, name):
+        optimizer = LLMOptimizer(SPACE, ScriptedClient([], default_prompt=name))
+        assert optimizer.prompt.name == name
+
+    def test_the_default_prompt_of_a_client_that_names_none(self):
+        class Bare:
+            complete = staticmethod(seeded)
+
+        assert LLMOptimizer(SPACE, Bare()).prompt.name == "props"
+
     def test_the_task_in_words_reaches_the_prompt(self):
         client = ScriptedClient(["x: 1"])
         optimizer = LLMOptimizer(
