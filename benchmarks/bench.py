@@ -58,6 +58,7 @@ class Cell:
         bias: Whether the policy has a bias; ``None`` for the task's own choice.
         model: Model string; empty for a method that asks none.
         batch: Points asked of a model in one request; 0 for a method that has no requests.
+        max_tokens: Cap on a model's answer; 0 for the prompt's own.
     """
 
     task: str
@@ -71,9 +72,11 @@ class Cell:
     bias: bool | None = None
     model: str = ""
     batch: int = 0
+    max_tokens: int = 0
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "evaluations": 1, "episodes": 1, "warmup": 0, "heldout": 1, "batch": 0}
+        least = {"seed": 0, "evaluations": 1, "episodes": 1, "warmup": 0, "heldout": 1}
+        least |= {"batch": 0, "max_tokens": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -96,7 +99,8 @@ class Cell:
         entry = METHODS[cell.method]
         if entry.asks_model:
             return replace(cell, batch=1) if cell.method == "llm-published" else cell
-        return replace(cell, model="", batch=batch if entry.group == "ablation" else 0)
+        batch = batch if entry.group == "ablation" else 0
+        return replace(cell, model="", batch=batch, max_tokens=0)
 
     @classmethod
     def of(cls, line: dict[str, Any]) -> Cell:
@@ -106,7 +110,8 @@ class Cell:
             StorageError: The line is not one of a benchmark.
         """
         try:
-            known = {f.name: line["cell"][f.name] for f in fields(cls)}
+            names = {f.name for f in fields(cls)}
+            known = {k: v for k, v in line["cell"].items() if k in names}
             box = known["box"]
             return cls(**{**known, "box": box and (float(box[0]), float(box[1]))})
         except (KeyError, TypeError, ValueError) as error:
@@ -191,6 +196,7 @@ def run_cell(cell: Cell, client: Client | None = None) -> dict[str, Any]:
         stream(cell.seed, "method", number),
         client=client,
         batch_size=max(cell.batch, 1),
+        max_tokens=cell.max_tokens or None,
     )
     sources: dict[str, int] = {}
     said: list[list[Any]] = []
@@ -231,8 +237,7 @@ def run_cell(cell: Cell, client: Client | None = None) -> dict[str, Any]:
         "box": list(task.box),
         "bias": task.bias,
         "parameters": n,
-        "label": entry.label.format(model=client_name(client) if client else ""),
-        "group": entry.group,
+        "model": client_name(client) if client is not None and entry.asks_model else "",
         "means": [_short(m) for m in means],
         "failures": sum(m is None for m in means),
         "best_index": best,
@@ -429,6 +434,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
     add("--batch", type=int, default=4, metavar="N", help="points of one request (default: 4)")
     add(
+        "--max-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="cap on a model's answer (default: 0, the prompt's own)",
+    )
+    add(
         "--methods",
         nargs="+",
         metavar="METHOD",
@@ -511,6 +523,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
             bias=args.bias,
             model=args.model,
             batch=args.batch,
+            max_tokens=args.max_tokens,
         )
         for task in args.tasks
         for seed in range(args.seeds)

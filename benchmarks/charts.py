@@ -27,6 +27,7 @@ class Curve:
         middle: ``(n,)`` median.
         high: ``(n,)`` upper quartile.
         style: Place in the palette, or ``None`` for a thin grey line.
+        band: Whether the quartiles are drawn, too.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Curve:
     middle: np.ndarray
     high: np.ndarray
     style: int | None
+    band: bool = True
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
             continue
         own = color(curve.style)
         name = f"<title>{html.escape(curve.label)}</title>"
-        if curve.style is not None:
+        if curve.style is not None and curve.band:
             upper = [(x(i + 1), y(curve.high[i])) for i in at]
             lower = [(x(i + 1), y(curve.low[i])) for i in reversed(at)]
             out.append(f'<polygon points="{_points(upper + lower)}" fill="{own}" opacity="0.14"/>')
@@ -187,7 +189,7 @@ def heldout_bars(bars: Sequence[Bar], title: str) -> str:
         bars: In the order in which they are drawn.
         title: For readers that see no picture.
     """
-    row, top, bottom, left, width, right = 22, 6, 24, 206, 520, 14
+    row, top, bottom, left, width, right = 22, 6, 24, 222, 520, 14
     height = top + row * len(bars) + bottom
     values = np.array([v for b in bars for v in (b.low, b.high) if math.isfinite(v)] or [0.0])
     low, high = float(values.min()), float(values.max())

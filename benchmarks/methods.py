@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
@@ -467,73 +468,95 @@ class Optuna:
 
 
 @dataclass(frozen=True)
+class Asking:
+    """How a model is asked.
+
+    Attributes:
+        client: The model, or ``None`` where there is none.
+        batch_size: Points asked in one request.
+        max_tokens: Cap on an answer; ``None`` for the prompt's own.
+    """
+
+    client: Client | None = None
+    batch_size: int = 1
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Entry:
     """One method of the benchmark.
 
     Attributes:
         label: What tables and pictures call it; ``{model}`` stands for the model's name.
-        make: Makes it of problem, seed, client and batch size.
+        make: Makes it of problem, seed and how a model is asked.
         group: ``"model"``, ``"ablation"`` or ``"baseline"``.
         needs: Packages it needs.
         asks_model: Whether it sends requests to the model.
     """
 
     label: str
-    make: Callable[[Problem, np.random.SeedSequence, Client | None, int], Method]
+    make: Callable[[Problem, np.random.SeedSequence, Asking], Method]
     group: Literal["model", "ablation", "baseline"]
     needs: tuple[str, ...] = ()
     asks_model: bool = False
 
 
-def _model(label: str, prompt: str, group: Literal["model", "ablation"] = "model") -> Entry:
-    def make(
-        problem: Problem, seed: np.random.SeedSequence, client: Client | None, batch: int
-    ) -> Method:
-        if client is None:
-            raise LLMOptError(f"the method {label!r} needs a model: give one with --model")
-        made = get_prompt(prompt.removesuffix("-shuffled"))
-        if prompt.endswith("-shuffled"):
-            made = ShuffledRewards(made)
-        return ModelMethod(problem, client, made, seed, batch)
+def _model(
+    label: str,
+    prompt: str,
+    group: Literal["model", "ablation"] = "model",
+    *,
+    shuffled: bool = False,
+) -> Entry:
+    def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
+        made = get_prompt(prompt, max_tokens=asking.max_tokens)
+        made = ShuffledRewards(made) if shuffled else made
+        return ModelMethod(problem, _client_of(asking), made, seed, asking.batch_size)
 
     return Entry(label, make, group, asks_model=True)
 
 
-def _published(
-    problem: Problem, seed: np.random.SeedSequence, client: Client | None, batch: int
-) -> Method:
+def _client_of(asking: Asking) -> Client:
+    if asking.client is None:
+        raise LLMOptError("this method needs a model: give one with --model")
+    return asking.client
+
+
+def _published(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
     """Make the published loop: everything in the order of time, one proposal a request."""
-    if client is None:
-        raise LLMOptError("the published loop needs a model: give one with --model")
-    prompt = get_prompt("props", history="all", order="time", optimum=problem.optimum)
-    return ModelMethod(problem, client, prompt, seed, 1)
+    prompt = get_prompt(
+        "props",
+        history="all",
+        order="time",
+        optimum=problem.optimum,
+        max_tokens=asking.max_tokens,
+    )
+    return ModelMethod(problem, _client_of(asking), prompt, seed, 1)
 
 
 def _sampler(label: str, client_class: type[Any]) -> Entry:
-    def make(
-        problem: Problem, seed: np.random.SeedSequence, client: Client | None, batch: int
-    ) -> Method:
-        return ModelMethod(problem, client_class(), "pattern", seed, batch)
+    def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
+        return ModelMethod(problem, client_class(), "pattern", seed, asking.batch_size)
 
     return Entry(label, make, "ablation")
 
 
+def _baseline(
+    label: str, make: Callable[[Problem, np.random.SeedSequence], Method], *needs: str
+) -> Entry:
+    return Entry(label, lambda problem, seed, asking: make(problem, seed), "baseline", needs)
+
+
 def _nevergrad(name: str) -> Entry:
-    return Entry(
-        f"Nevergrad {name}",
-        lambda problem, seed, client, batch: Nevergrad(name, problem, seed),
-        "baseline",
-        ("nevergrad",),
-    )
+    return _baseline(f"Nevergrad {name}", partial(Nevergrad, name), "nevergrad")
 
 
 def _optuna(name: str, *needs: str) -> Entry:
-    return Entry(
-        f"Optuna {name}",
-        lambda problem, seed, client, batch: Optuna(name, problem, seed),
-        "baseline",
-        ("optuna", *needs),
-    )
+    return _baseline(f"Optuna {name}", partial(Optuna, name), "optuna", *needs)
+
+
+def _cma(kind: type[CMA], problem: Problem, seed: np.random.SeedSequence) -> Method:
+    return kind(problem.low, problem.high, problem.n, seed, problem.start)
 
 
 METHODS: Mapping[str, Entry] = {
@@ -543,27 +566,15 @@ METHODS: Mapping[str, Entry] = {
     "llm-props-plus": _model("{model} (props-plus)", "props-plus"),
     "llm-opro": _model("{model} (opro)", "opro"),
     "llm-published": Entry(
-        "{model} (published loop, told the optimum)", _published, "model", asks_model=True
+        "{model} (published, told the optimum)", _published, "model", asks_model=True
     ),
-    "llm-shuffled": _model("{model} (pattern, shuffled rewards)", "pattern-shuffled", "ablation"),
-    "grammar-uniform": _sampler("no model (uniform, same grammar)", UniformGrammarClient),
-    "grammar-gaussian": _sampler("no model (Gaussian, same grammar)", GaussianGrammarClient),
-    "cma": Entry(
-        "CMA-ES",
-        lambda problem, seed, client, batch: CMA(
-            problem.low, problem.high, problem.n, seed, problem.start
-        ),
-        "baseline",
-        ("cma",),
+    "llm-shuffled": _model(
+        "{model} (pattern, shuffled rewards)", "pattern", "ablation", shuffled=True
     ),
-    "cma-bipop": Entry(
-        "CMA-ES (BIPOP)",
-        lambda problem, seed, client, batch: BipopCMA(
-            problem.low, problem.high, problem.n, seed, problem.start
-        ),
-        "baseline",
-        ("cma",),
-    ),
+    "grammar-uniform": _sampler("no model (uniform integers)", UniformGrammarClient),
+    "grammar-gaussian": _sampler("no model (Gaussian integers)", GaussianGrammarClient),
+    "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
+    "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
     "ng-cma": _nevergrad("CMA"),
     "ng-ngopt": _nevergrad("NGOpt"),
     "ng-oneplusone": _nevergrad("OnePlusOne"),
@@ -572,13 +583,10 @@ METHODS: Mapping[str, Entry] = {
     "optuna-tpe": _optuna("TPE"),
     "optuna-cmaes": _optuna("CmaEs", "cmaes"),
     "optuna-gp": _optuna("GP", "torch", "scipy"),
-    "ars": Entry("ARS", lambda problem, seed, client, batch: ARS(problem, seed), "baseline"),
-    "random": Entry(
+    "ars": _baseline("ARS", ARS),
+    "random": _baseline(
         "random search",
-        lambda problem, seed, client, batch: RandomSearch(
-            problem.low, problem.high, problem.n, seed
-        ),
-        "baseline",
+        lambda problem, seed: RandomSearch(problem.low, problem.high, problem.n, seed),
     ),
 }
 """Every method by its name, in the order of tables."""
@@ -609,6 +617,7 @@ def make_method(
     *,
     client: Client | str | None = None,
     batch_size: int = 1,
+    max_tokens: int | None = None,
 ) -> Method:
     """Make a method by name.
 
@@ -618,10 +627,11 @@ def make_method(
         seed: Source of all randomness.
         client: The model, for the methods that ask one.
         batch_size: Points asked of a model in one request.
+        max_tokens: Cap on a model's answer; ``None`` for the prompt's own.
 
     Raises:
         LLMOptError: There is no such method, a package is missing, or a model is.
     """
     entry = check_method(name)
     made = get_client(client) if isinstance(client, str) else client
-    return entry.make(problem, seed, made, batch_size)
+    return entry.make(problem, seed, Asking(made, batch_size, max_tokens))

@@ -81,7 +81,9 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
         f"<p>{seeds:,} runs on {len(grouped)} problems. A run's score is the mean return of its "
         "best policy on starts that no search saw. All methods of a problem have the same box, "
         "the same warm-up policies, the same number of evaluations and, for a seed, the same "
-        "starts. Numbers are medians over seeds with the quartiles in brackets.</p>"
+        "starts. Numbers are medians over seeds with the quartiles in brackets. “No model” draws "
+        "at random among the integers that the pattern prompt allows: what a model adds is what it "
+        "finds beyond that.</p>"
         f"<nav>{''.join(links)}</nav>"
         + _overall(grouped)
         + "".join(sections)
@@ -107,7 +109,8 @@ def _problem(key: ProblemKey, runs: Mapping[str, Runs], anchor: str) -> str:
             axis=0,
             method="nearest" if missing else "linear",
         )
-        curves.append(Curve(label, low, middle, high, styles.get(label)))
+        band = own.method in _ALWAYS  # more than a few would hide each other
+        curves.append(Curve(label, low, middle, high, styles.get(label), band))
     bars = [
         Bar(label, *quartiles(own.heldout), tuple(own.heldout.tolist()), styles.get(label))
         for label, own in runs.items()
@@ -125,7 +128,7 @@ def _problem(key: ProblemKey, runs: Mapping[str, Runs], anchor: str) -> str:
         f"{key.warmup} shared warm-up policies, {count} seeds."
         + ("" if target is None else f" Target: {number(target)} on the selection starts.")
         + '</p><div class="pair"><figure><figcaption>Best mean return so far on the selection '
-        "starts: median, band of the quartiles</figcaption>"
+        "starts: median; for some, the quartiles as a band</figcaption>"
         + learning_curves(curves, key.warmup, f"Learning curves, {title}", "best mean return")
         + legend(shown)
         + "</figure><figure><figcaption>Held-out mean return of the best policy: each seed, "
@@ -138,12 +141,13 @@ def _problem(key: ProblemKey, runs: Mapping[str, Runs], anchor: str) -> str:
 
 
 def _styles(runs: Mapping[str, Runs]) -> dict[str, int]:
-    """Choose what is drawn in colour: some methods always, then the best ones."""
-    chosen = [label for label, own in runs.items() if own.method in _ALWAYS]
-    rest = [label for label in runs if label not in chosen]
+    """Choose what is drawn in colour: some methods always and in their own, then the best."""
+    fixed = {label: _ALWAYS.index(o.method) for label, o in runs.items() if o.method in _ALWAYS}
+    rest = [label for label in runs if label not in fixed]
     rest.sort(key=lambda label: -float(np.median(runs[label].heldout)))
-    picked = set((chosen + rest)[:_CURVES])
-    return {label: i for i, label in enumerate(label for label in runs if label in picked)}
+    free = [i for i in range(_CURVES) if i >= len(_ALWAYS) or i not in fixed.values()]
+    styles = {**fixed, **dict(zip(rest, sorted(free, reverse=True), strict=False))}
+    return {label: styles[label] for label in runs if label in styles}
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,7 @@ def _row(runs: Runs) -> list[_Value]:
     entry = METHODS.get(runs.method)
     asks = entry is not None and entry.asks_model
     cost = runs.cost
-    share = runs.fallback_share
+    share = runs.fallback_share if asks else None
     none = _Value("–", math.inf)
 
     def model(value: float) -> _Value:

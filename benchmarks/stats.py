@@ -134,6 +134,13 @@ def score(line: Mapping[str, Any]) -> float:
     return min((m for m in line["means"] if m is not None), default=-math.inf)
 
 
+def label_of(line: Mapping[str, Any]) -> str:
+    """Return a line's method as tables call it."""
+    method = str(line["cell"]["method"])
+    model = line.get("model") or line["cell"].get("model") or "model"
+    return METHODS[method].label.format(model=model) if method in METHODS else method
+
+
 def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]:
     """Sort raw lines by problem and method label, both in the order of tables."""
     found: dict[ProblemKey, dict[str, dict[int, Mapping[str, Any]]]] = defaultdict(dict)
@@ -141,11 +148,11 @@ def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs
     lines = list(lines)
     batches: dict[str, set[int]] = defaultdict(set)
     for line in lines:
-        batches[line["label"]].add(line["cell"]["batch"])
+        batches[label_of(line)].add(line["cell"]["batch"])
     for line in lines:
         cell = line["cell"]
         key = ProblemKey(line["task"], cell["evaluations"], cell["episodes"], cell["warmup"])
-        label = str(line["label"])
+        label = label_of(line)
         if len(batches[label]) > 1:
             label += f", {cell['batch']} a request"
         methods[label] = cell["method"]
@@ -177,8 +184,10 @@ def evaluations_to(curve: np.ndarray, target: float) -> float:
 
 
 def quartiles(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-    """Return lower quartile, median and upper quartile."""
-    low, middle, high = np.quantile(np.asarray(values, dtype=float), [0.25, 0.5, 0.75])
+    """Return lower quartile, median and upper quartile; between infinities, the nearest."""
+    table = np.asarray(values, dtype=float)
+    method: Any = "linear" if np.isfinite(table).all() else "nearest"
+    low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], method=method)
     return float(low), float(middle), float(high)
 
 
@@ -254,7 +263,7 @@ def compare(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> Comparison:
     """Compare the methods that took part in every problem given.
 
     Scores are normalized on each problem: 0 is random search's median, 1 the best median of
-    any method; without random search, 0 is the worst median.
+    any method; where that is random search's own, or it is missing, 0 is the worst median.
 
     Args:
         grouped: What `group` returned, or a part of it.
@@ -314,6 +323,8 @@ def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]
     for label, median in zip(labels, medians, strict=True):
         if runs[label].method == "random":
             zero = median
+    if zero >= medians.max():
+        zero = medians.min()
     width = medians.max() - zero
     if not width > 0 or not math.isfinite(width):
         return np.zeros_like(table)
@@ -429,7 +440,7 @@ def first_model(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> str | None:
 
 def group_of(runs: Runs) -> str:
     """Return ``"model"``, ``"ablation"`` or ``"baseline"``."""
-    return str(next(iter(runs.lines.values()))["group"])
+    return METHODS[runs.method].group if runs.method in METHODS else "baseline"
 
 
 def format_p(value: float) -> str:

@@ -22,8 +22,8 @@ from llmopt.benchmarks.bench import (
     run_cells,
 )
 from llmopt.benchmarks.methods import METHODS
-from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
 from llmopt.benchmarks.rollout import evaluate as plain_evaluate
+from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
 from llmopt.benchmarks.suites import SUITES, WIDE_BOX
 from llmopt.benchmarks.tasks import get_task
 from llmopt.cli import main
@@ -67,6 +67,7 @@ def test_a_line_holds_what_happened():
         "bias": None,
         "model": "",
         "batch": 0,
+        "max_tokens": 0,
     }
     assert (line["task"], line["parameters"]) == ("CartPole-v1/linear-v1", 10)
     assert len(line["means"]) == 8
@@ -101,7 +102,7 @@ def test_the_model_s_line_counts_its_costs():
     assert line["usage"]["requests"] == 2
     assert line["usage"]["prompt_tokens"] == 60
     assert line["sources"] == {"llm": 8}
-    assert line["group"] == "model"
+    assert line["model"] == "scripted"
 
 
 def test_explanations_are_kept_with_their_proposals():
@@ -110,7 +111,8 @@ def test_explanations_are_kept_with_their_proposals():
         return Reply((Completion(values + "\nTo go faster." + "!" * 900),))
 
     client = ScriptedClient(answer)
-    line = run_cell(cell("llm-props", task="pendulum", evaluations=2), client)
+    line = run_cell(cell("llm-props", task="pendulum", evaluations=2, max_tokens=77), client)
+    assert {r.max_tokens for r in client.requests} == {77}
     assert [index for index, _ in line["explanations"]] == [0, 1]
     assert line["explanations"][0][1].startswith("To go faster.")
     assert len(line["explanations"][0][1]) == 600
@@ -135,9 +137,9 @@ def test_warmup_points_are_those_of_llmopt_run():
 
 
 def test_cells_name_a_model_only_where_one_is_asked():
-    options = {"model": "gguf:x.gguf", "batch": 4}
+    options = {"model": "gguf:x.gguf", "batch": 4, "max_tokens": 99}
     assert cell("cma", **options) == cell("cma")
-    assert (cell("cma").model, cell("cma").batch) == ("", 0)
+    assert (cell("cma").model, cell("cma").batch, cell("cma").max_tokens) == ("", 0, 0)
     sampler = cell("grammar-uniform", **options)
     assert (sampler.model, sampler.batch) == ("", 4)
     asked = cell("llm-pattern", **options)
@@ -348,6 +350,7 @@ def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp
         bias=None,
         model="smollm2",
         batch=4,
+        max_tokens=0,
         dry_run=False,
         jobs=1,
         out=tmp_path / "r.jsonl",

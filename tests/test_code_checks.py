@@ -1,6 +1,8 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmopt.code.analysis import analyse
 from llmopt.code.checks import Function, Output, check
@@ -85,6 +87,38 @@ class TestReadAnswer:
     def test_no_code(self, text):
         with pytest.raises(ParseError, match="no code"):
             read_answer(text, ["f"])
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        st.lists(
+            st.sampled_from(
+                (
+                    "```",
+                    "```python\n",
+                    "~~~\n",
+                    "def f(x):\n",
+                    "    return 1\n",
+                    "}",
+                    "\n",
+                    '{"code": "',
+                    '"}',
+                    "{",
+                    "<think>",
+                    "</think>",
+                    "import a",
+                    "prose ",
+                    "@x\n",
+                )
+            ),
+            max_size=30,
+        )
+    )
+    def test_any_text_gives_code_or_a_parse_error(self, parts):
+        try:
+            answer = read_answer("".join(parts), ["f"])
+        except ParseError:
+            return
+        assert answer.source.strip()
 
     def test_too_much_code(self):
         with pytest.raises(ParseError, match="characters"):

@@ -79,7 +79,7 @@ class TestCode:
         give(monkeypatch, *["nothing"] * 30)
         assert cli([*self.ARGS, str(tmp_path / "run"), "--repairs", "0"]) == 0
         out = capsys.readouterr().out
-        assert out.count("no usable code") == 3
+        assert out.count("] no usable code") == 3
         assert "no candidate was scored" in out
         assert (tmp_path / "run" / "report.html").exists()
 

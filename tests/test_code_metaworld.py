@@ -10,6 +10,7 @@ from llmopt.code import metaworld
 from llmopt.code.confine import support
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, improve, policy_function
+from llmopt.code.tasks import find_task
 from llmopt.errors import LLMOptError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -94,6 +95,13 @@ def test_held_out_goals_are_other_goals():
 def test_unknown_task():
     with pytest.raises(LLMOptError, match="did you mean 'pick-place-v3'"):
         metaworld.make_env("pick-place")
+
+
+def test_the_command_lines_task_says_where_things_are_in_an_observation():
+    task = find_task("metaworld:pick-place-v3")
+    assert "puck_pos = obs[4:7]" in task.doc
+    assert "goal_pos = obs[36:39]" in task.doc
+    assert "pick-place" in task.objective
 
 
 @pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from llmopt import ClientError, Float, ScriptedClient
+from llmopt import ClientError, Float, ScriptedClient, Space
 from llmopt.code.candidate import CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.confine import support
@@ -185,8 +185,8 @@ def test_a_candidate_pickles_and_runs_again_after_close():
         candidate = optimizer.ask()
         candidate.close()
         assert candidate(np.ones(1)) == 7.0
-        candidate._make = None  # the maker of workers is local to the optimizer
-        assert pickle.loads(pickle.dumps(candidate)).source == candidate.source
+        with pickle.loads(pickle.dumps(candidate)) as copy:
+            assert copy(np.ones(1)) == 7.0
 
 
 def run(path, replies, stop=None):
@@ -292,3 +292,15 @@ class TestPrompt:
         assert "#Code" in short
         with pytest.raises(PromptTooLongError, match="tokens"):
             prompt.messages(trials[7], trials, budget=50)
+
+    def test_golden(self, check_golden):
+        trials = [
+            CodeTrial(0, "def f(x):\n    return 0.0\n", None, 1.5, "too small"),
+            CodeTrial(1, "def f(x):\n    return y\n", None, None, "NameError: y"),
+            CodeTrial(2, "def f(x):\n    return 2.0\n", None, 2.5, "better"),
+        ]
+        prompt = CodePrompt(
+            (FUNCTION,), "Be large.", "Use x.", "np.sum adds.", ("math", "numpy"),
+            Space.of({"k": Float(0, 10)}),
+        )  # fmt: skip
+        check_golden("code_function", prompt.messages(trials[2], trials)[0].content)

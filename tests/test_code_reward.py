@@ -98,7 +98,7 @@ class TestSearch:
                 on_step=lambda *step: steps.append(step), done=lambda j: j.success_rate == 1.0,
             )  # fmt: skip
             assert [t.reward for t in optimizer.trials] == [0.0, 1.0]
-        held_out = judge(CAR, steps[1][1].params, range(1, 41, 2))
+        held_out = judge(CAR, steps[1][1].policy, range(1, 41, 2))
         assert held_out.success_rate >= 0.9
         shown = client.requests[1].text
         assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0], max 0. It did not change" in shown
@@ -117,7 +117,7 @@ class TestSearch:
                 on_step=lambda *step: steps.append(step),
             )  # fmt: skip
             assert steps[0][1].components["total"][0] == 1e12
-            assert optimizer.best.reward == judge(CAR, steps[0][1].params, [2, 4]).mean_return
+            assert optimizer.best.reward == judge(CAR, steps[0][1].policy, [2, 4]).mean_return
             assert optimizer.best.reward <= 100.0
 
     def test_a_reward_that_fails_in_training_is_told(self):
@@ -250,3 +250,25 @@ class TestGenCode:
         with pytest.raises(CandidateError, match="PermissionError"):
             GenCode(CAR).get(hostile)
         assert not mark.exists()
+
+
+@needs_confinement
+def test_training_by_stable_baselines3(tmp_path, car):
+    pytest.importorskip("stable_baselines3")
+    from llmopt.code.sb3 import train_sb3
+
+    with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
+        training = train_sb3(
+            candidate, car, episodes=3, cap=100, folder=tmp_path, n_steps=50, batch_size=50
+        )
+    assert set(training.components) == {"total", "gain", "goal"}
+    assert training.lengths == (100.0,) * 3
+    result = judge(CAR, training.policy, [1, 3])
+    assert len(result.returns) == 2
+
+
+def test_an_unknown_algorithm(car):
+    from llmopt.code.sb3 import train_sb3
+
+    with Candidate(SHAPED, [], Sandbox) as candidate, pytest.raises(LLMOptError, match="PPO"):
+        train_sb3(candidate, car, algorithm="ppo")

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 
-from llmopt.code import confine, sandbox, wire
+from llmopt.code import channel, confine, sandbox, wire
 from llmopt.code.failure import (
     CandidateError,
     SandboxError,
@@ -207,9 +207,9 @@ class TestDeath:
     """Attacks that cost the worker its life, and the parent nothing."""
 
     def test_an_endless_loop_is_killed(self):
-        with Sandbox(limits=Limits(call_seconds=0.5)) as box:
+        with Sandbox(limits=Limits(call_seconds=1.5)) as box:
             box.load("def f():\n    while True:\n        pass\n")
-            pid = box._process.pid
+            pid = box.pid
             with pytest.raises(CandidateError) as caught:
                 box.call("f")
             assert caught.value.kind == "timeout"
@@ -218,7 +218,7 @@ class TestDeath:
             os.kill(pid, 0)
 
     def test_an_endless_loop_at_load_and_one_that_catches_everything(self):
-        with Sandbox(limits=Limits(call_seconds=0.5)) as box:
+        with Sandbox(limits=Limits(call_seconds=1.5)) as box:
             with pytest.raises(CandidateError, match="wall-clock"):
                 box.load(
                     "while True:\n    try:\n        while True: pass\n"
@@ -228,7 +228,7 @@ class TestDeath:
             assert box.call("f") == 1
 
     def test_processor_time_is_capped_by_the_kernel(self):
-        limits = Limits(call_seconds=120, cpu_seconds=1)
+        limits = Limits(call_seconds=120, cpu_seconds=2)
         with Sandbox(limits=limits) as box:
             with pytest.raises(CandidateError, match="processor time") as caught:
                 box.load("while True: pass")
@@ -236,7 +236,7 @@ class TestDeath:
 
     def test_a_worker_without_parent_dies(self):
         """Sleeping is not possible, and the alarm that the worker set cannot be turned off."""
-        with Sandbox(limits=Limits(call_seconds=60, total_seconds=1)) as box:
+        with Sandbox(limits=Limits(call_seconds=60, total_seconds=2)) as box:
             with pytest.raises(CandidateError, match="SIGALRM"):
                 box.load(
                     "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
@@ -320,10 +320,10 @@ class TestFailClosed:
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         problems = confine.Support(0, False, ("no Landlock here",))
         broken = tmp_path / "worker.py"
-        folder = os.path.dirname(sandbox._WORKER)
+        folder = os.path.dirname(channel.WORKER)
         for name in ("wire", "analysis"):
             (tmp_path / f"{name}.py").write_text(open(f"{folder}/{name}.py").read())
-        broken.write_text(open(sandbox._WORKER).read())
+        broken.write_text(open(channel.WORKER).read())
         (tmp_path / "confine.py").write_text(
             open(f"{folder}/confine.py")
             .read()
@@ -333,7 +333,7 @@ class TestFailClosed:
             )
         )
         monkeypatch.setattr(sandbox, "support", lambda: problems)
-        monkeypatch.setattr(sandbox, "_WORKER", str(broken))
+        monkeypatch.setattr(channel, "WORKER", str(broken))
         with Sandbox(allow_unsandboxed=True) as box:
             with pytest.warns(UnsandboxedWarning, match="no Landlock here"):
                 box.load(
@@ -462,7 +462,7 @@ class TestHandling:
     def test_a_dropped_sandbox_leaves_no_process(self):
         box = Sandbox()
         box.start()
-        pid = box._process.pid
+        pid = box.pid
         del box
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

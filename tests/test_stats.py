@@ -21,9 +21,11 @@ from llmopt.benchmarks.stats import (
     score,
 )
 
+CMA, RANDOM, DE = "CMA-ES", "random search", "Nevergrad DE"
+MODEL = "smollm2 (pattern)"
+
 
 def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
-    groups = {"llm-pattern": "model", "grammar-uniform": "ablation"}
     cell = {"method": method, "seed": seed, "evaluations": 1, "episodes": 2, "warmup": 1}
     return {
         "cell": {**cell, "task": task, "batch": 0, **more.pop("cell", {})},
@@ -31,8 +33,7 @@ def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1"
         "env_id": task,
         "box": [-6.0, 6.0],
         "bias": True,
-        "label": method,
-        "group": groups.get(method, "baseline"),
+        "model": "smollm2" if method.startswith("llm") else "",
         "means": list(means),
         "selection": max((m for m in means if m is not None), default=None),
         "heldout": heldout,
@@ -59,7 +60,7 @@ def test_the_score_is_the_held_out_mean_and_never_the_selection_score():
 
 def test_curves_are_the_best_so_far_and_skip_failures():
     runs = runs_of([line(means=(None, 1.0, None, 0.0, 2.0))])
-    np.testing.assert_array_equal(runs["cma"].curves, [[np.nan, 1.0, 1.0, 1.0, 2.0]])
+    np.testing.assert_array_equal(runs[CMA].curves, [[np.nan, 1.0, 1.0, 1.0, 2.0]])
 
 
 @pytest.mark.parametrize(
@@ -72,8 +73,8 @@ def test_evaluations_to_a_target(curve, expected):
 
 def test_targets_are_counted_by_seed():
     lines = [line(seed=0, means=(475.0, 0.0)), line(seed=1, means=(3.0, 474.0))]
-    assert runs_of(lines)["cma"].to_target == [1.0, math.inf]
-    unknown = runs_of([line(task="Other-v0")])["cma"].to_target
+    assert runs_of(lines)[CMA].to_target == [1.0, math.inf]
+    unknown = runs_of([line(task="Other-v0")])[CMA].to_target
     assert len(unknown) == 1
     assert math.isnan(unknown[0])
 
@@ -85,15 +86,15 @@ def test_costs_are_summed_over_seeds():
     lines = [
         line("llm-pattern", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)
     ]
-    runs = runs_of(lines)["llm-pattern"]
+    runs = runs_of(lines)[MODEL]
     assert runs.total("usage", "requests") == 4
     assert runs.mean("usage", "prompt_tokens") == 10
     assert runs.mean("seconds", "evaluating") == 2
     assert runs.cost == 1.0
     assert runs.fallback_share == 0.25
-    unknown = runs_of([*lines, line("llm-pattern", 2, usage=usage(cost=None))])["llm-pattern"]
+    unknown = runs_of([*lines, line("llm-pattern", 2, usage=usage(cost=None))])[MODEL]
     assert unknown.cost is None
-    plain = runs_of([line()])["cma"]
+    plain = runs_of([line()])[CMA]
     assert (plain.cost, plain.fallback_share, plain.total("usage", "requests")) == (0.0, None, 0.0)
 
 
@@ -111,18 +112,18 @@ def test_groups_hold_what_is_comparable():
     ]
     grouped = group(lines)
     assert [(k.task, k.evaluations, list(r)) for k, r in grouped.items()] == [
-        ("Swimmer-v5/linear-v1", 1, ["cma"]),
-        ("CartPole-v1/linear-v1", 1, ["llm-pattern", "random"]),
-        ("CartPole-v1/linear-v1", 400, ["cma"]),
+        ("Swimmer-v5/linear-v1", 1, [CMA]),
+        ("CartPole-v1/linear-v1", 1, [MODEL, RANDOM]),
+        ("CartPole-v1/linear-v1", 400, [CMA]),
     ]
-    runs = list(grouped.values())[1]["random"]
+    runs = list(grouped.values())[1][RANDOM]
     assert runs.seeds == (0, 1)
     assert runs.heldout.tolist() == [1.0, 1.0]  # the first of equal cells counts
 
 
 def test_different_batches_are_different_methods():
     lines = [line("llm-pattern", s, cell={"batch": b}) for s in (0, 1) for b in (1, 4)]
-    assert list(runs_of(lines)) == ["llm-pattern, 1 a request", "llm-pattern, 4 a request"]
+    assert list(runs_of(lines)) == [f"{MODEL}, 1 a request", f"{MODEL}, 4 a request"]
 
 
 def test_quartiles_and_the_interquartile_mean_agree_with_scipy():
@@ -131,6 +132,7 @@ def test_quartiles_and_the_interquartile_mean_agree_with_scipy():
         assert interquartile_mean(values) == pytest.approx(scipy_stats.trim_mean(values, 0.25))
         assert quartiles(values)[1] == pytest.approx(np.median(values))
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
+    assert quartiles([-math.inf, 1.0, 2.0]) == (-math.inf, 1.0, 2.0)
     assert interquartile_mean(np.array([-1e9, 1.0, 3.0, 1e9])) == 2.0
 
 
@@ -167,11 +169,11 @@ def test_methods_are_compared_on_shared_seeds_alone():
         line("ng-de", 0, 9.0, task="Swimmer-v5"),
     ]
     found = compare(group(lines))
-    assert found.labels == ("cma", "random")  # only one problem has the third
+    assert found.labels == (CMA, RANDOM)  # only one problem has the third
     assert found.instances == 4
-    assert found.mean_rank == {"cma": 1.25, "random": 1.75}
+    assert found.mean_rank == {CMA: 1.25, RANDOM: 1.75}
     swimmer, cartpole = found.problems
-    assert found.rank_by_problem["cma"] == {swimmer: 2.0, cartpole: 1.0}
+    assert found.rank_by_problem[CMA] == {swimmer: 2.0, cartpole: 1.0}
 
 
 def test_scores_are_normalized_by_random_search_and_the_best():
@@ -181,9 +183,9 @@ def test_scores_are_normalized_by_random_search_and_the_best():
         *[line("ng-de", s, 20.0 if s else -1e9) for s in range(3)],
     ]
     found = compare(group(lines))
-    assert (found.iqm["cma"], found.iqm["random"]) == (1.0, 0.0)
-    assert found.iqm["ng-de"] == pytest.approx((0.5 + 0.5 - 1.0) / 3)  # a bad run counts -1
-    low, high = found.interval["cma"]
+    assert (found.iqm[CMA], found.iqm[RANDOM]) == (1.0, 0.0)
+    assert found.iqm[DE] == pytest.approx((0.5 + 0.5 - 1.0) / 3)  # a bad run counts -1
+    low, high = found.interval[CMA]
     assert (low, high) == (1.0, 1.0)
 
 
@@ -195,16 +197,16 @@ def test_duels_count_pairs_and_agree_with_scipy():
     lines += [line("cma", s, float(v)) for s, v in enumerate(theirs)]
     lines += [line("random", s, -50.0) for s in range(10)]
     lines += [line("ng-de", 77, 0.0)]
-    by_label = {d.label: d for d in duels(group(lines), "llm-pattern")}
-    assert set(by_label) == {"cma", "random"}  # no seed in common with the third
-    duel = by_label["cma"]
+    by_label = {d.label: d for d in duels(group(lines), MODEL)}
+    assert set(by_label) == {CMA, RANDOM}  # no seed in common with the third
+    duel = by_label[CMA]
     assert (duel.wins, duel.ties, duel.losses) == (
         int((ours > theirs).sum()),
         1,
         int((ours < theirs).sum()),
     )
     assert duel.p == pytest.approx(scipy_stats.wilcoxon(ours, theirs).pvalue)
-    assert by_label["random"].wins == 10
+    assert by_label[RANDOM].wins == 10
     assert duel.adjusted >= duel.p
 
 
@@ -214,15 +216,23 @@ def test_a_duel_weighs_problems_of_different_scales_alike():
         lines += [line("llm-pattern", s, 1e6 + s), line("cma", s, 1e6 - 5e5)]
         lines += [line("llm-pattern", s, 0.0, task="Swimmer-v5")]
         lines += [line("cma", s, 1e-3 + s * 1e-6, task="Swimmer-v5")]
-    (duel,) = duels(group(lines), "llm-pattern")
+    (duel,) = duels(group(lines), MODEL)
     assert (duel.wins, duel.losses) == (6, 6)
     assert duel.p > 0.2  # by raw differences the second problem would weigh nothing
 
 
 def test_runs_that_all_failed_lose():
     lines = [line("llm-pattern", 0, None, means=(None,)), line("cma", 0, -1e6)]
-    (duel,) = duels(group(lines), "llm-pattern")
+    (duel,) = duels(group(lines), MODEL)
     assert (duel.wins, duel.losses) == (0, 1)
+
+
+def test_where_nobody_beats_random_search_the_worst_is_the_unit():
+    lines = [line("cma", s, 1.0) for s in range(3)] + [line("random", s, 3.0) for s in range(3)]
+    found = compare(group(lines))
+    assert (found.iqm[CMA], found.iqm[RANDOM]) == (0.0, 1.0)
+    level = [line(m, 0, 2.0) for m in ("cma", "random")]
+    assert set(compare(group(level)).iqm.values()) == {0.0}
 
 
 def test_equal_pairs_prove_nothing():
@@ -248,4 +258,4 @@ def test_words_for_tables():
         line("llm-opro", 0, group="model"),
         line("llm-opro", 1, group="model"),
     ]
-    assert stats.first_model(group(many)) == "llm-opro"
+    assert stats.first_model(group(many)) == "smollm2 (opro)"

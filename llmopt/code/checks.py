@@ -113,7 +113,7 @@ class Output:
             array = array.astype(np.float64)
         if self.kind != "bool":
             if self.clip:
-                array = np.clip(array, self.low, self.high)
+                array = np.minimum(np.maximum(array, self.low), self.high)
             elif (array < self.low).any() or (array > self.high).any():
                 raise self._wrong(_short(value))
         return array if self.shape else array.item()
@@ -145,8 +145,17 @@ def _read_reward(value: Any) -> tuple[float, dict[str, float]]:
     components: Any = {}
     if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[1], dict):
         value, components = value
-    number = Output().read(value)
-    return number, {name: Output().read(v) for name, v in components.items()}
+    return _read_number(value), {name: _read_number(v) for name, v in components.items()}
+
+
+def _read_number(value: Any) -> float:
+    # A reward is read at every step of training: the common case takes no array.
+    if type(value) is float and math.isfinite(value):
+        return value
+    return float(_NUMBER.read(value))
+
+
+_NUMBER = Output()
 
 
 @dataclass(frozen=True)

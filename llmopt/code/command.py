@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "width": 3,
     "answer": "fenced",
     "hint": "",
+    "initial": "",
     "repairs": 2,
     "temperature": None,
     "max_output_tokens": 2000,
@@ -58,6 +59,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
     add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
     add("--hint", metavar="TEXT", help="advice for the model")
+    add("--initial", metavar="FILE", help="Python source to begin from")
     add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
     add("--temperature", type=float, metavar="T", help="sampling temperature")
     add("--max-output-tokens", type=int, metavar="N", help="tokens of an answer (default: 2000)")
@@ -87,6 +89,11 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     for name in ("steps", "held_out", "samples", "width", "episodes", "training"):
         if given.get(name, 1) < 1:
             raise LLMOptError(f"--{name.replace('_', '-')} {given[name]}: expected at least 1")
+    if given.get("initial"):
+        try:
+            given["initial"] = Path(given["initial"]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LLMOptError(f"cannot read --initial {given['initial']}: {error}") from error
     if resume and out is None:
         raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
     if out is None:
@@ -104,6 +111,7 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
         client=config["model"],
         objective=task.objective,
         hint=config["hint"],
+        initial=config["initial"],
         strategy=Strategy(config["strategy"], config["samples"], config["width"]),
         answer=config["answer"],
         repairs=config["repairs"],
@@ -121,7 +129,7 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
 
 def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
     """Print one line on a step."""
-    done, total = len(optimizer.trials), run.config["steps"]
+    done, total = len(optimizer.trials) + optimizer.failures, run.config["steps"]
     first = " ".join(words.split())
     first = first if len(first) <= 90 else first[:87] + "..."
     if number < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -97,9 +98,7 @@ class GenCode:
         self.reward_func: Candidate | None = None
         self._repairs = repairs
         self._signature = signature
-        self._make: Callable[[], Sandbox] = lambda: Sandbox(
-            limits, allow_unsandboxed=allow_unsandboxed
-        )
+        self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
         self._conversation: list[Message] = []
 
     def get(self, response: str) -> State:

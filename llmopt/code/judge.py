@@ -1,7 +1,7 @@
 """What a policy is worth by the environment's own measure, in a process of its own.
 
-The process gets the numbers of a linear policy and nothing else: no reward function, no
-code of a model's, no environment that training used.
+The process gets the numbers of a policy and nothing else: no reward function, no code of a
+model's, no environment that training used.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -62,19 +63,20 @@ class Judgement:
         )
 
 
-def judge(env_id: str, params: Sequence[float], seeds: Sequence[int]) -> Judgement:
-    """Run a linear policy in a fresh process.
+def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> Judgement:
+    """Run a policy in a fresh process.
 
     Args:
         env_id: Gymnasium id.
-        params: Flat parameters, as `llmopt.benchmarks.policy.LinearPolicy` orders them,
-            with a bias.
+        policy: Flat parameters, as `llmopt.benchmarks.policy.LinearPolicy` orders them,
+            with a bias; or a file that `llmopt.code.sb3.train_sb3` saved.
         seeds: Seed of each episode's start.
 
     Raises:
         LLMOptError: The process failed.
     """
-    order = {"env_id": env_id, "params": [float(p) for p in params], "seeds": list(seeds)}
+    plain = str(policy) if isinstance(policy, Path) else [float(p) for p in policy]
+    order = {"env_id": env_id, "policy": plain, "seeds": list(seeds)}
     try:
         done = subprocess.run(
             [sys.executable, "-c", _RUN, json.dumps([p for p in sys.path if p])],
@@ -108,11 +110,16 @@ def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
     return lambda observation: np.clip(act(observation), space.low, space.high)
 
 
-def run(env_id: str, params: Sequence[float], seeds: Sequence[int]) -> Judgement:
-    """Run a linear policy in this process; see `judge`."""
+def run(env_id: str, policy: Sequence[float] | str, seeds: Sequence[int]) -> Judgement:
+    """Run a policy in this process; see `judge`."""
     env = gym.make(env_id)
     try:
-        act = actor(env, params)
+        if isinstance(policy, str):
+            from llmopt.code.sb3 import load
+
+            act = load(Path(policy))
+        else:
+            act = actor(env, policy)
         results = [_episode(env, act, seed) for seed in seeds]
     finally:
         env.close()

@@ -20,6 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -151,11 +152,13 @@ class CodeOptimizer:
             template=template,
         )
 
-        def make_sandbox() -> Sandbox:
-            return Sandbox(
-                limits, imports=imports, allow_unsandboxed=allow_unsandboxed, env=rollout_env
-            )
-
+        make_sandbox = partial(
+            Sandbox,
+            limits,
+            imports=tuple(imports),
+            allow_unsandboxed=allow_unsandboxed,
+            env=rollout_env,
+        )
         self._writer = Writer(
             get_client("smollm2" if client is None else client),
             prompt,

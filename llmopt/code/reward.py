@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -43,14 +44,14 @@ class Training:
     """A policy trained under a candidate's reward.
 
     Attributes:
-        params: Flat parameters of the best linear policy by that reward.
+        policy: The policy: flat parameters of a linear one, or the file of another one.
         components: For each component, its mean per step at each checkpoint of training.
         returns: The environment's own mean return at each checkpoint.
         lengths: Mean length of an episode at each checkpoint.
         episodes: Episodes run.
     """
 
-    params: tuple[float, ...]
+    policy: tuple[float, ...] | Path
     components: Mapping[str, tuple[float, ...]]
     returns: tuple[float, ...]
     lengths: tuple[float, ...]
@@ -74,7 +75,7 @@ def reward_function(
     while len(steps) < samples:
         action = env.action_space.sample()
         following, _, terminated, truncated, info = env.step(action)
-        steps.append((np.array(observation), _plain_action(action), np.array(following),
+        steps.append((np.array(observation), plain_action(action), np.array(following),
                       visible(info)))  # fmt: skip
         observation = following
         if terminated or truncated:
@@ -93,7 +94,8 @@ def visible(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_action(action: Any) -> Any:
+def plain_action(action: Any) -> Any:
+    """Return an action as a reward sees it: an int, or a copy of the array."""
     return int(action) if np.ndim(action) == 0 else np.array(action)
 
 
@@ -148,10 +150,23 @@ def train_linear(
     finalists = [params for _, _, params in sorted(tried, reverse=True)[:FINALISTS]]
     sums = [math.fsum(total_of(params, k) for k in range(starts)) for params in finalists]
     best = rescale(finalists[int(np.argmax(sums))])
+    return summarise(tuple(float(p) for p in best), log)
+
+
+def summarise(
+    policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
+) -> Training:
+    """Return a training from what was logged of its episodes.
+
+    Args:
+        policy: What was trained.
+        log: For each episode the mean per step of each component, the environment's own
+            return, and the length.
+    """
     groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
     names = dict.fromkeys(name for parts, _, _ in log for name in parts)
     return Training(
-        tuple(float(p) for p in best),
+        policy,
         {n: tuple(_mean(log[k][0].get(n, 0.0) for k in g) for g in groups) for n in names},
         tuple(_mean(log[k][1] for k in g) for g in groups),
         tuple(_mean(log[k][2] for k in g) for g in groups),
@@ -199,7 +214,7 @@ def _episode(
         action = act(observation)
         observation, reward, terminated, truncated, info = env.step(action)
         seen.append(np.array(observation))
-        actions.append(_plain_action(action))
+        actions.append(plain_action(action))
         infos.append(visible(info))
         own += float(reward)
         if terminated or truncated:
@@ -286,7 +301,7 @@ def improve_reward(
                 try:
                     training = train(candidate, env, episodes=episodes, **options)
                     candidate.close()
-                    judgement = judge(env_id, training.params, seeds)
+                    judgement = judge(env_id, training.policy, seeds)
                     words = reflect(training, judgement)
                     score = (
                         judgement.success_rate if measure == "success" else judgement.mean_return

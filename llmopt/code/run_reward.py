@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -10,10 +13,11 @@ import gymnasium as gym
 from llmopt.code.command import add_common, finish, make_optimizer, open_run, say_step
 from llmopt.code.judge import GOAL_TASKS, Judgement, judge
 from llmopt.code.reward import Training, improve_reward, reward_function, train_linear
+from llmopt.code.sb3 import ALGORITHMS, train_sb3
 from llmopt.code.tasks import find_task
 from llmopt.errors import LLMOptError
 
-_DEFAULTS = {"episodes": 10, "training": 200}
+_DEFAULTS = {"episodes": 10, "training": 200, "trainer": "linear"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--episodes", type=int, metavar="K", help="starts that policies are judged on (default: 10)"
     )
     add("--training", type=int, metavar="N", help="episodes of training (default: 200)")
+    add(
+        "--trainer",
+        choices=("linear", *ALGORITHMS),
+        help="a linear policy by CMA-ES (default), or an algorithm of stable-baselines3",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,6 +51,9 @@ def main(args: argparse.Namespace) -> int:
     task = find_task(config["task"], config["seed"])
     with gym.make(task.env_id) as env:
         function = reward_function(env, doc=task.doc)
+    train: Callable[..., Training] = train_linear
+    if config["trainer"] != "linear":
+        train = partial(train_sb3, algorithm=config["trainer"], folder=run.path)
     with make_optimizer(run, task, function) as optimizer:
         run.write_missing(optimizer.trials)
 
@@ -52,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
                 measures: dict[str, Any] = {}
                 if training is not None and judgement is not None:
                     measures = {
-                        "policy": training.params,
+                        "policy": training.policy,
                         "mean_return": judgement.mean_return,
                         "success_rate": judgement.success_rate,
                         "components": training.components,
@@ -67,20 +79,21 @@ def main(args: argparse.Namespace) -> int:
             seeds=[2 * k for k in range(config["episodes"])],
             episodes=config["training"],
             measure="success" if task.env_id in GOAL_TASKS else "return",
+            train=train,
             on_step=on_step,
             seed=config["seed"],
         )
         held_out = None
         best = optimizer.best
         if best is not None:
-            params = run.read_candidate(best.number).get("policy")
-            if params is None:  # the run was killed between the score and the file
+            policy: Any = run.read_candidate(best.number).get("policy")
+            if policy is None:  # the run was killed between the score and the file
                 with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
-                    params = train_linear(
+                    policy = train(
                         candidate, env, episodes=config["training"], seed=config["seed"]
-                    ).params
+                    ).policy
             starts = [2 * k + 1 for k in range(config["held_out"])]
-            result = judge(task.env_id, params, starts)
+            result = judge(task.env_id, Path(policy) if isinstance(policy, str) else policy, starts)
             held_out = {
                 "starts": len(starts),
                 "mean return": round(result.mean_return, 4),

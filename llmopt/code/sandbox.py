@@ -9,32 +9,23 @@ takes over its worker can return numbers, which it could do anyway, and nothing 
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
-import signal
-import subprocess
 import sys
-import time
 import warnings
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from llmopt.code import wire, worker
+from llmopt.code import worker
+from llmopt.code.channel import Channel
 from llmopt.code.confine import support
 from llmopt.code.failure import (
     CandidateError,
-    Kind,
     SandboxError,
     SandboxUnavailableError,
     UnsandboxedWarning,
 )
 
-_WORKER = str(Path(worker.__file__).resolve())
 _PRINTED = 4000
 
 
@@ -98,9 +89,7 @@ class Sandbox:
         self.env = None if env is None else (env[0], dict(env[1]))
         self.confined: bool | None = None
         self.printed = ""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._finalizer: weakref.finalize[..., Any] | None = None
-        self._number = 0
+        self._channel: Channel | None = None
 
     def __enter__(self) -> Sandbox:
         return self
@@ -111,14 +100,18 @@ class Sandbox:
     @property
     def running(self) -> bool:
         """Whether there is a worker to call."""
-        return self._process is not None
+        return self._channel is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process number, or ``None`` if there is none."""
+        return self._channel.pid if self._channel is not None else None
 
     def close(self) -> None:
         """Kill the worker, if there is one, with its whole process group."""
-        self._process = None
-        if self._finalizer is not None:
-            self._finalizer()
-            self._finalizer = None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
     def start(self) -> None:
         """Start a worker that is ready for a candidate; a running one is kept.
@@ -127,26 +120,12 @@ class Sandbox:
             SandboxUnavailableError: It cannot be confined, and that was not waived.
             SandboxError: It cannot be set up.
         """
-        if self._process is not None:
+        if self.running:
             return
         require_confinement(self.allow_unsandboxed)
         if os.name != "posix":
             raise SandboxError("a worker needs a POSIX system: use Linux, for instance in WSL 2")
-        process = subprocess.Popen(
-            [sys.executable, "-B", _WORKER, json.dumps([p for p in sys.path if p])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            env=_scrubbed(),
-            start_new_session=True,
-        )
-        self._process = process
-        self._finalizer = weakref.finalize(self, _kill, process)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                os.set_blocking(pipe.fileno(), False)
+        self._channel = Channel(self.limits.message_bytes)
         limits = self.limits
         try:
             setup = self._exchange(
@@ -185,7 +164,7 @@ class Sandbox:
         self.start()
         found = self._exchange(worker.ANALYSE, source)
         if not isinstance(found, dict):
-            raise self._dead("protocol", "the analysis is no dict")
+            raise self._wrong("the analysis is no dict")
         return found
 
     def load(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
@@ -220,7 +199,7 @@ class Sandbox:
         """
         results = self._exchange(worker.MANY, (name, [list(a) for a in arguments]))
         if not isinstance(results, list) or len(results) != len(arguments):
-            raise self._dead("protocol", f"it did not return {len(arguments)} results")
+            raise self._wrong(f"it did not return {len(arguments)} results")
         return results
 
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
@@ -236,7 +215,7 @@ class Sandbox:
         results = self._exchange(worker.COLUMNS, (name, list(columns)))
         rows = len(columns[0])
         if not isinstance(results, list) or len(results) != rows:
-            raise self._dead("protocol", f"it did not return {rows} results")
+            raise self._wrong(f"it did not return {rows} results")
         return results
 
     def rollout(self, name: str, seed: int, cap: int) -> list[Any]:
@@ -256,25 +235,18 @@ class Sandbox:
         """
         actions = self._exchange(worker.ROLLOUT, (name, seed, cap))
         if not isinstance(actions, list) or len(actions) > cap:
-            raise self._dead("protocol", f"it did not return a list of at most {cap} actions")
+            raise self._wrong(f"it did not return a list of at most {cap} actions")
         return actions
 
     def _exchange(self, kind: int, value: Any, seconds: float | None = None) -> Any:
-        if self._process is None:
+        if self._channel is None:
             raise CandidateError("its process is gone; load it again", "crash")
-        self._number = (self._number + 1) & 0xFFFFFFFF
-        payload = wire.encode(value)
-        if len(payload) > self.limits.message_bytes:
-            raise SandboxError(
-                f"a request of {len(payload)} bytes; Limits.message_bytes is "
-                f"{self.limits.message_bytes}"
-            )
-        deadline = time.monotonic() + (seconds or self.limits.call_seconds)
         try:
-            self._send(wire.HEADER.pack(len(payload), self._number, kind) + payload, deadline)
-            code, answer = self._receive(deadline)
+            code, answer = self._channel.exchange(kind, value, seconds or self.limits.call_seconds)
+        except SandboxError:
+            raise
         except BaseException:
-            self.close()  # also after Ctrl-C: half a message is no state to go on from
+            self.close()
             raise
         if code == worker.OK:
             return answer
@@ -282,7 +254,7 @@ class Sandbox:
             self._keep(answer[1])
             return answer[0]
         if code not in (worker.FAILED, worker.BROKEN):
-            raise self._dead("protocol", f"it sent a message of unknown kind {code}")
+            raise self._wrong(f"it sent a message of unknown kind {code}")
         error = self._failure(answer)
         if code == worker.BROKEN:
             self.close()
@@ -290,71 +262,10 @@ class Sandbox:
                 raise SandboxUnavailableError(f"the worker could not confine itself: {error}")
         raise error
 
-    def _send(self, data: bytes, deadline: float) -> None:
-        fd = self._fd("stdin")
-        view = memoryview(data)
-        while view:
-            try:
-                view = view[os.write(fd, view) :]
-            except BlockingIOError:
-                self._wait(fd, select.POLLOUT, deadline)
-            except BrokenPipeError:
-                raise self._dead("crash", "") from None
-
-    def _receive(self, deadline: float) -> tuple[int, Any]:
-        fd, size = self._fd("stdout"), wire.HEADER.size
-        data, wanted = b"", size
-        while len(data) < wanted:
-            self._wait(fd, select.POLLIN, deadline)
-            try:
-                part = os.read(fd, 1 << 18)
-            except BlockingIOError:
-                continue
-            if not part:
-                raise self._dead("crash", "")
-            data += part
-            if wanted == size and len(data) >= size:
-                length, number, _ = wire.HEADER.unpack_from(data)
-                if length > self.limits.message_bytes or number != self._number:
-                    raise self._dead(
-                        "protocol",
-                        f"it announced {length} bytes as answer {number}; expected at most "
-                        f"{self.limits.message_bytes} bytes as answer {self._number}",
-                    )
-                wanted = size + length
-        if len(data) > wanted:
-            raise self._dead("protocol", f"{len(data) - wanted} bytes follow its answer")
-        try:
-            return data[size - 1], wire.decode(data[size:])
-        except wire.WireError as error:
-            raise self._dead("protocol", f"its answer cannot be read: {error}") from None
-
-    def _wait(self, fd: int, event: int, deadline: float) -> None:
-        poll = select.poll()
-        poll.register(fd, event)
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            raise self._dead(
-                "timeout",
-                "it did not finish within its wall-clock limit "
-                f"(Limits.call_seconds={self.limits.call_seconds}) and was stopped",
-            )
-
-    def _fd(self, name: Literal["stdin", "stdout"]) -> int:
-        pipe = getattr(self._process, name)
-        return int(pipe.fileno())
-
-    def _dead(self, kind: Kind, message: str) -> CandidateError:
-        """Kill the worker and return the error that says why."""
-        process = self._process
-        if kind == "crash" and process is not None:
-            # The pipe closed: let it die of its own cause before it is killed.
-            with contextlib.suppress(subprocess.TimeoutExpired, ChildProcessError):
-                _await_death(process, 2.0)
+    def _wrong(self, message: str) -> CandidateError:
+        """Kill the worker and return the error that says what it sent."""
         self.close()
-        if not message:
-            message = f"its process died ({_cause(process)})"
-        return CandidateError(message, kind)
+        return CandidateError(message, "protocol")
 
     def _keep(self, text: Any) -> None:
         if isinstance(text, str):
@@ -363,7 +274,7 @@ class Sandbox:
     def _failure(self, answer: Any) -> CandidateError:
         """Read the worker's description of an exception, which may be anything."""
         if not isinstance(answer, dict):
-            return self._dead("protocol", "its error report is no dict")
+            return self._wrong("its error report is no dict")
         trace = []
         steps = answer.get("trace")
         for step in steps if isinstance(steps, list) else ():
@@ -395,56 +306,3 @@ def require_confinement(allow_unsandboxed: bool) -> None:
             "x86-64 or aarch64, or a virtual machine or container that you can afford to "
             "lose together with allow_unsandboxed=True (--allow-unsandboxed)"
         )
-
-
-def _scrubbed() -> dict[str, str]:
-    """The whole environment of a worker."""
-    environment = {
-        "LANG": "C.UTF-8",
-        "LC_ALL": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "PYTHONUTF8": "1",
-    }
-    # Threads can be neither confined nor started: linear algebra keeps to the one there is.
-    for name in ("OPENBLAS", "OMP", "MKL", "NUMEXPR", "VECLIB_MAXIMUM"):
-        environment[f"{name}_NUM_THREADS"] = "1"
-    if "LD_LIBRARY_PATH" in os.environ:  # some Pythons do not start without it
-        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-    return environment
-
-
-def _await_death(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait until a process is dead, but do not reap it: its number stays taken until then."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return
-        time.sleep(0.005)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:  # not reaped: the number still means this group
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
-def _cause(process: subprocess.Popen[bytes] | None) -> str:
-    code = process.returncode if process is not None else None
-    if code is None or code >= 0:
-        return f"exit status {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = {
-        "SIGXCPU": ": it used up its processor time",
-        "SIGKILL": ": it used up its processor time, or the machine's memory",
-        "SIGALRM": ": it used up its wall-clock time",
-        "SIGSEGV": ": segmentation fault, often endless recursion",
-    }.get(name, "")
-    return name + hint

@@ -83,10 +83,10 @@ class Worker:
             try:
                 value = handlers[kind](payload)
                 if self._printed.text:
-                    reply = self._wire.encode((value, self._printed.text))
+                    reply = self._encode((value, self._printed.text))
                     code, self._printed.text = OK_PRINTED, ""
                 else:
-                    reply, code = self._wire.encode(value), OK
+                    reply, code = self._encode(value), OK
             except BaseException as error:  # sys.exit and KeyboardInterrupt are the candidate's
                 reply, code = self._failure(error), BROKEN if kind == SETUP else FAILED
             if len(reply) > self._message_bytes:
@@ -95,6 +95,12 @@ class Worker:
             data = self._wire.HEADER.pack(len(reply), number, code) + reply
             while data:
                 data = data[os.write(1, data) :]
+
+    def _encode(self, value: Any) -> Any:
+        try:
+            return self._wire.encode(value)
+        except self._wire.WireError as error:
+            raise TypeError(f"the function returned {error}") from None
 
     def _receive(self) -> tuple[int, int, Any]:
         header = self._wire.HEADER

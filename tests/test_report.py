@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import html.parser
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from test_stats import line
+
+from llmopt.benchmarks import charts, report
+from llmopt.benchmarks.page import ReportError, page
+from llmopt.benchmarks.report import BEGIN, END, between_markers, markdown, render_best
+from llmopt.cli import main
+
+NO_MODEL = "no model (uniform integers)"
+VOID = {"meta", "img", "br", "line", "rect", "circle", "polyline", "polygon"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that tags are closed in order, and collects what the page holds."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.sources, self.tables = [], [], [], [], []
+        self.text = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        known = dict(attributes)
+        self.ids += [known["id"]] if "id" in known else []
+        self.links += [known["href"]] if "href" in known else []
+        self.sources += [known["src"]] if "src" in known else []
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        if tag in VOID:
+            return
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if (self.open and "td" in self.open) or "th" in self.open:
+            self.tables[-1][-1][-1] += data
+
+
+def results(tasks=("MountainCarContinuous-v0", "CartPole-v1"), seeds=3):
+    rng = np.random.default_rng(0)
+    lines = []
+    for task in tasks:
+        for s in range(seeds):
+            for place, method in enumerate(("llm-pattern", "grammar-uniform", "cma", "random")):
+                model = method == "llm-pattern"
+                lines.append(
+                    line(
+                        method,
+                        s,
+                        heldout=50.0 - 10 * place + s,
+                        means=[float(x) for x in rng.normal(0, 30, 12)],
+                        task=task,
+                        parameters=3,
+                        best_params=[0.0, 11.5, 0.0],
+                        usage={
+                            "requests": 3,
+                            "prompt_tokens": 400,
+                            "completion_tokens": 30,
+                            "cost": 0.0,
+                        }
+                        if model
+                        else None,
+                        sources={"llm": 9, "fallback": 1} if model else {},
+                        explanations=[[0, "<b>up</b> & away"], [7, "faster"]] if model else [],
+                        versions={"numpy": "2.0", "llmopt": "0.1"},
+                        cell={"evaluations": 11, "warmup": 1, "heldout": 100},
+                    )
+                )
+    return lines
+
+
+def test_the_page_holds_every_method_with_its_numbers():
+    read = Reader(page(results()))
+    overall, duels, first, second = read.tables
+    assert [row[0] for row in first[1:]] == [
+        "smollm2 (pattern)",
+        NO_MODEL,
+        "CMA-ES",
+        "random search",
+    ]
+    head = first[0]
+    model = dict(zip(head, first[1], strict=True))
+    assert model["held-out return"] == "51 [50.5, 51.5]"
+    assert (model["requests a run"], model["prompt tokens"]) == ("3", "400")
+    assert (model["cost a run"], model["fallback"]) == ("free", "10.0 %")
+    cma = dict(zip(head, first[3], strict=True))
+    assert (cma["requests a run"], cma["cost a run"], cma["fallback"]) == ("–", "–", "–")
+    assert [row[0] for row in overall[1:]] == [row[0] for row in first[1:]]
+    assert [row[1] for row in overall[1:]] == ["1.00", "2.00", "3.00", "4.00"]
+    assert duels[1][:4] == [NO_MODEL, "6", "0", "0"]
+    assert len(second) == 5
+
+
+def test_the_page_needs_nothing_else_and_its_links_lead_somewhere():
+    text = page(results(), gif=lambda line: b"GIF89a")
+    read = Reader(text)
+    assert not re.search(r"https?://(?!www\.w3\.org)", text)
+    assert all(s.startswith("data:image/gif;base64,R0lGODlh") for s in read.sources)
+    assert len(read.sources) == 2  # the model's best is the best of all here
+    assert set(read.links) == {f"#{i}" for i in read.ids if not i.startswith("clip")}
+    assert len(set(read.ids)) == len(read.ids)
+
+
+def test_what_the_model_said_is_text_and_not_markup():
+    text = page(results())
+    assert "<b>up</b>" not in text
+    assert "&lt;b&gt;up&lt;/b&gt; &amp; away" in text
+    said = " ".join(Reader(text).text)
+    assert "2 explanations" in said
+    mean = results()[0]["means"]
+    assert f"({charts.number(mean[1])}) <b>up</b>" in said  # point 0 follows one warm-up point
+    assert f"({charts.number(mean[8])}) faster" in said
+
+
+def test_the_page_is_the_same_for_the_same_lines():
+    assert page(results()) == page(results())
+    assert page(results()) == page(list(json.loads(json.dumps(results()))))
+
+
+def test_one_problem_needs_no_overall_table():
+    read = Reader(page(results(("CartPole-v1",))))
+    assert len(read.tables) == 1
+    assert "overall" not in read.ids
+
+
+def test_failed_runs_and_odd_numbers_are_shown():
+    lines = results(("CartPole-v1",))
+    lines[0].update(heldout=None, selection=None, means=[None] * 12)
+    lines[1].update(means=[None, *lines[1]["means"][1:]])
+    lines[2]["heldout"] = -1e9
+    lines[4]["usage"]["cost"] = None
+    text = page(lines)
+    assert "nan" not in re.sub(r"<style.*?</style>|<script.*?</script>", "", text, flags=re.S)
+    assert "unknown" in text
+
+
+def test_nothing_to_report():
+    with pytest.raises(ReportError, match="no finished cells"):
+        page([])
+    with pytest.raises(ReportError, match="no finished cells"):
+        markdown([])
+
+
+# -- Markdown -----------------------------------------------------------------------------
+
+
+def test_the_markdown_shows_losses_too():
+    lines = results()
+    for one in lines:
+        if one["cell"]["method"] == "cma" and one["env_id"] == "CartPole-v1":
+            one["heldout"] += 100
+    text = markdown(lines, "`x.jsonl`")
+    rows = [r for r in text.splitlines() if r.startswith("| ")]
+    cells = {r.split(" | ")[0].strip("| "): r.strip("| ").split(" | ") for r in rows}
+    head = cells["problem"]
+    lost = dict(zip(head, cells["CartPole-v1, box ±6, 11 evaluations"], strict=True))
+    assert lost["CMA-ES"] == "**131 [130.5, 131.5]**"
+    assert lost["best of the baselines"] == "**131 [130.5, 131.5]** (CMA-ES)"
+    assert lost["smollm2 (pattern)"] == "51 [50.5, 51.5]"
+    assert lost["model's place"] == "2 of 4"
+    won = dict(zip(head, cells["MountainCarContinuous-v0, box ±6, 11 evaluations"], strict=True))
+    assert won["smollm2 (pattern)"].startswith("**51")
+    assert won["model's place"] == "1 of 4"
+    assert cells["CMA-ES"][:4] == ["CMA-ES", "3", "0", "3"]
+    assert "`x.jsonl`" in text
+
+
+def test_baselines_alone_make_a_table_too():
+    lines = [x for x in results() if x["cell"]["method"] in ("cma", "random")]
+    text = markdown(lines)
+    assert "model's place" not in text
+    assert "CMA-ES" in text
+    assert "Wilcoxon" not in page(lines)
+
+
+def test_the_table_goes_between_its_markers():
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert between_markers(text, "new\n") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert between_markers(between_markers(text, "a\n"), "new\n") == between_markers(text, "new\n")
+    for broken in ("none", f"{BEGIN} only", f"{END}\n{BEGIN}", text + text):
+        with pytest.raises(ReportError, match="each once"):
+            between_markers(broken, "new\n")
+
+
+# -- charts -------------------------------------------------------------------------------
+
+
+def test_ticks_are_round_and_cover_the_range():
+    assert charts.ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert charts.ticks(-0.9, 0.9) == pytest.approx([-0.5, 0, 0.5])
+    assert charts.ticks(3, 3) == [3]
+    for low, high in ((-9196.1, 97.2), (0.001, 0.0042), (1, 121)):
+        found = charts.ticks(low, high)
+        assert 3 <= len(found) <= 8
+        assert low - 1e-9 <= found[0] < found[-1] <= high + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.001, "0"),
+        (-0.5, "−0.5"),
+        (93.126, "93.13"),
+        (355.04, "355"),
+        (355.06, "355.1"),
+        (-12345.6, "−12,346"),
+        (100.0, "100"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+        (math.nan, "–"),
+    ],
+)
+def test_numbers_are_short(value, text):
+    assert charts.number(value) == text
+
+
+def test_curves_and_bars_show_their_values():
+    values = np.linspace(0, 100, 21)
+    curve = charts.Curve("a <b>", values - 5, values, values + 5, 0)
+    flat = charts.Curve("grey", values * 0, values * 0, values * 0, None)
+    text = charts.learning_curves([curve, flat], 5, "title", "return")
+    assert "a &lt;b&gt;" in text
+    assert text.index(charts.GREY) < text.index(charts.COLORS[0])
+    lines = re.findall(r'<polyline points="([^"]*)"', text)
+    heights = [float(p.split(",")[1]) for p in lines[1].split()]
+    assert heights == sorted(heights, reverse=True)  # up is up
+    bars = [charts.Bar(n, v - 1, v, v + 1, (v,), None) for n, v in (("x", 1.0), ("y", 9.0))]
+    text = charts.heldout_bars(bars, "title")
+    places = [float(x) for x in re.findall(r'<rect x="([\d.]+)"[^>]* width="3"', text)]
+    assert places[0] < places[1]
+    assert charts.heldout_bars([charts.Bar("z", *[-math.inf] * 3, (), 1)], "t").count("<g>") == 1
+
+
+# -- command line -------------------------------------------------------------------------
+
+
+def test_the_command_line_makes_page_table_and_readme(tmp_path, capsys):
+    raw = tmp_path / "r.jsonl"
+    command = "bench --tasks mountaincar --methods cma random --seeds 2 --evaluations 3"
+    command += " --episodes 1 --warmup 2 --heldout 2"
+    assert main([*command.split(), "--out", str(raw)]) == 0
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# x\n{BEGIN}\n{END}\n")
+    out, table = tmp_path / "r.html", tmp_path / "t.md"
+    capsys.readouterr()
+    arguments = ["report", str(raw), "--out", str(out), "--markdown", str(table)]
+    assert main([*arguments, "--readme", str(readme)]) == 0
+    assert capsys.readouterr().out.split() == [str(out), str(table), str(readme)]
+    read = Reader(out.read_text())
+    assert len(read.sources) == 1
+    assert table.read_text() in readme.read_text()
+    assert main([*arguments, "--no-gif"]) == 0
+    assert Reader(out.read_text()).sources == []
+
+
+def test_a_picture_that_cannot_be_made_is_left_out(monkeypatch, capsys):
+    def broken(*args):
+        raise RuntimeError("no display")
+
+    monkeypatch.setattr(report, "policy_gif", broken)
+    one = results()[0]
+    one["cell"] = {**one["cell"], "box": None, "bias": None, "model": "smollm2"}
+    assert render_best(one) is None
+    assert "no display" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.jsonl", None, "cannot read"),
+        ("empty.jsonl", "", "no finished cells"),
+        ("other.jsonl", '{"a": 1}\n', "not a benchmark's"),
+    ],
+)
+def test_files_that_hold_no_results(tmp_path, capsys, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    assert main(["report", str(path), "--out", str(tmp_path / "r.html")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
