@@ -1,9 +1,10 @@
 """Rollouts near the limit of the machine, with the returns that `Evaluator` gives.
 
 Three engines, chosen by task: NumPy batches for the classic control tasks
-(`fast_control`), MuJoCo's own threads (`fast_mujoco`), and Gymnasium in several processes
-for everything else. Whatever goes wrong in an episode (a reward that is not finite, say) is
-run again by the plain `Evaluator`, so that failures read the same, too.
+(`fast_control`), batches around ``mj_step`` for MuJoCo's (`fast_mujoco`), and Gymnasium for
+everything else, the latter two in several processes. Whatever goes wrong in an episode (a
+reward that is not finite, say) is run again by the plain `Evaluator`, so that failures read
+the same, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from llmopt.benchmarks.tasks import Task
 from llmopt.errors import ParameterError
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
-_PARTS = 4  # pieces of work for each process, so that none waits long for the last
+_PARTS = 2  # pieces of work for each process, so that none waits long for the last
 
 
 class _Engine(Protocol):
@@ -39,8 +40,9 @@ class FastEvaluator:
 
     Args:
         task: What to run.
-        workers: Threads or processes; all cores that this process may use if not given.
-            Classic control needs none.
+        workers: Processes; as many as this process may use cores if not given. Classic control
+            needs none. With more than one, a script has to guard its own start with
+            ``if __name__ == "__main__":``, as for everything in `multiprocessing`.
 
     Attributes:
         task: What is run.
@@ -67,14 +69,13 @@ class FastEvaluator:
 
     def _choose(self, workers: int) -> _Engine:
         env_id, env = self.task.env_id, self._env
-        if gym.spec(env_id).kwargs == {}:
-            if env_id in CONTROL:
-                return ControlEngine(env_id, env, self.policy, self.step_cap)
-            if env_id in PHYSICS:
-                return MujocoEngine(env_id, env, self.policy, self.step_cap, workers)
-        if workers == 1:
-            return _Serial(self._plain)
-        return _Processes(self.task, workers)
+        usual = gym.spec(env_id).kwargs == {}
+        if usual and env_id in CONTROL:
+            return ControlEngine(env_id, env, self.policy, self.step_cap)
+        engine: _Engine = _Serial(self._plain)
+        if usual and env_id in PHYSICS:
+            engine = MujocoEngine(env_id, env, self.policy, self.step_cap)
+        return engine if workers == 1 else _Processes(self.task, engine, workers)
 
     def __enter__(self) -> FastEvaluator:
         return self
@@ -83,10 +84,9 @@ class FastEvaluator:
         self.close()
 
     def close(self) -> None:
-        """Close the environments, and end the threads or processes."""
-        close = getattr(self._engine, "close", None)
-        if close is not None:
-            close()
+        """Close the environments, and end the processes."""
+        if isinstance(self._engine, _Processes):
+            self._engine.close()
         self._env.close()
         self._plain.close()
 
@@ -146,12 +146,12 @@ class _Serial:
 
 
 class _Processes:
-    """Gymnasium in several processes, each with an environment that it keeps."""
+    """Another engine in several processes, each with an environment that it keeps."""
 
-    name = "Gymnasium in processes"
-
-    def __init__(self, task: Task, workers: int) -> None:
+    def __init__(self, task: Task, engine: _Engine, workers: int) -> None:
+        self.name = f"{engine.name} in {workers} processes"
         self._task = task
+        self._engine = engine
         self._workers = workers
         # A fresh process each: a fork would copy the threads of a model that is loaded.
         self._pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
@@ -161,26 +161,33 @@ class _Processes:
 
     def run(self, params: np.ndarray, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         n, k = len(params), len(seeds)
+        if n * k == 1:
+            return self._engine.run(params, seeds)
         # Whole policies where there are enough of them, and else parts of their starts.
-        size = max(1, -(-n * k // (self._workers * _PARTS)))
-        parts = [(i, tuple(seeds[at : at + size])) for i in range(n) for at in range(0, k, size)]
-        jobs = [self._pool.submit(_run_part, self._task, params[i], s) for i, s in parts]
-        found: list[list[tuple[float, int]]] = [[] for _ in range(n)]
-        for (i, _), job in zip(parts, jobs, strict=True):
-            found[i] += job.result()
-        table = np.array(found)
-        return table[:, :, 0], table[:, :, 1].astype(int)
+        parts = self._workers * _PARTS
+        rows = np.array_split(np.arange(n), min(n, parts))
+        columns = np.array_split(np.arange(k), min(k, -(-parts // len(rows))))
+        jobs = {
+            self._pool.submit(_run_part, self._task, params[i], [seeds[c] for c in j]): (i, j)
+            for i in rows
+            for j in columns
+        }
+        returns, lengths = np.empty((n, k)), np.empty((n, k), dtype=int)
+        for job, (i, j) in jobs.items():
+            returns[np.ix_(i, j)], lengths[np.ix_(i, j)] = job.result()
+        return returns, lengths
 
 
-_evaluators: dict[Task, Evaluator] = {}
+_evaluators: dict[Task, FastEvaluator] = {}
 
 
-def _run_part(task: Task, params: np.ndarray, seeds: tuple[int, ...]) -> list[tuple[float, int]]:
-    """Run one policy's episodes in a worker process; NaN from the first failed one on."""
+def _run_part(
+    task: Task, params: np.ndarray, seeds: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run some policies from some starts in a worker process."""
     if task not in _evaluators:
-        _evaluators[task] = Evaluator(task)
-    returns, lengths = _rows([_evaluators[task].evaluate(params, seeds)], len(seeds))
-    return list(zip(returns[0].tolist(), lengths[0].tolist(), strict=True))
+        _evaluators[task] = FastEvaluator(task, workers=1)
+    return _evaluators[task]._engine.run(params, seeds)
 
 
 def _rows(evaluations: Sequence[Evaluation], k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,10 +1,11 @@
 """Gymnasium's MuJoCo tasks in batches, with returns equal to Gymnasium's to the last bit.
 
-Observations, rewards and actions are computed for all episodes at a time, and the physics,
-one `MjData` for each episode, runs in threads, for MuJoCo lets go of Python's lock meanwhile.
+Observations, rewards and actions are computed for all episodes at a time; ``mj_step`` runs one
+`MjData` for each episode. Several cores take a share of the episodes each, in processes of
+their own (`llmopt.benchmarks.fast`): threads would wait for Python's lock after every step.
 
-`mujoco.rollout` would do the same with less Python, but it does not hand out the constraint
-solver's warm start, which a policy needs from one step to the next. With zeros in its place
+`mujoco.rollout` would need less Python, but it does not hand out the constraint solver's warm
+start, which a policy needs from one step to the next. With zeros in its place
 returns equal Gymnasium's only as long as no contact and no joint limit is active; in
 Swimmer-v5, most policies of the box reach the limits, and their returns then differ in the
 fourth digit (``experiments/rollout_speed.py`` counts them).
@@ -13,7 +14,6 @@ fourth digit (``experiments/rollout_speed.py`` counts them).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from llmopt.benchmarks.fast_control import linear
 from llmopt.benchmarks.policy import LinearPolicy
 
-_LANES_AT_A_TIME = 64  # episodes of a thread, so that a batch of any size fits in memory
+_LANES_AT_A_TIME = 64  # episodes, so that a batch of any size fits in memory
 
 
 @dataclass
@@ -189,26 +189,18 @@ class MujocoEngine:
         env: The environment, which is asked for the model and for the starts.
         policy: The policy.
         step_cap: Steps after which an episode ends.
-        workers: Threads.
     """
 
-    name = "mj_step in threads"
+    name = "mj_step"
 
-    def __init__(
-        self, env_id: str, env: Any, policy: LinearPolicy, step_cap: int, workers: int
-    ) -> None:
+    def __init__(self, env_id: str, env: Any, policy: LinearPolicy, step_cap: int) -> None:
         self._physics = PHYSICS[env_id]
         self._env = env
         self._inner = env.unwrapped
         self._policy = policy
         self._cap = step_cap
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._pool = ThreadPoolExecutor(workers)
-        self._batches = [_Batch(self._inner, self._physics.extra) for _ in range(workers)]
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
+        self._batch = _Batch(self._inner, self._physics.extra)
 
     def run(self, params: np.ndarray, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Run every policy from every start; see `ControlEngine.run`."""
@@ -217,20 +209,10 @@ class MujocoEngine:
         weights, bias = self._policy.unpack(params)
         totals, lengths = np.zeros(n * k), np.full(n * k, self._cap)
 
-        def run_share(share: np.ndarray, batch: _Batch) -> None:
-            for at in range(0, len(share), _LANES_AT_A_TIME):
-                lanes = share[at : at + _LANES_AT_A_TIME]
-                policies, begun = lanes // k, [starts[i] for i in lanes % k]
-                totals[lanes], lengths[lanes] = self._episodes(
-                    weights[policies], bias[policies], begun, batch
-                )
-
-        workers = min(len(self._batches), n * k)
-        shares = [np.arange(n * k)[i::workers] for i in range(workers)]
-        if workers == 1:
-            run_share(shares[0], self._batches[0])
-        else:
-            list(self._pool.map(run_share, shares, self._batches))
+        for at in range(0, n * k, _LANES_AT_A_TIME):
+            lanes = np.arange(at, min(at + _LANES_AT_A_TIME, n * k))
+            policies, begun = lanes // k, [starts[i] for i in lanes % k]
+            totals[lanes], lengths[lanes] = self._episodes(weights[policies], bias[policies], begun)
         return totals.reshape(n, k), lengths.reshape(n, k)
 
     def _episodes(
@@ -238,9 +220,8 @@ class MujocoEngine:
         weights: np.ndarray,
         bias: np.ndarray,
         starts: Sequence[tuple[np.ndarray, np.ndarray]],
-        batch: _Batch,
     ) -> tuple[np.ndarray, np.ndarray]:
-        n = len(starts)
+        n, batch = len(starts), self._batch
         observed = np.array([observation for observation, _ in starts])
         x = batch.begin(np.array([state for _, state in starts]))
         lanes = np.arange(n)
@@ -292,7 +273,7 @@ def _get_state(model: Any, data: Any) -> np.ndarray:
 
 
 class _Batch:
-    """Steps several episodes in one thread, each in its own `MjData`."""
+    """Steps several episodes, each in its own `MjData`."""
 
     def __init__(self, inner: Any, extra: Callable[[Any], tuple[float, ...]] | None) -> None:
         self._model, self._substeps = inner.model, int(inner.frame_skip)

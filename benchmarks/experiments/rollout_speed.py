@@ -158,7 +158,7 @@ def ways(name: str, cores: int) -> Iterator[tuple[str, Way]]:
     for workers in dict.fromkeys((1, cores)):
         evaluator = FastEvaluator(task, workers)
         yield (
-            f"llmopt fast ({evaluator.engine}), {workers} of {cores} cores",
+            f"llmopt fast ({evaluator.engine})",
             partial(fast, evaluator, params, seeds),
         )
         if evaluator.engine == "numpy":
