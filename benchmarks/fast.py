@@ -31,6 +31,7 @@ _PARTS = 2  # pieces of work for each process, so that none waits long for the l
 
 class _Engine(Protocol):
     name: str
+    lanes: int  # episodes at a time that make the most of it
 
     def run(self, params: np.ndarray, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]: ...
 
@@ -137,6 +138,7 @@ class _Serial:
     """Gymnasium in this process."""
 
     name = "Gymnasium"
+    lanes = 1
 
     def __init__(self, evaluator: Evaluator) -> None:
         self._evaluator = evaluator
@@ -150,6 +152,7 @@ class _Processes:
 
     def __init__(self, task: Task, engine: _Engine, workers: int) -> None:
         self.name = f"{engine.name} in {workers} processes"
+        self.lanes = engine.lanes * workers
         self._task = task
         self._engine = engine
         self._workers = workers
@@ -164,7 +167,7 @@ class _Processes:
         if n * k == 1:
             return self._engine.run(params, seeds)
         # Whole policies where there are enough of them, and else parts of their starts.
-        parts = self._workers * _PARTS
+        parts = max(self._workers, min(self._workers * _PARTS, n * k // self._engine.lanes))
         rows = np.array_split(np.arange(n), min(n, parts))
         columns = np.array_split(np.arange(k), min(k, -(-parts // len(rows))))
         jobs = {

@@ -34,6 +34,7 @@ class ControlEngine:
     """
 
     name = "numpy"
+    lanes = 400
 
     def __init__(self, env_id: str, env: Any, policy: LinearPolicy, step_cap: int) -> None:
         self._step, self._observe = CONTROL[env_id]

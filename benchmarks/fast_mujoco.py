@@ -192,6 +192,7 @@ class MujocoEngine:
     """
 
     name = "mj_step"
+    lanes = 20
 
     def __init__(self, env_id: str, env: Any, policy: LinearPolicy, step_cap: int) -> None:
         self._physics = PHYSICS[env_id]
@@ -307,7 +308,7 @@ class _Batch:
         model, substeps, step = self._model, self._substeps, self._step
         for data, control, wanted in zip(self._data, self._controls, action, strict=True):
             control[:] = wanted
-            step(model, data, nstep=substeps)
+            step(model, data, substeps)
         extra = self._none
         if self._extra is not None:
             extra = np.array([self._extra(data) for data in self._data])

@@ -2,7 +2,7 @@
 
 Question: how much faster are `llmopt.benchmarks.fast`'s rollouts than plain Gymnasium, its
 vector environments and envpool, and how near are they to the physics alone? Protocol: 20
-linear policies on 20 starts each for MountainCarContinuous-v0, and 4 on 5 for Swimmer-v5, the
+linear policies on 20 starts each for MountainCarContinuous-v0, and 10 on 4 for Swimmer-v5, the
 policies drawn from N(0, 3) in the published box; every way runs the same policies; the ways
 take turns, so that whatever else the machine does meets them all, and each way's ratio to
 plain Gymnasium is the median over the rounds. Plain Gymnasium is `Evaluator`, which makes its
@@ -39,7 +39,7 @@ from llmopt.benchmarks.policy import LinearPolicy
 from llmopt.benchmarks.rollout import Evaluator
 from llmopt.benchmarks.tasks import Task, get_task
 
-TASKS = {"mountaincar": (20, 20), "swimmer": (4, 5)}
+TASKS = {"mountaincar": (20, 20), "swimmer": (10, 4)}
 PACKAGES = ("gymnasium", "mujoco", "numpy", "envpool")
 
 Way = Callable[[], int]
