@@ -20,7 +20,9 @@ the one before it. Runtime: about 20 minutes on two cores.
 
     python -m llmopt.benchmarks.experiments.prompt_cache
 
-It writes ``prompt_cache.json`` and the table ``prompt_cache.md``, made from the former alone.
+It writes ``prompt_cache.json`` and the table ``prompt_cache.md``, made from the former alone. A
+run that was killed goes on: the search from ``prompt_cache.search.jsonl``, which is removed at
+the end, and the layouts from the first one that the former does not hold.
 """
 
 from __future__ import annotations
@@ -101,12 +103,13 @@ def layouts() -> dict[str, tuple[Prompt, int]]:
     }
 
 
-def search(client: Client, trials: int) -> tuple[LLMOptimizer, Space]:
-    """Run the live search.
+def search(client: Client, trials: int, storage: Path) -> tuple[LLMOptimizer, Space]:
+    """Run the live search, or go on with it.
 
     Args:
         client: The model.
         trials: Evaluations in all.
+        storage: File that keeps it.
     """
     task = get_task("mountaincar", bias=True)
     with Evaluator(task) as evaluator, warnings.catch_warnings():
@@ -124,9 +127,10 @@ def search(client: Client, trials: int) -> tuple[LLMOptimizer, Space]:
             warmup_distribution="normal",
             total=trials,
             attempts=1,
+            storage=storage,
         )
         seeds = selection_seeds(0, 1)
-        for number in range(trials):
+        for number in range(len(optimizer.trials), trials):
             params = optimizer.ask()
             optimizer.tell(params, evaluator.evaluate(params.tolist(), seeds).mean)
             if number % 20 == 0:
@@ -232,6 +236,48 @@ def make_table(record: dict[str, Any]) -> str:
     return "\n".join(text)
 
 
+def measure(model: str, trials: int, results: Path) -> None:
+    """Run the search and every layout, keeping each as soon as it is done.
+
+    Args:
+        model: Model string.
+        trials: Evaluations of the search.
+        results: The record's file. Layouts that it holds are not measured again.
+    """
+    client = get_client(model)
+    storage = results.with_suffix(".search.jsonl")
+    optimizer, space = search(client, trials, storage)
+    best = optimizer.best
+    record: dict[str, Any] = {
+        "model": model,
+        "trials": trials,
+        "parameters": len(space),
+        "warmup": WARMUP,
+        "answer_tokens": ANSWER_TOKENS,
+        "every": EVERY,
+        "live": {"usage": asdict(optimizer.usage), "best": best.reward if best else None},
+        "layouts": [],
+        "versions": {
+            "llmopt": __version__,
+            "xllamacpp": importlib.metadata.version("xllamacpp"),
+        },
+    }
+    if results.exists():
+        before = json.loads(results.read_text(encoding="utf-8"))
+        if before["live"] == json.loads(json.dumps(record["live"])):
+            record["layouts"] = before["layouts"]
+    done = {row["layout"] for row in record["layouts"]}
+    for name, (prompt, every) in layouts().items():
+        if name in done:
+            continue
+        print(f"layout: {name}", flush=True)
+        row = replay(client, prompt, space, optimizer.trials, every)
+        record["layouts"].append({"layout": name, **row})
+        results.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    optimizer.close()
+    storage.unlink()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2", help="model string (default: smollm2)")
@@ -240,29 +286,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--table-only", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
     if not args.table_only:
-        client = get_client(args.model)
-        optimizer, space = search(client, args.trials)
-        best = optimizer.best
-        rows = []
-        for name, (prompt, every) in layouts().items():
-            print(f"layout: {name}", flush=True)
-            rows.append({"layout": name, **replay(client, prompt, space, optimizer.trials, every)})
-        record = {
-            "model": args.model,
-            "trials": args.trials,
-            "parameters": len(space),
-            "warmup": WARMUP,
-            "answer_tokens": ANSWER_TOKENS,
-            "every": EVERY,
-            "live": {"usage": asdict(optimizer.usage), "best": best.reward if best else None},
-            "layouts": rows,
-            "versions": {
-                "llmopt": __version__,
-                "xllamacpp": importlib.metadata.version("xllamacpp"),
-            },
-        }
         args.results.parent.mkdir(parents=True, exist_ok=True)
-        args.results.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        measure(args.model, args.trials, args.results)
     table = args.results.with_suffix(".md")
     table.write_text(make_table(json.loads(args.results.read_text())), encoding="utf-8")
     print(f"wrote {table}")
