@@ -120,6 +120,14 @@ class TestReadAnswer:
             return
         assert answer.source.strip()
 
+    def test_half_a_surrogate_pair(self):
+        """JSON can hold what no file and no request can."""
+        answer = read_answer(
+            '{"reasoning": "\\ud800", "code": "def f(x):\\n    return \'\\udc00\'"}', ["f"]
+        )
+        assert answer.source == "def f(x):\n    return '\\udc00'\n"
+        assert answer.explanation == "\\ud800"
+
     def test_too_much_code(self):
         with pytest.raises(ParseError, match="characters"):
             read_answer(f"```python\n{F}{'# x' * MAX_SOURCE}\n```", ["f"])
@@ -140,9 +148,12 @@ class TestAnalyse:
         b = "def h(b, a):\n    return b - a\ndef f(x):\n    return h(a=x, b=1)\n"
         assert analyse(a)["fingerprint"] != analyse(b)["fingerprint"]
 
-    @pytest.mark.parametrize("source", ["def f(:", "return 1", "x = 'a", "\0", "(" * 5000, "  x=1"])
+    @pytest.mark.parametrize(
+        "source",
+        ["def f(:", "return 1", "x = 'a", "\0", "(" * 5000, "  x=1", "x=" + "-" * 50_000 + "1"],
+    )
     def test_what_cannot_be_parsed(self, source):
-        assert analyse(source)["error"]["message"]
+        assert analyse(source)["error"]["message"].partition(":")[0]
 
 
 class TestOutput:
@@ -165,6 +176,37 @@ class TestOutput:
         for wrong in (3, -1, 0.5, True, [1, 2], "1"):
             with pytest.raises(CandidateError):
                 output.read(wrong)
+
+    def test_integers_are_kept_whole(self):
+        output = Output("int")
+        assert output.read(2**53 + 1) == 2**53 + 1
+        assert output.read(np.float16(3)) == 3
+        for wrong in (1e300, -1e19, np.array(2**64 - 1, dtype=np.uint64)):
+            with pytest.raises(CandidateError, match="expected an integer"):
+                output.read(wrong)
+
+    def test_a_long_text_among_many_short_ones(self):
+        """An array of texts has room for the longest at every place: 4 TB here."""
+        with pytest.raises(CandidateError, match="expected numbers"):
+            Output().read(["x" * 10**6] + [""] * 10**6)
+
+    def test_a_complaint_does_not_write_out_what_it_complains_of(self):
+        shown = []
+
+        class Loud:
+            def __repr__(self):
+                shown.append(1)
+                return "loud"
+
+        with pytest.raises(CandidateError, match="loud, loud"):
+            Output().read([Loud()] * 1000)
+        assert len(shown) < 100
+        assert len(str(CandidateError("x" * 10**6, "check"))) < 10_000
+
+    def test_reward_whose_sum_overflows(self):
+        for wrong in (1e308, -1e308, (0.0, {"a": 1e308}), np.inf, 10**200):
+            with pytest.raises(CandidateError, match="expected"):
+                Output("reward").read(wrong)
 
     def test_reward(self):
         output = Output("reward")
@@ -189,7 +231,8 @@ class TestCheck:
         source = (
             "import numpy as np\nfrom typing import Any\nSCALE: float = 2\n"
             "def helper(a, *rest):\n    return a * SCALE\n"
-            "def f(x: 'np.ndarray', extra=None) -> Any:\n    return helper(x[:2])\n"
+            "def f(x: 'np.ndarray', input=None) -> Any:\n    input = helper(x[:2])\n"
+            "    return input\n"
         )
         assert len(check(box, source, [self.FUNCTION])) == 64
         assert np.array_equal(box.call("f", np.ones(3)), [2, 2])
@@ -221,6 +264,10 @@ class TestCheck:
     def test_what_is_wrong_is_said(self, box, body, message):
         with pytest.raises(CandidateError, match=message):
             check(box, body, [self.FUNCTION])
+
+    def test_nan_is_the_same_as_itself(self, box):
+        source = "def f(x):\n    return np.array([np.nan, 1.0]), np.nan\n"
+        check(box, source, [Function("f(x)", samples=((1.0,),))])
 
     def test_memory_between_calls_is_no_crime(self, box):
         source = "n = 0\ndef f(x):\n    global n\n    n += 1\n    return [n, n]\n"

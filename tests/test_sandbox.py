@@ -2,14 +2,18 @@
 
 import os
 import platform
+import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from llmopt.code import channel, confine, sandbox, wire
+from llmopt.code.checks import Function, check
 from llmopt.code.failure import (
     CandidateError,
     SandboxError,
@@ -125,6 +129,47 @@ class TestAttacks:
             f"return {{n: (libc.syscall(*c), ctypes.get_errno()) for n, c in {calls!r}.items()}}"
         )
         assert attack(attacker, body) == dict.fromkeys(calls, (-1, 1))
+
+    def test_every_call_that_is_not_allowed(self, attacker):
+        """The whole table, run for real: with -1 for arguments none of it does harm."""
+        numbers = confine._MACHINES[platform.machine()].numbers
+        allowed = {numbers[n] for n in confine._COMPUTE if n in numbers}
+        # Kernels from 6.13 on do not filter uretprobe and uprobe; they end in SIGILL.
+        allowed |= {335, 336} if platform.machine() == "x86_64" else set()
+        x32 = range(0x40000000, 0x40000000 + 600) if platform.machine() == "x86_64" else ()
+        tried = [n for n in (*range(600), *x32) if n not in allowed]
+        body = (
+            "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nodd = []\n"
+            "minus = [ctypes.c_long(-1)] * 6\n"
+            f"for n in {tried!r}:\n"
+            "    if libc.syscall(ctypes.c_long(n), *minus) != -1 or ctypes.get_errno() != 1:\n"
+            "        odd.append([n, ctypes.get_errno()])\n"
+            "return odd"
+        )
+        assert attack(attacker, body) == [[435, 38]]  # clone3, which glibc wants to be absent
+
+    @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86-64 only")
+    def test_a_32_bit_call(self):
+        """Getpid by int 0x80: no call, however harmless, is taken from another table."""
+        body = (
+            "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\n"
+            "page.write(bytes.fromhex('b814000000cd80c3'))\n"
+            "start = ctypes.addressof(ctypes.c_char.from_buffer(page))\n"
+            "return ctypes.CFUNCTYPE(ctypes.c_long)(start)()"
+        )
+        with Sandbox(imports=(*EVIL, "mmap")) as box:
+            outcome = attack(box, body)
+        # SIGSYS; SIGSEGV on a kernel that takes no such calls from anyone
+        assert isinstance(outcome, CandidateError)
+        assert outcome.kind == "crash"
+
+    def test_root_has_nothing_of_root(self, attacker):
+        """Also in a container, tests run as root: then this says something."""
+        attacker.start()
+        with open(f"/proc/{attacker.pid}/status") as file:
+            status = dict(line.split(":\t", 1) for line in file)
+        for name in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+            assert int(status[name], 16) == 0, name
 
     def test_signalling_the_parent(self, attacker):
         for number in (signal.SIGKILL, signal.SIGTERM, 0):
@@ -242,6 +287,72 @@ class TestDeath:
                     "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
                 )
 
+    def test_an_alarm_of_less_than_a_second_is_no_alarm_turned_off(self):
+        with Sandbox(limits=Limits(call_seconds=60, total_seconds=0.5)) as box:
+            with pytest.raises(CandidateError, match="SIGALRM"):
+                box.load(
+                    "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire()"
+                )
+
+    def test_a_parent_that_blocks_signals(self):
+        """A blocked signal stays blocked in a new process: the alarm would never ring."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        try:
+            with Sandbox() as box:
+                box.start()
+                with open(f"/proc/{box.pid}/status") as file:
+                    blocked = next(line for line in file if line.startswith("SigBlk"))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert int(blocked.split()[1], 16) == 0
+
+    def test_the_cause_of_death_where_waitid_is_missing(self, monkeypatch):
+        """As on macOS before Python 3.13."""
+        monkeypatch.delattr(os, "waitid")
+        with Sandbox() as box:
+            with pytest.raises(CandidateError, match="exit status 3"):
+                box.load("import os\nos._exit(3)")
+
+    def test_a_worker_that_stops_reading_or_answers_in_drops(self):
+        header = wire.HEADER.pack(9, 3, 0)
+        with Sandbox(limits=Limits(call_seconds=1.5)) as box:
+            box.load(
+                "import os\ndef deaf():\n    while True:\n        pass\n"
+                f"def slow(x):\n    os.write(1, {header!r} + b'd')\n    while True:\n"
+                "        for _ in range(10**6):\n            pass\n        os.write(1, b'')\n"
+            )
+            with pytest.raises(CandidateError) as caught:
+                box.call("slow", 1.0)
+            assert caught.value.kind == "timeout"
+            # An answer in advance, then nobody at the pipe: what does not fit into it waits.
+            forged = wire.HEADER.pack(1, 3, 0) + b"N"
+            box.load(
+                f"import os\ndef f():\n    os.write(1, {forged!r})\n    while True:\n        pass\n"
+            )
+            assert box.call("f") is None
+            with pytest.raises(CandidateError) as caught:
+                box.call("f", np.zeros(1 << 18))
+            assert caught.value.kind == "timeout"
+            assert not box.running
+
+    def test_a_closed_pipe_does_not_kill_the_parent(self):
+        """Programs that end quietly in `| head` have SIGPIPE set so that it would."""
+        code = (
+            "import os, signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+            "from llmopt.code.sandbox import Sandbox\nbox = Sandbox()\n"
+            "box.load('import os\\ndef f():\\n    os.close(0)\\n')\n"
+            "box.call('f')\n"
+            "os.waitid(os.P_PID, box.pid, os.WEXITED | os.WNOWAIT)\n"
+            "try:\n    box.call('f')\nexcept Exception as error:\n    print(error)\n"
+            "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.sigpending())\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.returncode
+        assert "its process died" in done.stdout
+        assert "set() set()" in done.stdout
+
     def test_a_segmentation_fault(self):
         with Sandbox(imports=EVIL) as box:
             box.load("import ctypes\ndef f():\n    ctypes.string_at(0)\n")
@@ -294,6 +405,114 @@ class TestDeath:
 
 
 class TestFailClosed:
+    @needs_confinement
+    def test_a_worker_that_ran_code_does_not_judge_code(self):
+        """Code that changed the analysis of its worker would pass, or upset the parent."""
+        evil = (
+            "frame = __builtins__.__import__('sys')._getframe()\nwhile frame:\n"
+            "    owner = frame.f_locals.get('self')\n    if hasattr(owner, '_analysis'):\n"
+            "        owner._analysis.analyse = lambda source: {'error': None}\n"
+            "    frame = frame.f_back\ndef f(x):\n    return x\n"
+        )
+        with Sandbox() as box:
+            for _ in range(2):
+                check(box, evil, [Function("f(x)", samples=((1.0,),))])
+            with pytest.raises(CandidateError, match="f is missing"):
+                check(box, "g = 1", [Function("f(x)")])
+
+    @needs_confinement
+    def test_readable_files_cannot_be_emptied_on_old_kernels(self, tmp_path):
+        """Landlock before version 3 does not see O_TRUNC with O_RDONLY."""
+        file = tmp_path / "data"
+        file.write_text("as it was")
+        code = (
+            "import os, sys\nfrom llmopt.code import confine\n"
+            "confine.support = lambda: confine.Support(2, True, ())\n"
+            "try:\n    confine.confine([sys.argv[1]])\n"
+            "except confine.ConfinementError as error:\n    print(error)\n"
+            "else:\n    os.open(sys.argv[1] + '/data', os.O_RDONLY | os.O_TRUNC)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        )
+        assert "expected Landlock 3" in done.stdout
+        assert file.read_text() == "as it was"
+
+    @needs_confinement
+    @pytest.mark.parametrize(
+        ("call", "fooled", "word"),
+        [
+            (444, False, "no Landlock"),
+            (444, True, "no Landlock"),  # the parent takes it for granted
+            (446, False, "landlock_restrict_self failed"),
+            ("seccomp", True, "no seccomp"),
+        ],
+    )
+    def test_a_kernel_without_a_part_of_it(self, call, fooled, word):
+        """A filter takes the system call away, as from an older kernel: nothing may run."""
+        code = (
+            "import ctypes, platform, struct, sys\n"
+            "from llmopt.code import confine, sandbox\n"
+            "machine = confine._MACHINES[platform.machine()]\n"
+            "call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])\n"
+            "steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026),\n"  # ENOSYS
+            "         (6, 0, 0, 0x7FFF0000))\n"
+            "program = b''.join(struct.pack('=HBBI', *step) for step in steps)\n"
+            "libc = confine._libc()\n"
+            "assert libc.prctl(38, 1, 0, 0, 0) == 0\n"
+            "buffer = ctypes.create_string_buffer(program, len(program))\n"
+            "pointer = ctypes.cast(buffer, ctypes.c_void_p)\n"
+            "program = confine._Program(len(steps), pointer)\n"
+            "assert libc.syscall(machine.seccomp, 1, 0, ctypes.byref(program)) == 0\n"
+            "if sys.argv[2] == 'True':\n"
+            "    sandbox.support = lambda: confine.Support(7, True, ())\n"
+            "box = sandbox.Sandbox()\n"
+            "try:\n    box.load('x = 1')\n"
+            "except Exception as error:\n    print(type(error).__name__, error)\n"
+            "else:\n    print('it ran')\n"
+            "finally:\n    box.close()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(call), str(fooled)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.startswith("SandboxUnavailableError"), done.stdout + done.stderr
+        assert word in done.stdout
+
+    @needs_confinement
+    def test_limits_that_are_lower_already_stay(self):
+        code = (
+            "import resource\nfrom llmopt.code.sandbox import Sandbox\n"
+            "resource.setrlimit(resource.RLIMIT_CPU, (300, 300))\n"
+            "with Sandbox() as box:\n    box.start()\n"
+            "    print(resource.prlimit(box.pid, resource.RLIMIT_CPU))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.stdout.strip() == "(300, 300)", done.stderr
+
+    def test_a_limit_that_is_not_to_be_had(self, monkeypatch):
+        """MacOS refuses RLIMIT_AS; on Linux a refusal is no small thing."""
+        kept = {}
+
+        def setrlimit(number, value):
+            if number == resource.RLIMIT_AS:
+                raise ValueError("current limit exceeds maximum limit")
+            kept[number] = value
+
+        monkeypatch.setattr(resource, "setrlimit", setrlimit)
+        for name in ("signal", "pthread_sigmask", "setitimer"):
+            monkeypatch.setattr(signal, name, lambda *_: None)
+        monkeypatch.setattr(sys, "platform", "linux")
+        with pytest.raises(confine.ConfinementError, match="RLIMIT_AS"):
+            confine.set_limits(1 << 30, 5, 5)
+        monkeypatch.setattr(sys, "platform", "darwin")
+        confine.set_limits(1 << 30, 5, 5)
+        assert kept[resource.RLIMIT_FSIZE] == (0, 0)
+
     def test_no_confinement_no_run(self, monkeypatch):
         monkeypatch.setattr(
             sandbox, "support", lambda: confine.Support(0, False, ("no Landlock here",))
@@ -393,19 +612,21 @@ class TestFilter:
                 return operand
 
     @pytest.mark.parametrize(
-        ("machine", "audit", "read", "openat", "execve", "kill", "x32"),
+        ("machine", "audit", "read", "openat", "execve", "kill", "sigreturn", "x32"),
         [
-            ("x86_64", 0xC000003E, 0, 257, 59, 62, 0x40000000),
-            ("aarch64", 0xC00000B7, 63, 56, 221, 129, 0x40000000),
+            ("x86_64", 0xC000003E, 0, 257, 59, 62, 15, 0x40000000),
+            ("aarch64", 0xC00000B7, 63, 56, 221, 129, 139, 0x40000000),
         ],
     )
     @pytest.mark.parametrize("files", [False, True])
-    def test_both_architectures(self, machine, audit, read, openat, execve, kill, x32, files):
+    def test_both_architectures(
+        self, machine, audit, read, openat, execve, kill, sigreturn, x32, files
+    ):
         program = confine.build_filter(machine, files)
         allow, eperm, enosys = 0x7FFF0000, 0x00050001, 0x00050000 | 38
         assert self.run(program, read, audit) == allow
         assert self.run(program, openat, audit) == (allow if files else eperm)
-        for number in (execve, kill, read + x32, 9999):
+        for number in (execve, kill, sigreturn, read + x32, 9999):
             assert self.run(program, number, audit) == eperm
         assert self.run(program, 435, audit) == enosys  # clone3
         assert self.run(program, read, 0x40000003) == 0x80000000  # 32-bit x86: killed
@@ -466,6 +687,23 @@ class TestHandling:
         del box
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+    @needs_confinement
+    def test_a_fork_leaves_the_worker_alone(self):
+        with Sandbox() as box:
+            box.load("def f():\n    return 1\n")
+            child = os.fork()
+            if not child:
+                box.close()
+                os._exit(0)
+            os.waitpid(child, 0)
+            assert box.call("f") == 1
+
+    @needs_confinement
+    def test_a_limit_of_years_is_no_limit(self):
+        with Sandbox(limits=Limits(call_seconds=1e9)) as box:
+            box.load("def f():\n    return 1\n")
+            assert box.call("f") == 1
 
     def test_limits_are_checked(self):
         with pytest.raises(ValueError, match="call_seconds=0"):

@@ -45,7 +45,7 @@ def analyse(source: str) -> dict[str, Any]:
         found["error"] = {"message": error.msg or "invalid syntax", "line": line, "text": text}
         return found
     except (ValueError, MemoryError, RecursionError) as error:
-        message = f"{error or type(error).__name__}: it cannot be parsed"
+        message = f"{str(error) or type(error).__name__}: it cannot be parsed"
         found["error"] = {"message": message, "line": 0, "text": ""}
         return found
     functions = {}  # by name: of two definitions the later one counts
@@ -53,12 +53,13 @@ def analyse(source: str) -> dict[str, Any]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             functions[node.name] = _function(node)
     found["functions"] = list(functions.values())
+    bound = _bound(tree)
     for part in ast.walk(tree):
         if isinstance(part, ast.Import):
             found["imports"] += [(alias.name, part.lineno) for alias in part.names]
         elif isinstance(part, ast.ImportFrom):
             found["imports"].append(("." * part.level + (part.module or ""), part.lineno))
-        elif isinstance(part, ast.Name) and part.id in _DYNAMIC:
+        elif isinstance(part, ast.Name) and part.id in _DYNAMIC and part.id not in bound:
             found["builtins"].append((part.id, part.lineno))
     found["fingerprint"] = _fingerprint(tree, source)
     return found
@@ -119,14 +120,19 @@ def _fingerprint(tree: ast.Module, source: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _rename(tree: ast.Module) -> None:
-    """Number the variables that the source binds in the order in which it names them."""
-    bound = {
+def _bound(tree: ast.Module) -> set[str]:
+    """Return the names of the variables that the source binds, in any scope."""
+    return {
         part.arg if isinstance(part, ast.arg) else part.id
         for part in ast.walk(tree)
         if isinstance(part, ast.arg)
         or (isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store))
     }
+
+
+def _rename(tree: ast.Module) -> None:
+    """Number the variables that the source binds in the order in which it names them."""
+    bound = _bound(tree)
     numbers: dict[str, str] = {}
     for part in ast.walk(tree):
         if isinstance(part, ast.Name) and part.id in bound:

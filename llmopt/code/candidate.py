@@ -88,7 +88,10 @@ class Candidate:
         self._loaded = True
 
     def reset(self) -> None:
-        """Load the source anew, so that nothing it remembered is left.
+        """Load the source anew, so that nothing is left of what it kept in its own names.
+
+        The worker stays: what code hides elsewhere, such as in a module, is gone only after
+        `close`.
 
         Raises:
             CandidateError: It cannot be loaded.

@@ -21,6 +21,7 @@ from typing import Any
 from llmopt.code import wire, worker
 from llmopt.code.failure import CandidateError, SandboxError
 
+_POLL_SECONDS = 1e6  # poll takes no more than 2**31 ms
 WORKER = str(Path(worker.__file__).resolve())
 
 
@@ -48,7 +49,7 @@ class Channel:
             start_new_session=True,
         )
         self.pid = self._process.pid
-        self._finalizer = weakref.finalize(self, _kill, self._process)
+        self._finalizer = weakref.finalize(self, _kill, self._process, os.getpid())
         self._polls: dict[int, Any] = {}
         for name, event in (("stdin", select.POLLOUT), ("stdout", select.POLLIN)):
             fd = self._fd(name)
@@ -94,7 +95,7 @@ class Channel:
         view = memoryview(data)
         while view:
             try:
-                view = view[os.write(fd, view) :]
+                view = view[_write(fd, view) :]
             except BlockingIOError:
                 self._wait(fd, deadline)
             except BrokenPipeError:
@@ -129,7 +130,7 @@ class Channel:
 
     def _wait(self, fd: int, deadline: float) -> None:
         left = deadline - time.monotonic()
-        if left <= 0 or not self._polls[fd].poll(left * 1000):
+        if left <= 0 or not self._polls[fd].poll(min(left, _POLL_SECONDS) * 1000):
             raise CandidateError(
                 "it did not finish within its wall-clock limit (Limits.call_seconds) and was "
                 "stopped",
@@ -146,6 +147,21 @@ class Channel:
             _await_death(self._process, 2.0)
         self.close()
         return CandidateError(f"its process died ({_cause(self._process)})", "crash")
+
+
+def _write(fd: int, data: memoryview) -> int:
+    """Write to a pipe; that its reader is gone comes as an error and never as a signal."""
+    if signal.getsignal(signal.SIGPIPE) not in (signal.SIG_DFL, None):
+        return os.write(fd, data)  # Python ignores the signal
+    # The program took that back: a worker could kill it by closing its end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))
+    try:
+        return os.write(fd, data)
+    except BrokenPipeError:
+        signal.sigwait((signal.SIGPIPE,))
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wrong(message: str) -> CandidateError:
@@ -170,6 +186,9 @@ def _scrubbed() -> dict[str, str]:
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait until a process is dead, but do not reap it: its number stays taken until then."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        time.sleep(0.1)
+        return
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
@@ -177,8 +196,10 @@ def _await_death(process: subprocess.Popen[bytes], seconds: float) -> None:
         time.sleep(0.005)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:  # not reaped: the number still means this group
+def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
+    # A fork of the owner may drop its copy of a channel, but the worker is not its own.
+    if process.returncode is None and os.getpid() == owner:
+        # It is not reaped, so that the number still means this group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,8 @@ import numpy as np
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox import Sandbox
 
+_INT_END = 2**63
+_REWARD_MOST = 1e100  # sums of rewards must not overflow
 _USELESS = {
     "open": "files cannot be opened",
     "input": "nobody answers",
@@ -105,10 +108,9 @@ class Output:
         elif not np.isfinite(array).all():
             raise self._wrong(_short(value))
         elif self.kind == "int":
-            whole = np.rint(array)
-            if array.dtype == bool or not np.array_equal(whole, array):
+            if array.dtype.kind != "i" and not _whole(array):
                 raise self._wrong(_short(value))
-            array = whole.astype(np.int64)
+            array = array.astype(np.int64)
         else:
             array = array.astype(np.float64)
         if self.kind != "bool":
@@ -122,14 +124,35 @@ class Output:
         return CandidateError(f"it returned {got}; expected {self}", "check")
 
 
+def _whole(array: np.ndarray[Any, Any]) -> bool:
+    """Whether numbers can be cast to 64-bit integers as they are."""
+    if array.dtype == bool or not np.array_equal(np.rint(array), array):
+        return False
+    # As Python numbers: NumPy would round the bound, or wrap round in silence.
+    return not array.size or -_INT_END <= array.min().item() <= array.max().item() < _INT_END
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_text, value))
+    return isinstance(value, str)
+
+
+# The first items alone: there may be millions of them, and this is the trusted process.
+_BRIEF = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxlist, _BRIEF.maxtuple, _BRIEF.maxdict = 3, 20, 20, 10
+_BRIEF.maxstring = _BRIEF.maxother = 1000
+
+
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _BRIEF.repr(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any]:
     try:
-        array = np.asarray(value)
+        # NumPy would give every item the room of the longest text: gigabytes for one message.
+        array = np.asarray(None if _holds_text(value) else value)
     except ValueError:
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
@@ -150,9 +173,13 @@ def _read_reward(value: Any) -> tuple[float, dict[str, float]]:
 
 def _read_number(value: Any) -> float:
     # A reward is read at every step of training: the common case takes no array.
-    if type(value) is float and math.isfinite(value):
-        return value
-    return float(_NUMBER.read(value))
+    number = value if type(value) is float else float(_NUMBER.read(value))
+    if not -_REWARD_MOST <= number <= _REWARD_MOST:
+        raise CandidateError(
+            f"it returned {number!r}; expected a finite number of at most {_REWARD_MOST:g} in size",
+            "check",
+        )
+    return number
 
 
 _NUMBER = Output()
@@ -322,5 +349,7 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, dict):
         return isinstance(b, dict) and a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return bool(np.array_equal(a, b))
+        if type(a) is not type(b):
+            return False
+        return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == b.dtype.kind == "f"))
     return bool(a == b or (a != a and b != b))

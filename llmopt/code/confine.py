@@ -22,8 +22,11 @@ from dataclasses import dataclass
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 
+_CAPABILITY_VERSION = 0x20080522  # linux/capability.h, version 3
+
 # linux/landlock.h. Rights that an older kernel does not know are masked off by its version.
 _FS_READ = (1 << 2) | (1 << 3)  # READ_FILE, READ_DIR
+_TRUNCATE_SINCE = 3
 _FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
 _NET_ALL = 0b11  # BIND_TCP, CONNECT_TCP, from version 4 on
 _SCOPE_ALL = 0b11  # ABSTRACT_UNIX_SOCKET, SIGNAL, from version 6 on
@@ -35,13 +38,15 @@ _LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _SET_MODE_FILTER, _GET_ACTION_AVAIL, _TSYNC = 1, 2, 1
 
 # An allow list: what is not named here fails with EPERM, now and in any later kernel.
+# Without rt_sigreturn no signal can be handled: a made-up return from one would set the mask
+# of blocked signals, and so stop the alarm clock.
 _COMPUTE = (
     "read", "write", "readv", "writev", "close", "fstat", "lseek",
     "mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
     "futex", "sched_yield", "sched_getaffinity", "getcpu", "membarrier",
     "clock_gettime", "clock_getres", "gettimeofday", "time", "times", "getrusage",
     "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "uname",
-    "getrandom", "rt_sigreturn", "restart_syscall", "exit", "exit_group",
+    "getrandom", "restart_syscall", "exit", "exit_group",
 )  # fmt: skip
 _READ_FILES = (
     "open", "openat", "stat", "lstat", "newfstatat", "statx", "access", "faccessat",
@@ -141,6 +146,8 @@ def support() -> Support:
 def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     """Set resource limits that the process cannot raise again, and a last alarm clock.
 
+    Limits that are lower already stay so. Off Linux, those that the system refuses are left.
+
     Args:
         memory_bytes: Cap on the address space, on top of what is in use already.
         cpu_seconds: Processor seconds after which the kernel kills the process.
@@ -153,7 +160,7 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
             memory_bytes += int(file.read().split()[0]) * resource.getpagesize()
     except OSError:  # not Linux: the cap is for everything
         pass
-    for name, value in (
+    for name, wanted in (
         ("RLIMIT_AS", memory_bytes),
         ("RLIMIT_CPU", cpu_seconds),
         ("RLIMIT_FSIZE", 0),
@@ -163,11 +170,15 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     ):
         number = getattr(resource, name, None)  # not every system has every limit
         if number is not None:
+            _, most = resource.getrlimit(number)
+            value = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
             try:
                 resource.setrlimit(number, (value, value))
             except (OSError, ValueError) as error:
-                raise ConfinementError(f"cannot set {name} to {value}: {error}") from error
+                if sys.platform.startswith("linux"):  # macOS takes no RLIMIT_AS
+                    raise ConfinementError(f"cannot set {name} to {value}: {error}") from error
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent may have blocked the alarm
     signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
@@ -190,12 +201,20 @@ def confine(readable: Sequence[str] = ()) -> int:
     if len(threads) > 1:
         # Landlock binds one thread only: another would stay free.
         raise ConfinementError(f"{len(threads)} threads run already; an import started them")
+    if readable and found.landlock < _TRUNCATE_SINCE:
+        raise ConfinementError(
+            f"with Landlock {found.landlock} a readable file could be emptied; expected Landlock "
+            f"{_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
+        )
     machine = _MACHINES[platform.machine()]
     libc = _libc()
     for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
             raise ConfinementError(f"prctl({option}) failed: {_reason()}")
     _landlock(libc, found.landlock, readable)
+    # Root's: with them a permitted call can do more, such as madvise with broken memory.
+    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
+        raise ConfinementError(f"capset failed: {_reason()}")
     _seccomp(libc, machine, files=bool(readable))
     _check(libc, machine)
     return found.landlock

@@ -11,7 +11,7 @@ import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmopt.errors import ParseError
@@ -78,7 +78,14 @@ def read_answer(text: str, names: Sequence[str]) -> Answer:
         raise ParseError(
             f"the code has {len(answer.source)} characters; {MAX_SOURCE} is the most", text
         )
-    return answer
+    return replace(
+        answer, source=_sendable(answer.source), explanation=_sendable(answer.explanation)
+    )
+
+
+def _sendable(text: str) -> str:
+    """Escape halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _from_json(text: str, names: Sequence[str]) -> Answer | None:

@@ -7,6 +7,8 @@ from typing import Literal
 
 from llmopt.errors import LLMOptError
 
+_LONGEST = 3000
+
 Kind = Literal["syntax", "check", "exception", "timeout", "crash", "protocol"]
 
 
@@ -43,7 +45,8 @@ class CandidateError(LLMOptError):
         trace: Sequence[tuple[int, str, str]] = (),
         printed: str = "",
     ) -> None:
-        super().__init__(message)
+        # Source can stand in it, and a repair turn has to fit into a model's context.
+        super().__init__(message if len(message) <= _LONGEST else message[:_LONGEST] + " ...")
         self.kind: Kind = kind
         self.line = line
         self.trace = tuple(trace)

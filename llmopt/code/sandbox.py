@@ -9,6 +9,7 @@ takes over its worker can return numbers, which it could do anyway, and nothing 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import warnings
@@ -90,6 +91,7 @@ class Sandbox:
         self.confined: bool | None = None
         self.printed = ""
         self._channel: Channel | None = None
+        self._tainted = False  # whether a candidate's code has run in the worker
 
     def __enter__(self) -> Sandbox:
         return self
@@ -122,6 +124,7 @@ class Sandbox:
         """
         if self.running:
             return
+        self._tainted = False
         require_confinement(self.allow_unsandboxed)
         if os.name != "posix":
             raise SandboxError("a worker needs a POSIX system: use Linux, for instance in WSL 2")
@@ -137,8 +140,8 @@ class Sandbox:
                     "allow_unsandboxed": self.allow_unsandboxed,
                     "message_bytes": limits.message_bytes,
                     "memory_bytes": limits.memory_bytes,
-                    "cpu_seconds": int(limits.cpu_seconds),
-                    "wall_seconds": int(limits.total_seconds),
+                    "cpu_seconds": math.ceil(limits.cpu_seconds),
+                    "wall_seconds": math.ceil(limits.total_seconds),
                 },
                 limits.startup_seconds,
             )
@@ -160,7 +163,12 @@ class Sandbox:
             )
 
     def analyse(self, source: str) -> dict[str, Any]:
-        """Return what a source holds (see `llmopt.code.analysis.analyse`), without running it."""
+        """Return what a source holds (see `llmopt.code.analysis.analyse`), without running it.
+
+        A worker that has run code could lie about it: a fresh one takes its place.
+        """
+        if self._tainted:
+            self.close()
         self.start()
         found = self._exchange(worker.ANALYSE, source)
         if not isinstance(found, dict):
@@ -178,6 +186,7 @@ class Sandbox:
             CandidateError: It raised, took too long, or its process died.
         """
         self.start()
+        self._tainted = True
         self._exchange(worker.LOAD, (source, dict(variables or {})))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
