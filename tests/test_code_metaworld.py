@@ -1,12 +1,16 @@
 """Needs the extra `metaworld`, in an environment of its own: it pins an old MuJoCo."""
 
+import json
+
 import numpy as np
 import pytest
 
 pytest.importorskip("metaworld")
 
 from llmopt import ScriptedClient
+from llmopt.cli import main as cli
 from llmopt.code import metaworld
+from llmopt.code import optimizer as optimizer_module
 from llmopt.code.confine import support
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, improve, policy_function
@@ -44,8 +48,13 @@ def test_every_task_tells_its_experts_pose():
     assert len(names) == 50
     observation = np.linspace(0.0, 0.5, 39)
     for name in names:
-        pose, gain = metaworld.Expert(name).target(observation)
+        expert = metaworld.Expert(name)
+        pose, gain = expert.target(observation)
         assert pose.shape == (4,)
+        for part, where in expert.parse(np.arange(39.0)).items():
+            # What the documentation of an observation calls obs[a:b].
+            at = np.atleast_1d(where)
+            assert np.array_equal(at, np.arange(at[0], at[0] + len(at))), (name, part)
         assert np.isfinite(pose).all(), name
         assert gain > 0
 
@@ -59,12 +68,38 @@ def test_the_experts_poses_solve_the_task(name):
     good = []
     for _ in range(24):
         target, _ = env.env.expert.target(observation)
+        assert env.action_space.contains(env.env.wanted(observation))
         observation, _, terminated, _, info = env.step(target)
-        good.append(info["verdict"].good)
+        good.append(info["verdict"].good is True and not info["verdict"].remarks)
         if terminated:
             break
     assert info["success"]
-    assert sum(good) >= len(good) - 1
+    assert all(good)
+    env.close()
+
+
+def test_a_pose_out_of_reach_is_suggested_as_far_as_it_goes():
+    """The expert of handle-pull-side pulls to a point one metre above."""
+    env = metaworld.make_env("handle-pull-side-v3", paraphrase_seed=None)
+    observation, _ = env.reset(seed=0)
+    highest = env.action_space.high[2]
+    for _ in range(24):
+        pose, _ = env.env.expert.target(observation)
+        wanted = env.env.wanted(observation)
+        if pose[2] > highest:
+            break
+        observation, _, _, _, info = env.step(wanted)
+    assert pose[2] > highest
+    assert wanted[2] == highest
+    assert f"{highest:.3f}] and" in info["language"]["feedback"]
+    stuck = 0
+    for _ in range(14):  # the handle resists: the hand does not get there, and yet it is right
+        before, wanted = observation[:3], env.env.wanted(observation)
+        observation, _, _, _, info = env.step(wanted)
+        was, now = (np.linalg.norm(wanted[:3] - hand) for hand in (before, observation[:3]))
+        stuck += now > max(was, 0.02)
+        assert info["verdict"].good is True
+    assert stuck
     env.close()
 
 
@@ -80,11 +115,43 @@ def test_a_move_is_judged_against_the_experts():
     env.close()
 
 
+def test_the_length_of_an_episode():
+    """Also beyond Meta-World's own 500 steps, after which it refuses to go on."""
+    env = metaworld.make_env("reach-v3", max_steps=26, inner_steps=20)
+    env.reset(seed=0)
+    away = np.append(env.action_space.low[:3], -1.0)
+    for step in range(1, 27):
+        _, _, terminated, truncated, info = env.step(away)
+        assert not terminated
+        assert truncated == (step == 26)
+    assert "NOT done after 26 moves" in info["language"]["summary"]
+    assert env.unwrapped.curr_path_length == 520
+    env.close()
+
+
+def test_the_hand_and_the_gripper_are_judged_apart():
+    env = metaworld.make_env("pick-place-v3", paraphrase_seed=None)
+    observation, _ = env.reset(seed=0)
+    right, _ = env.env.expert.target(observation)
+    verdict = env.step(np.append(right[:3], 1.0))[4]["verdict"]
+    assert verdict.good is True
+    assert verdict.remarks == ("You should open the gripper.",)
+    observation, _ = env.reset(seed=0)
+    for _ in range(3):  # to stay is not to go there
+        observation, _, _, _, info = env.step(np.append(observation[:3], -1.0))
+        assert info["verdict"].good is False
+        assert not info["verdict"].remarks
+        assert "bad move" in info["language"]["feedback"]
+    env.close()
+
+
 def test_held_out_goals_are_other_goals():
     train, held_out = (metaworld.TargetPose("reach-v3", held_out=h) for h in (False, True))
+    # The command takes odd seeds for held-out starts: they alone reach all goals, too.
+    seeds = range(50), range(1, 100, 2)
     goals = [
-        {tuple(env.reset(seed=k)[0][-3:].round(6)) for k in range(env.goals)}
-        for env in (train, held_out)
+        {tuple(env.reset(seed=k)[0][-3:].round(6)) for k in chosen}
+        for env, chosen in zip((train, held_out), seeds, strict=True)
     ]
     assert len(goals[0]) == len(goals[1]) == 50
     assert not goals[0] & goals[1]
@@ -102,6 +169,33 @@ def test_the_command_lines_task_says_where_things_are_in_an_observation():
     assert "puck_pos = obs[4:7]" in task.doc
     assert "goal_pos = obs[36:39]" in task.doc
     assert "pick-place" in task.objective
+    assert "z from -0.0525 to 0.7; effort from -1 to 1" in task.doc
+
+
+@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
+    def give(*sources):
+        client = ScriptedClient([f"```python\n{s}```" for s in sources])
+        monkeypatch.setattr(optimizer_module, "get_client", lambda name: client)
+        return client
+
+    give(TO_THE_GOAL, PICK_AND_PLACE)
+    folder = tmp_path / "run"
+    task = "metaworld:pick-place-v3"
+    out = ["--out", str(folder)]
+    assert cli(["code", task, "--model", "m", "--steps", "5", "--held-out", "3", *out]) == 0
+    assert "[2/5] candidate 1: 1.0" in capsys.readouterr().out  # solved: steps are left over
+    assert json.loads((folder / "held_out.json").read_text())["success rate"] == 1.0
+    assert "+    if opened" in (folder / "report.html").read_text()
+    client = give()
+    assert cli(["code", task, "--resume", *out, "--held-out", "2"]) == 0
+    assert not client.requests
+    assert json.loads((folder / "held_out.json").read_text())["starts"] == 2
+
+
+def test_a_task_that_does_not_exist(tmp_path, capsys):
+    assert cli(["code", "metaworld:pick-plce-v3", "--out", str(tmp_path / "run")]) == 2
+    assert "did you mean 'pick-place-v3'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")

@@ -11,9 +11,11 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError
-from llmopt.code.language import PHRASES, LanguageFeedback
+from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import (
+    Episode,
+    PolicyScore,
     evaluate_policy,
     improve,
     improve_within_episode,
@@ -21,6 +23,7 @@ from llmopt.code.policy import (
     run_episode,
 )
 from llmopt.code.sandbox import Sandbox
+from llmopt.code.tasks import CodeTask, find_task
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -40,6 +43,22 @@ def car():
 
 def candidate_of(source, env, worker_env=None):
     return Candidate(source, [policy_function(env)], lambda: Sandbox(env=worker_env))
+
+
+FOLD = np.array([1.0, -1.0])
+STIFF = "def controller(obs):\n    return [1.0, -1.0]\n"
+FOLDING = """
+t = 0
+def controller(obs):
+    global t
+    t += 1
+    return [math.sin(0.15 * t), -math.sin(0.15 * t)]
+"""
+WAVE = """
+def controller(obs):
+    first, second = obs[1], obs[2]
+    return [-4 * second, 4 * first]
+"""
 
 
 def reached(total, info):
@@ -97,6 +116,41 @@ class TestLanguage:
         with pytest.raises(ValueError, match="fp"):
             classic.make_env(CAR, feedback=("x",))
 
+    def test_a_verdict_of_numpy_is_said(self, car):
+        """``np.False_ is False`` is false."""
+
+        class Strict(classic.MountainCarTeacher):
+            def judge(self, before, action, after):
+                return Verdict(np.float64(action[0]) > 0)
+
+        env = LanguageFeedback(gym.make(CAR), Strict(), paraphrase_seed=None)
+        for force, key in ((1.0, "good"), (-1.0, "bad")):
+            env.reset(seed=1)
+            info = env.step([force])[4]
+            assert PHRASES[key][0] in info["language"]["feedback"]
+        assert Verdict(np.True_).good is True
+        assert Verdict().good is None
+
+    def test_the_wording_begins_anew(self, car):
+        def words(*key):
+            car.reset(seed=1)
+            car.reword(*key)
+            return [car.step([1.0])[4]["language"]["feedback"] for _ in range(12)]
+
+        assert words(3, 1) == words(3, 1)
+        assert words(3, 1) != words(4, 1)
+
+    def test_a_remark_is_told_though_the_move_was_good(self):
+        class Picky(classic.MountainCarTeacher):
+            def judge(self, before, action, after):
+                return Verdict(True, ("Mind the paint.",) if len(env._seen) == 30 else ())
+
+        env = LanguageFeedback(gym.make(CAR), Picky())
+        told = run_episode(lambda obs: [0.1], env, 1, cap=60).feedback
+        assert told.count("Step ") == 3
+        assert "Step 30:" in told
+        assert "Mind the paint" in told
+
     def test_summaries_say_what_happened(self, car):
         lazy = run_episode(lambda obs: [0.0], car, 1, cap=100)
         assert "NOT reach" in lazy.feedback
@@ -118,6 +172,16 @@ class TestLanguage:
             return np.array([math.sin(t), math.sin(t + 1.5)])
 
         assert run_episode(wave, env, 0, cap=150).length == 150
+
+        def told(controller):
+            return run_episode(lambda obs: np.clip(controller(obs), -1, 1), env, 1).feedback
+
+        assert "LEFT" in told(lambda obs: [4 * obs[2], -4 * obs[1]])
+        right = told(lambda obs: [-4 * obs[2], 4 * obs[1]])
+        assert "LEFT" not in right
+        assert "in a wave" not in right
+        phase = iter(0.15 * np.arange(1000))
+        assert "against one another: in a wave" in told(lambda obs: math.sin(next(phase)) * FOLD)
         env.close()
 
 
@@ -173,6 +237,31 @@ def controller(obs):
         assert "In step 1" in score.failure
         assert "line 2" in score.failure or "inf" in score.failure
 
+    def test_a_report_goes_on_after_a_failure(self, car):
+        source = """
+def controller(obs):
+    if -0.6 <= obs[0] < -0.5 and obs[1] == 0:
+        raise ValueError("too far left")
+    return [11.5 * obs[1]]
+"""
+        seeds = range(1, 9)
+        left = [car.reset(seed=k)[0][0] < -0.5 for k in seeds]
+        assert 0 < sum(left[1:-1]) < len(left) - 2
+        with candidate_of(source, car) as candidate:
+            first = evaluate_policy(candidate, car, seeds, success=reached)
+            score = evaluate_policy(candidate, car, seeds, success=reached, every=True)
+        assert len(first.episodes) == left.index(True) + 1
+        assert [bool(e.failure) for e in score.episodes] == left
+        assert score.success_rate == 1 - sum(left) / len(left)
+        assert "too far left" in score.failure
+
+    def test_the_words_do_not_depend_on_what_was_said_before(self, car):
+        with candidate_of(PUSH, car) as candidate:
+            told = [evaluate_policy(candidate, car, [1], cap=30).feedback() for _ in range(2)]
+        steps = [[line for line in t.splitlines() if line.startswith("Step")] for t in told]
+        assert len(steps[0]) > 1
+        assert steps[0] == steps[1]
+
     def test_actions_are_clipped_and_checked(self, car):
         with candidate_of("def controller(obs):\n    return 7.0\n", car) as candidate:
             assert np.array_equal(candidate(np.zeros(2)), [1.0])
@@ -200,6 +289,29 @@ class TestImprove:
         assert "NOT reach" in client.requests[2].text
         assert "no better than" in client.requests[2].text
 
+    def test_swimmer_learns_to_undulate(self):
+        pytest.importorskip("mujoco")
+        client = ScriptedClient([f"```python\n{s}```" for s in (STIFF, FOLDING, WAVE)])
+        task = find_task("swimmer")
+        env, held_out = task.make(False), task.make(True)
+        function = policy_function(env, doc=task.doc)
+        with CodeOptimizer(function, client=client, objective=task.objective, seed=0) as optimizer:
+            improve(optimizer, env, [0, 2], 3, measure=task.score)
+            rewards = [t.reward for t in optimizer.trials]
+            fresh = []
+            for trial in (optimizer.trials[0], optimizer.best):
+                with optimizer.candidate(trial) as candidate:
+                    fresh.append(evaluate_policy(candidate, held_out, [1, 3, 5]).mean_return)
+        assert rewards[0] < rewards[1] < rewards[2]
+        assert optimizer.best.number == 2
+        assert fresh[0] < 0
+        assert fresh[1] > 150
+        assert "Swim to the right" in client.requests[0].text
+        assert "did not undulate" in client.requests[1].text
+        assert "against one another: in a wave one follows the other" in client.requests[2].text
+        env.close()
+        held_out.close()
+
     def test_within_one_episode(self, car):
         client = ScriptedClient([f"```python\n{s}```" for s in (IDLE, PUSH, PUMP)])
         with CodeOptimizer(policy_function(car), client=client, seed=0) as optimizer:
@@ -208,6 +320,26 @@ class TestImprove:
             assert len(optimizer.trials) == 3
             assert [t.reward for t in optimizer.trials[:2]] == [0.0, pytest.approx(-0.1)]
         assert "You did [0.]" in client.requests[1].text
+
+
+def test_an_episode_for_which_code_did_not_load_is_no_success():
+    broken = Episode(1, -math.inf, 0, None, "x", "x")
+    assert PolicyScore((Episode(0, 1.0, 1, True), broken)).success_rate == 0.5
+    assert PolicyScore((Episode(0, 1.0, 1, None), broken)).success_rate is None
+
+
+def test_of_two_equal_success_rates_the_one_that_is_sooner_done_is_better():
+    task = CodeTask("t", "t", "", "", lambda held_out: None, measure="success")
+    lost = Episode(2, 24.0, 24, False)
+    soon = PolicyScore((Episode(0, 20.0, 5, True), lost))
+    late = PolicyScore((Episode(0, 40.0, 20, True), lost))
+    assert task.score(soon) > task.score(late)
+    none = PolicyScore((Episode(0, 2400.0, 24, False), lost))
+    assert task.score(late) > task.score(none)
+    many = 400
+    most = PolicyScore((*[Episode(k, -9e9, 9, True) for k in range(many)], lost))
+    fewer = PolicyScore((*[Episode(k, 9e9, 9, True) for k in range(many - 1)], lost, lost))
+    assert task.score(most) > task.score(fewer)
 
 
 def test_policy_function_needs_a_known_action_space():

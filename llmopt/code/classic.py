@@ -20,6 +20,7 @@ FLAG = 0.45
 """Position of the flag in MountainCarContinuous-v0; it is 0.5 in MountainCar-v0."""
 
 _SPEED_SEEN = 1e-3
+_DRIFT = 0.02
 
 
 class _Returns:
@@ -98,6 +99,12 @@ class MountainCarTeacher:
         return words
 
 
+def _correlation(a: np.ndarray, b: np.ndarray) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    size = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / size if size > 0 else 0.0
+
+
 class SwimmerTeacher:
     """Teaches the swimmer, by how it moves and by the returns."""
 
@@ -130,7 +137,8 @@ class SwimmerTeacher:
         """Say how it moved and how that compares."""
         seen = np.array(observations, dtype=float)
         bends = np.abs(seen[:, 1:3]).max(axis=0)
-        words = f"Its mean speed to the right was {seen[:, 3].mean():.3f}. "
+        speed = float(seen[:, 3].mean())
+        words = f"Its mean speed to the right was {speed:.3f}. "
         words += f"Its joints bent by up to {bends[0]:.2f} and {bends[1]:.2f} rad. "
         crossings = int((np.diff(np.sign(seen[:, 1])) != 0).sum())
         words += (
@@ -140,6 +148,13 @@ class SwimmerTeacher:
             words += " It hardly moved: larger, alternating torques would bend it."
         elif crossings < 4:
             words += " It did not undulate: a wave through both joints pushes it forward."
+        else:
+            together = _correlation(seen[:, 1], seen[:, 2])
+            if abs(together) > 0.7:
+                how = "together" if together > 0 else "against one another"
+                words += f" Its joints bent {how}: in a wave one follows the other."
+            if speed < -_DRIFT:
+                words += " It swam to the LEFT: let the wave run the other way."
         return words
 
 

@@ -54,13 +54,17 @@ class Verdict:
 
     Attributes:
         good: Whether the move was good; ``None`` where the teacher cannot tell.
-        remarks: Further words on the move.
+        remarks: What else was wrong with the move, or why it was bad.
         suggestion: What to do next, as an imperative phrase; empty for none.
     """
 
     good: bool | None = None
     remarks: tuple[str, ...] = ()
     suggestion: str = ""
+
+    def __post_init__(self) -> None:
+        # A comparison of arrays gives np.False_, which `is False` does not know.
+        object.__setattr__(self, "good", None if self.good is None else bool(self.good))
 
 
 class Teacher(Protocol):
@@ -133,6 +137,7 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         self.teacher = teacher
         self.feedback = tuple(feedback)
         self._as_text = observation == "text"
+        self._paraphrase_seed = paraphrase_seed
         self._rng = None if paraphrase_seed is None else np.random.default_rng(paraphrase_seed)
         self._seen: list[Any] = []
         self._rewards: list[float] = []
@@ -170,6 +175,18 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
             language["summary"] = self.teacher.conclude(self._seen, self._rewards, info)
         out, info = self._out(observation, language, {**info, "verdict": verdict})
         return out, float(reward), terminated, truncated, info
+
+    def reword(self, *key: int) -> None:
+        """Begin the wording anew, as the paraphrase seed and the key have it.
+
+        After it the words do not depend on what was said before, so that a search that was
+        killed goes on in the same words.
+
+        Args:
+            *key: Numbers, at least 0, such as a candidate's and an episode's.
+        """
+        if self._paraphrase_seed is not None:
+            self._rng = np.random.default_rng([self._paraphrase_seed, *key])
 
     def summary(self, info: Mapping[str, Any]) -> str:
         """Sum up the episode as it stands, for a caller that stops before its end."""

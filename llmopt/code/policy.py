@@ -64,10 +64,19 @@ class PolicyScore:
         return math.fsum(e.total for e in self.episodes) / len(self.episodes)
 
     @property
+    def mean_reward(self) -> float:
+        """Mean reward of a step; unlike the return, it is not less for being done sooner."""
+        return math.fsum(e.total for e in self.episodes) / max(
+            sum(e.length for e in self.episodes), 1
+        )
+
+    @property
     def success_rate(self) -> float | None:
-        """Share of successes; ``None`` where the environment does not say."""
-        known = [e.success for e in self.episodes if e.success is not None]
-        return sum(known) / len(known) if known else None
+        """Share of successes, failures included; ``None`` where the environment does not say."""
+        if all(e.success is None for e in self.episodes):
+            return None
+        known = [bool(e.success) for e in self.episodes if e.failure or e.success is not None]
+        return sum(known) / len(known)
 
     @property
     def failure(self) -> str:
@@ -138,7 +147,7 @@ def run_episode(
     """
     observation, info = env.reset(seed=seed)
     rewards: list[float] = []
-    story: list[tuple[str, str, bool | None]] = []
+    story: list[tuple[str, str, bool]] = []
     failure = ""
     for _ in range(cap):
         before = info.get("language", {}).get("observation", "")
@@ -148,14 +157,13 @@ def run_episode(
             failure = f"In step {len(rewards) + 1}, at {_place(observation, before)}: "
             failure += error.feedback()
             break
-        observation, reward, terminated, truncated, info = env.step(
-            np.asarray(action, dtype=env.action_space.dtype) if env.action_space.shape else action
-        )
+        observation, reward, terminated, truncated, info = env.step(_valid(action, env))
         rewards.append(float(reward))
         verdict = info.get("verdict")
         if verdict is not None:
             said = info["language"]["feedback"]
-            story.append((f"{before} You did {_brief(action)}.", said, verdict.good))
+            wrong = verdict.good is False or bool(verdict.remarks)
+            story.append((f"{before} You did {_brief(action)}.", said, wrong))
         if terminated or truncated:
             break
     total = math.fsum(rewards)
@@ -174,6 +182,11 @@ def run_episode(
     return Episode(seed, total, len(rewards), won, _tell(summary, story), "")
 
 
+def _valid(action: Any, env: gym.Env[Any, Any]) -> Any:
+    space = env.action_space
+    return np.asarray(action, dtype=space.dtype) if space.shape else action
+
+
 def _place(observation: Any, words: str) -> str:
     return words or f"obs={np.array2string(np.asarray(observation), precision=4)}"
 
@@ -182,10 +195,10 @@ def _brief(action: Any) -> str:
     return np.array2string(np.asarray(action), precision=3, suppress_small=True)
 
 
-def _tell(summary: str, story: Sequence[tuple[str, str, bool | None]]) -> str:
+def _tell(summary: str, story: Sequence[tuple[str, str, bool]]) -> str:
     """Tell the start of an episode and its bad moments, in their order."""
     first = list(range(min(2, len(story))))
-    bad = [k for k, (_, _, good) in enumerate(story) if good is False and k not in first]
+    bad = [k for k, (_, _, wrong) in enumerate(story) if wrong and k not in first]
     room = _MOMENTS - len(first)
     spread = bad if len(bad) <= room else [bad[len(bad) * i // room] for i in range(room)]
     lines = [f"Step {k + 1}: {story[k][0]} {story[k][1]}" for k in sorted({*first, *spread})]
@@ -201,8 +214,11 @@ def evaluate_policy(
     replay: bool = False,
     success: Callable[[float, dict[str, Any]], bool] | None = None,
     name: str | None = None,
+    every: bool = False,
 ) -> PolicyScore:
     """Score a policy; its code is loaded anew for each episode.
+
+    The words of a `LanguageFeedback` depend on the candidate's number and the start alone.
 
     Args:
         candidate: The policy.
@@ -213,13 +229,19 @@ def evaluate_policy(
             worker must have an environment (``rollout_env``).
         success: See `run_episode`.
         name: Which of several functions; the first by default.
+        every: Go on after a failure, so that a report is on all of the starts.
 
     Returns:
-        The score. The first failure ends the evaluation and is its last episode.
+        The score. Without `every`, the first failure is its last episode.
+
+    Raises:
+        ValueError: There are no seeds.
     """
     function = name or candidate.functions[0].name
     episodes = []
     for seed in seeds:
+        if isinstance(env, LanguageFeedback):
+            env.reword(candidate.number, seed)
         try:
             candidate.reset()
             if replay:
@@ -238,7 +260,7 @@ def evaluate_policy(
         except CandidateError as error:
             words = error.feedback()
             episodes.append(Episode(seed, -math.inf, 0, None, words, words))
-        if episodes[-1].failure:
+        if episodes[-1].failure and not every:
             break
     if not episodes:
         raise ValueError("no seeds: expected one at least")
@@ -309,6 +331,10 @@ def improve_within_episode(
 
     Returns:
         The episode as it went, under all of the candidates.
+
+    Raises:
+        NoCandidateError: The model wrote nothing usable; the episode is lost, and what was
+            told before stays in `optimizer`.
     """
     observation, info = env.reset(seed=seed)
     rewards: list[float] = []
@@ -325,7 +351,7 @@ def improve_within_episode(
             except CandidateError as error:
                 failure = error
                 break
-            observation, reward, terminated, truncated, info = env.step(action)
+            observation, reward, terminated, truncated, info = env.step(_valid(action, env))
             gained.append(float(reward))
             language = info.get("language", {})
             story.append(

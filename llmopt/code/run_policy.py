@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from llmopt.code.command import add_common, finish, make_optimizer, open_run, say_step
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
@@ -45,22 +46,31 @@ def main(args: argparse.Namespace) -> int:
             if score is not None:
                 run.write_candidate(
                     optimizer.trials[-1],
-                    {"mean_return": score.mean_return, "success_rate": score.success_rate},
+                    {
+                        "mean_return": _finite(score.mean_return),
+                        "success_rate": score.success_rate,
+                    },
                 )
             say_step(run, optimizer, number, words)
 
+        def solved(success_rate: float | None) -> bool:
+            return task.measure == "success" and success_rate == 1.0
+
+        best = optimizer.best
         try:
-            improve(
-                optimizer,
-                env,
-                seeds,
-                config["steps"],
-                measure=task.score,
-                done=lambda score: task.measure == "success" and score.success_rate == 1.0,
-                on_step=on_step,
-                cap=task.cap,
-                success=task.success,
-            )
+            # A run that was resumed may have found it before it was stopped.
+            if best is None or not solved(run.read_candidate(best.number).get("success_rate")):
+                improve(
+                    optimizer,
+                    env,
+                    seeds,
+                    config["steps"],
+                    measure=task.score,
+                    done=lambda score: solved(score.success_rate),
+                    on_step=on_step,
+                    cap=task.cap,
+                    success=task.success,
+                )
         finally:
             env.close()
         held_out = None
@@ -70,14 +80,20 @@ def main(args: argparse.Namespace) -> int:
             starts = [2 * k + 1 for k in range(config["held_out"])]
             with optimizer.candidate(best) as candidate:
                 score = evaluate_policy(
-                    candidate, fresh, starts, cap=task.cap, success=task.success
+                    candidate, fresh, starts, cap=task.cap, success=task.success, every=True
                 )
             fresh.close()
+            mean = _finite(score.mean_return)
             held_out = {
                 "starts": len(score.episodes),
-                "mean return": round(score.mean_return, 4),
+                "mean return": None if mean is None else round(mean, 4),
                 "success rate": score.success_rate,
                 **({"failure": score.failure} if score.failure else {}),
             }
         finish(run, optimizer, held_out)
     return 0
+
+
+def _finite(value: float) -> float | None:
+    # JSON has no infinity: the mean is one where code could not be loaded for an episode.
+    return value if math.isfinite(value) else None

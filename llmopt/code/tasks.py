@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -52,12 +51,14 @@ class CodeTask:
     def score(self, score: PolicyScore) -> float:
         """Return the number that the search maximizes.
 
-        A success counts 1; the return breaks ties, at a weight that no success is lost to.
+        A success counts 1. The mean reward of a step breaks ties, at a weight that no success
+        is lost to; not the return, which is less for an episode that was done sooner.
         """
         rate = score.success_rate
         if self.measure == "return" or rate is None:
             return score.mean_return
-        return rate + 1e-3 * math.tanh(score.mean_return / 1000)
+        mean = score.mean_reward
+        return rate + 0.1 / len(score.episodes) * mean / (1 + abs(mean))
 
 
 def find_task(name: str, seed: int = 0) -> CodeTask:
@@ -125,12 +126,21 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
         if "unused" not in part and "extra_info" not in part and part != "_prev_obs":
             index = f"obs[{at[0]}:{at[-1] + 1}]" if len(at) > 1 else f"obs[{at[0]}]"
             lines.append(f"{part} = {index}")
-    doc = f"obs: array of 39 numbers, in metres: {', '.join(lines)}."
+    doc = (
+        f"obs: array of 39 numbers: {', '.join(lines)}. Positions are in metres; the gripper is "
+        "between 0 (closed) and 1 (open).\n"
+    )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
         return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed)
 
     env = make(False)
     objective = env.reset(seed=0)[1]["language"]["instruction"]
+    space: Any = env.action_space
+    low, high = space.low, space.high
+    doc += "Return x, y, z and the effort: " + "; ".join(
+        f"{axis} from {a:.3g} to {b:.3g}"
+        for axis, a, b in zip(("x", "y", "z", "effort"), low, high, strict=True)
+    )
     env.close()
-    return CodeTask(name, task, objective, doc, make, 50, "success")
+    return CodeTask(name, task, objective, doc + ".", make, 50, "success")
