@@ -237,6 +237,11 @@ class TestCheck:
         assert len(check(box, source, [self.FUNCTION])) == 64
         assert np.array_equal(box.call("f", np.ones(3)), [2, 2])
 
+    def test_hints_need_no_import(self, box):
+        source = "SCALE: Final[float] = 2.0\ndef f(x: List[float]) -> Dict[str, Array]:\n"
+        check(box, source + "    y: Optional[int] = SCALE\n    return [y, y]\n", [self.FUNCTION])
+        assert np.array_equal(box.call("f", np.ones(3)), [2, 2])
+
     @pytest.mark.parametrize(
         ("body", "message"),
         [

@@ -1,11 +1,13 @@
 import json
+import os
 import pickle
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt import ClientError, Float, ScriptedClient, Space
-from llmopt.code.candidate import CodeTrial, Strategy
+from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
+from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError, NoCandidateError
@@ -81,13 +83,14 @@ def test_a_faulty_answer_is_sent_back_with_what_was_wrong():
 
 
 def test_repairs_are_bounded_and_the_next_ask_is_another_request():
-    optimizer, client = make(*["no"] * 6, fenced("return 1.0"), repairs=2, attempts=2)
+    optimizer, client = make(*["no"] * 7, fenced("return 1.0"), repairs=2, attempts=2)
     with optimizer:
         with pytest.raises(NoCandidateError, match="no code") as caught:
             optimizer.ask()
         assert len(caught.value.tries) == len(client.requests) == 6
         assert optimizer.ask()(np.ones(2)) == 1.0
     assert client.requests[6].seed not in {r.seed for r in client.requests[:6]}
+    assert optimizer.usage.rejected == {"unreadable": 7}
     assert optimizer.trials == []
 
 
@@ -165,6 +168,112 @@ def test_tell_refuses_what_it_cannot_use():
     assert len(optimizer.trials) == 2
 
 
+def test_several_candidates_may_wait_for_their_scores():
+    optimizer, client = make(
+        fenced("return 1.0"), fenced("return 1.0  # again"), fenced("return 2.0")
+    )
+    with optimizer:
+        first, second = optimizer.ask(), optimizer.ask()
+        assert (first.number, second.number) == (0, 1)
+        assert "same program as try 0" in client.requests[2].text  # which has no score yet
+        optimizer.tell(second, 2.0)
+        optimizer.tell(first, 1.0)
+    assert [t.number for t in optimizer.trials] == [1, 0]
+
+
+def test_samples_of_one_request_are_not_the_same_program():
+    optimizer, client = make([fenced("return 1.0"), fenced("return (1.0)")], fenced("return 2.0"))
+    with optimizer:
+        assert [c(np.ones(1)) for c in optimizer.ask(2)] == [1.0, 2.0]
+    assert "same program as try 0" in client.requests[1].text
+
+
+def test_a_value_may_be_a_text():
+    answer = json.dumps({"code": "def f(x):\n    return params['k']", "values": {"k": "2.5"}})
+    optimizer, _ = make(answer, space={"k": Float(0, 10)})
+    with optimizer:
+        assert optimizer.ask().params == {"k": 2.5}
+
+
+def test_another_optimizers_candidate_is_refused():
+    one, _ = make(fenced("return 1.0"))
+    other, _ = make(fenced("return 2.0"))
+    with one, other:
+        one.ask()
+        with pytest.raises(LLMOptError, match="another optimizer"):
+            one.tell(other.ask(), 1.0)
+
+
+def test_telling_ends_the_worker():
+    optimizer, _ = make(fenced("return 1.0"))
+    with optimizer:
+        candidate = optimizer.ask()
+        assert candidate(np.ones(1)) == 1.0
+        pid = candidate._sandbox.pid
+        os.kill(pid, 0)
+        optimizer.tell(candidate, 1.0)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_told_source_takes_a_number_of_its_own():
+    optimizer, _ = make(fenced("return 2.0"))
+    with optimizer:
+        assert optimizer.tell("def f(x):\n    return 1.0", 1.0).number == 0
+        assert optimizer.ask().number == 1
+
+
+def test_a_drawn_seed_is_kept(tmp_path):
+    optimizer, _ = make(seed=None, storage=tmp_path / "run.jsonl")
+    optimizer.close()
+    again, _ = make(seed=None, storage=tmp_path / "run.jsonl")
+    again.close()
+    assert again.seed == optimizer.seed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("direction", "minimize"),
+        ("initial", "def f(x):\n    return 0.0"),
+        ("strategy", "beam"),
+        ("space", {"k": Float(0, 1)}),
+        ("seed", 2),
+    ],
+)
+def test_another_search_is_not_gone_on_with(tmp_path, name, value):
+    path = tmp_path / "run.jsonl"
+    optimizer, _ = make(storage=path)
+    optimizer.close()
+    with pytest.raises(StorageError, match=name):
+        make(storage=path, **{name: value})
+    again, _ = make(storage=path)  # the file was released
+    again.close()
+    with pytest.raises(StorageError, match="model"):
+        CodeOptimizer(FUNCTION, client=ScriptedClient([], name="other"), seed=1, storage=path)
+
+
+def test_initial_code_is_shown_and_is_no_ones_parent():
+    optimizer, client = make(fenced("return 1.0"), initial="def f(x):\n    return 0.5")
+    with optimizer:
+        assert optimizer.ask().parent is None
+    assert "return 0.5" in client.requests[0].text
+
+
+def test_failures_are_kept_and_change_the_next_request(tmp_path):
+    path = tmp_path / "run.jsonl"
+    optimizer, before = make("no", "no", storage=path, repairs=0)
+    with optimizer, pytest.raises(NoCandidateError):
+        optimizer.ask()
+    again, after = make("no", fenced("return 1.0"), storage=path, repairs=0)
+    with again:
+        assert again.failures == 1
+        assert again.usage.rejected == {"unreadable": 2}
+        again.ask()
+        assert again.usage.rejected == {"unreadable": 3}  # the same words, and another answer
+    assert after.requests[0].seed not in {r.seed for r in before.requests}
+
+
 def test_errors_in_a_run_reach_the_model():
     optimizer, client = make(
         fenced("return 1 / x[0]"), fenced("return 0.0"), function=Function("f(x)")
@@ -214,7 +323,9 @@ def test_a_resumed_search_equals_an_uninterrupted_one(tmp_path):
     assert len(part.trials) == 2
     rest, after = run(tmp_path / "part.jsonl", replies[4:])
     assert rest.trials == whole.trials
-    assert rest.usage.requests == whole.usage.requests == 6
+    assert rest.usage.failed_requests == 1  # the one that was cut off
+    assert rest.usage.requests - 1 == whole.usage.requests == 6
+    assert rest.usage.rejected == whole.usage.rejected == {"unreadable": 1, "exception": 1}
     # The fourth reply was paid for before the kill, and is not asked for again.
     sent = [r for r in before.requests[:4] + after.requests]
     assert sent == client.requests
@@ -230,6 +341,174 @@ def test_a_candidate_waiting_for_its_score_is_handed_out_again(tmp_path):
     with again:
         assert again.ask()(np.ones(1)) == 4.0
     assert client.requests == []
+
+
+def test_what_was_paid_before_an_error_is_used_by_the_next_ask():
+    broken = ClientError("the connection broke")
+    optimizer, client = make(
+        ["no", fenced("return 1.0")], broken, broken, fenced("return 2.0"), attempts=1
+    )
+    with optimizer:
+        for _ in range(2):
+            with pytest.raises(ClientError, match="broke"):
+                optimizer.ask(2)
+        found = optimizer.ask(2)
+        assert [c(np.ones(1)) for c in found] == [2.0, 1.0]
+    # The first request is not sent again, and its answer is sent back as before.
+    assert [len(r.messages) for r in client.requests] == [1, 3, 3, 3]
+    assert client.requests[1] == client.requests[2] == client.requests[3]
+    assert optimizer.usage.rejected == {"unreadable": 1}
+    assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (4, 2)
+
+
+def test_an_answer_that_was_refused_before_a_kill_is_not_run_again(tmp_path):
+    """What it was told stands, though code may fail in another way each time."""
+    path = tmp_path / "run.jsonl"
+    chance = fenced("return float(np.random.default_rng().random())")
+    optimizer, before = make(
+        chance, fenced("return x.foo"), ClientError("broke"), storage=path, repairs=3
+    )
+    with optimizer, pytest.raises(ClientError):
+        optimizer.ask()
+    told = before.requests[1].text
+    assert "not deterministic" in told
+    stored = path.read_text().count('"reject"')
+    again, after = make(fenced("return 1.0"), storage=path, repairs=3)
+    with again:
+        assert again.usage.rejected == {"check": 1, "exception": 1}
+        assert again.ask()(np.ones(1)) == 1.0
+        assert again.usage.rejected == {"check": 1, "exception": 1}
+    assert after.requests == before.requests[2:]
+    assert path.read_text().count('"reject"') == stored == 2
+
+
+def test_an_error_leaves_no_worker_behind(monkeypatch):
+    closed = []
+    monkeypatch.setattr(
+        Candidate, "close", lambda self, real=Candidate.close: (closed.append(self), real(self))
+    )
+    optimizer, _ = make([fenced("return 1.0"), fenced("return x.foo")], ClientError("broke"))
+    with optimizer, pytest.raises(ClientError):
+        optimizer.ask(2)
+    # The one that failed its trial is gone before the repair, the good one after the error.
+    assert ["x.foo" in c.source for c in closed] == [True, False]
+
+
+def test_retries_count_towards_the_cap():
+    busy = [ClientError("busy", retryable=True, retry_after=0.0) for _ in range(4)]
+    optimizer, client = make(*busy, max_requests=1)
+    with optimizer, pytest.raises(ClientError, match="busy"):
+        optimizer.ask()
+    assert len(client.requests) == 1
+
+
+def test_a_repair_that_does_not_fit_the_context_is_not_sent():
+    optimizer, client = make(
+        "no " * 3000, fenced("return 1.0"), max_output_tokens=100, attempts=2, repairs=2
+    )
+    client.context_tokens = 1500
+    with optimizer:
+        assert optimizer.ask()(np.ones(1)) == 1.0
+    assert [len(r.messages) for r in client.requests] == [1, 1]
+
+
+def test_half_surrogate_pairs_reach_no_file_and_no_server(tmp_path):
+    answer = {"code": "def f(x):\n    return float(len('\ud800'))", "reasoning": "hm \udc00"}
+    optimizer, client = make(
+        "what \ud800", json.dumps(answer), fenced("return 2.0"), storage=tmp_path / "run.jsonl"
+    )
+    with optimizer:
+        candidate = optimizer.ask()
+        assert candidate(np.ones(1)) == 1.0  # one character, as the model meant it
+        optimizer.tell(candidate, 1.0, "odd \udfff")
+        optimizer.tell("def f(x):\n    return 5.0  # \ud800", 0.0)
+        optimizer.ask()
+    trial = optimizer.trials[0]
+    for text in (
+        trial.source,
+        trial.explanation,
+        trial.feedback,
+        *(r.text for r in client.requests),
+    ):
+        text.encode()
+    assert "odd \\udfff" in client.requests[-1].text
+
+
+def test_a_reply_without_a_sample_is_an_empty_answer():
+    optimizer, _ = make(Reply(()), Reply(()), fenced("return 1.0"))
+    with optimizer:
+        assert optimizer.ask()(np.ones(1)) == 1.0
+    assert optimizer.usage.rejected == {"unreadable": 2}
+
+
+def test_values_of_any_gymnasium_space_are_shown_by_name():
+    box = gym.spaces.Box(0.0, 1.0, (2,))
+    names = Space.of(box).names
+    code = "def f(x):\n    return sum(params.values()) + "
+    optimizer, client = make(
+        *(
+            json.dumps({"code": code + str(k), "values": dict.fromkeys(names, 0.5)})
+            for k in range(3)
+        ),
+        space=box,
+    )
+    with optimizer:
+        for k in range(3):
+            candidate = optimizer.ask()
+            assert candidate(np.ones(1)) == 1.0 + k
+            optimizer.tell(candidate, k)
+    assert f"params: {{{names[0]!r}: 0.5, {names[1]!r}: 0.5}}" in client.requests[1].text
+    assert f"try 0: score 0, params {{{names[0]!r}: 0.5" in client.requests[2].text
+
+
+ODD = {
+    "class": ("class A:\n    k = 3.0\n    def get(self):\n        return self.k\n"
+              "def f(x):\n    return A().get()"),
+    "decorator": "def d(g):\n    return lambda *a: g(*a)\n@d\ndef f(x):\n    return 3.0",
+    "star arguments": "def f(*args, **named):\n    return float(len(args)) + 2",
+    "keyword only": "def f(x, *, k=3.0):\n    return k",
+    "positional only": "def f(x, /):\n    return 3.0",
+    "typing": ("from __future__ import annotations\nfrom typing import List, Optional\n"
+               "def f(x: Optional[List[float]]) -> 'float':\n    return 3.0"),
+    "the word python": "def f(x):\n    python = 'python'\n    return len(python) / 2",
+    "tabs": "def f(x):\n\tif len(x) > 0:\n\t\treturn 3.0\n\treturn 3.0",
+    "main": "def f(x):\n    return 3.0\nif __name__ == '__main__':\n    raise SystemExit",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", ODD.values(), ids=list(ODD))
+@pytest.mark.parametrize("crlf", [False, True], ids=["lf", "crlf"])
+def test_odd_code_is_taken(code, crlf):
+    text = f"Sure!\n```python\n{code}\n```\nIt returns 3."
+    optimizer, client = make(text.replace("\n", "\r\n") if crlf else text)
+    with optimizer:
+        assert optimizer.ask()(np.ones(1)) == 3.0
+    assert len(client.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no code"),
+        ("I'm sorry, I cannot help with that.", "no code"),
+        ('{"reasoning": "r", "code": "def f(x):\\n    return x.su', "no code"),
+        ("```python\nasync def f(x):\n    return 1.0\n```", "async"),
+        ("```python\nclass A:\n    def f(self, x):\n        return 1.0\n```", "is missing"),
+        ("```python\ndef f(x):\n    yield 1.0\n```", "generator"),
+        ("```python\ndef f(x):\n    return f(x)\n```", "RecursionError"),
+        ("```python\ndef f(x):\n    return '1'\n```", "expected numbers"),
+        ("```python\ndef f(x):\n    return 1.0 #\0\n```", "null bytes"),
+        (Reply((Completion("", "filter"),)), "content filter"),
+        (Reply((Completion("no", "refusal"),)), "declined"),
+        (Reply((Completion("```python\n", "length"),)), "cut off"),
+        (Reply((Completion("```python\ndef f(x):\n    return (x.su", "length"),)), "cut off"),
+    ],
+)
+def test_garbage_is_sent_back_and_never_fatal(text, said):
+    optimizer, client = make(text, fenced("return 1.0"))
+    with optimizer:
+        assert optimizer.ask()(np.ones(1)) == 1.0
+    assert said in client.requests[1].messages[-1].content
 
 
 def test_caps_hold():
@@ -292,6 +571,21 @@ class TestPrompt:
         assert "#Code" in short
         with pytest.raises(PromptTooLongError, match="tokens"):
             prompt.messages(trials[7], trials, budget=50)
+
+    def test_long_feedback_is_cut_in_the_memory_and_less_so_for_the_code_to_improve(self):
+        trials = [CodeTrial(k, f"def f(x): return {k}", None, float(k), "z" * 9000) for k in (0, 1)]
+        text = CodePrompt((FUNCTION,)).messages(trials[1], trials)[0].content
+        assert text.count("z" * 1500 + " ...") == 2
+        assert text.count("z" * 6000 + " ...") == 1
+        assert "z" * 6001 not in text
+
+    def test_the_best_are_the_smallest_where_that_is_wanted(self):
+        trials = [CodeTrial(k, f"# {k}", None, float(k)) for k in range(5)]
+        prompt = CodePrompt((FUNCTION,), direction="minimize", best=1, latest=0)
+        text = prompt.messages(trials[0], trials)[0].content
+        assert "minimized" in text
+        assert "-- try 1: score 1" in text
+        assert "try 4" not in text
 
     def test_golden(self, check_golden):
         trials = [

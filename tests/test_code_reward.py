@@ -1,8 +1,13 @@
+import sys
+from typing import ClassVar
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt import ScriptedClient
+from llmopt import ClientError, ScriptedClient
+from llmopt.code import gencode
+from llmopt.code import reward as reward_module
 from llmopt.code.candidate import Candidate
 from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError
@@ -12,8 +17,10 @@ from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward import (
     Training,
     improve_reward,
+    plain_action,
     reflect,
     reward_function,
+    start_seed,
     train_linear,
     visible,
 )
@@ -81,12 +88,121 @@ class TestReflection:
             "x_position": 0.5,
             "obj": object(),
             "TimeLimit.truncated": True,
+            "forward_reward": 1.0,
+            "Success_Rate": 1.0,
         }
         assert visible(info) == {"x_position": 0.5}
+
+    def test_many_components_do_not_fill_the_prompt(self):
+        """A reward may name its components after what it sees."""
+        names = {"total": (1.0,), "n" * 5000: (1.0,), **{str(k): (1.0,) for k in range(500)}}
+        words = reflect(Training((0.0,), names, (1.0,), (9.0,), 1), Judgement((1.0,), (True,)))
+        assert "490 more components are not shown" in words
+        assert len(words) < 4000
+
+
+class TestTraining:
+    class Search:
+        """Hands out numbered points, and keeps what it is told."""
+
+        told: ClassVar[list] = []
+
+        def __init__(self, *_):
+            self.told.clear()
+
+        def ask(self):
+            return np.array([float(len(self.told)), 0.0, 0.0])
+
+        def tell(self, params, total):
+            self.told.append((params[0], total))
+
+    def test_what_the_search_is_told_and_what_is_chosen(self, monkeypatch, car):
+        """It is told each reward as it is; one lucky start is not enough to be chosen."""
+
+        def episode(candidate, env, params, seed, cap):
+            lucky = (seed - start_seed(0)) % 3 == 0
+            total = params[0] if params[0] else (100.0 if lucky else -100.0)
+            return total, {"total": total}, 0.0, 1
+
+        monkeypatch.setattr(reward_module, "CMA", self.Search)
+        monkeypatch.setattr(reward_module, "_rescaling", lambda *_: lambda params: params)
+        monkeypatch.setattr(reward_module, "actor", lambda env, params: params)
+        monkeypatch.setattr(reward_module, "_episode", episode)
+        training = train_linear(None, car, episodes=8)
+        assert self.Search.told == [(0.0, 100.0), *((float(k), float(k)) for k in range(1, 8))]
+        assert training.policy == (7.0, 0.0, 0.0)
+        assert training.episodes == 8 + 4 * 3
+
+    @needs_confinement
+    def test_an_episodes_reward_is_the_sum_over_its_steps(self, car):
+        source = (
+            "def reward(obs, action, next_obs, info):\n"
+            "    return 2.0, {'moved': float(next_obs[0] - obs[0]), 'push': float(action[0])}\n"
+        )
+        with Candidate(source, [reward_function(car)], Sandbox) as candidate:
+            total, parts, own, length = reward_module._episode(
+                candidate, car, lambda obs: np.array([0.5]), 3, 7
+            )
+        start = car.reset(seed=3)[0][0]
+        for _ in range(7):
+            end, *_ = car.step(np.array([0.5]))
+        assert (total, length) == (14.0, 7)
+        assert own == pytest.approx(-0.1 * 0.25 * 7)
+        assert parts == pytest.approx(
+            {"total": 2.0, "moved": (end[0] - start) / 7, "push": 0.5}, rel=1e-4
+        )
+
+    def test_an_unknown_measure(self):
+        with pytest.raises(ValueError, match="measure='luck'"):
+            improve_reward(None, CAR, 1, seeds=[1], measure="luck")
+
+
+def test_actions_are_plain():
+    assert plain_action(np.int64(2)) == 2
+    assert plain_action(np.array(0.5)) == 0.5
+    array = np.array([1.0])
+    assert plain_action(array) is not array
 
 
 @needs_confinement
 class TestSearch:
+    def test_training_uses_no_start_that_a_policy_is_judged_on(self, car):
+        class Watch(gym.Wrapper):
+            def reset(self, *, seed=None, options=None):
+                seeds.append(seed)
+                return self.env.reset(seed=seed, options=options)
+
+        seeds = []
+        for seed in (0, 1):
+            with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
+                train_linear(candidate, Watch(car), episodes=6, cap=20, seed=seed)
+        assert len(seeds) > 12
+        assert min(s for s in seeds if s is not None) >= 1_000_000
+
+    def test_rewards_out_of_all_bounds_are_told_and_not_fatal(self):
+        """Sums of them would overflow."""
+        late = (
+            "def reward(obs, action, next_obs, info):\n"
+            "    return 1e308 if obs[1] < -0.012 else 1.0\n"
+        )
+        client = ScriptedClient([f"```python\n{late}```"])
+        with gym.make(CAR) as env:
+            function = reward_function(env)
+        with CodeOptimizer(function, client=client, seed=0) as optimizer:
+            improve_reward(optimizer, CAR, 1, seeds=[2], episodes=4, cap=300)
+        assert optimizer.trials[0].reward is None
+        assert "1e+308" in optimizer.trials[0].feedback
+
+    def test_the_reward_makes_the_difference(self):
+        """The same training under the reverse of a good reward does not reach the goal."""
+        reverse = SHAPED.replace("return gain + goal", "return -gain - goal")
+        client = ScriptedClient([f"```python\n{s}```" for s in (reverse, SHAPED)])
+        with gym.make(CAR) as env:
+            function = reward_function(env)
+        with CodeOptimizer(function, client=client, seed=0) as optimizer:
+            improve_reward(optimizer, CAR, 2, seeds=[2, 4], episodes=20, measure="success", cap=300)
+        assert [t.reward for t in optimizer.trials] == [0.0, 1.0]
+
     def test_a_reward_that_trains_a_policy_which_reaches_the_goal(self):
         client = ScriptedClient([f"```python\n{s}```" for s in (SPARSE, SHAPED)])
         steps = []
@@ -226,6 +342,45 @@ class TestGenCode:
             GenCode(CAR, chat, repairs=2).get("nothing")
         assert len(chat.messages) == 2
 
+    def test_states_are_counted_and_an_error_asks_for_a_repair_first(self):
+        chat = ScriptedClient([GOOD.replace("100.0", "50.0")])
+        generator = GenCode(CAR, chat)
+        for index in (1, 2):
+            state = generator.get(GOOD)
+            assert state.idx == index
+            state.reward_func.close()
+        assert chat.requests == []
+        function = generator.get_runnable_function("it is too generous")
+        assert function(np.zeros(2), True, False) == 50.0
+        function.close()
+        _, answer, complaint = chat.requests[0].messages
+        assert "return shaping" in answer.content
+        assert "too generous" in complaint.content
+
+    def test_a_model_string_is_a_client(self, monkeypatch):
+        chat = ScriptedClient([ClientError("busy", retryable=True, retry_after=0.0), GOOD])
+        monkeypatch.setattr(gencode, "get_client", {"some-model": chat}.get)
+        state = GenCode(CAR, "some-model").get("nothing")
+        assert len(chat.requests) == 2
+        state.reward_func.close()
+
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ("return 1.0 / (not is_success)", "ZeroDivisionError"),
+            ("return 1.0 / (not is_failure)", "ZeroDivisionError"),
+            ("return float(np.random.default_rng().random())", "deterministic"),
+            ("seen.append(1)\n    return float(len(seen))", "never"),
+        ],
+    )
+    def test_a_function_is_tried_on_more_than_one_input(self, body, said):
+        code = f"seen = []\ndef reward_func(observations, is_success, is_failure):\n    {body}\n"
+        if said == "never":  # state of its own, the same on every start, is no fault
+            GenCode(CAR).get(f"```python\n{code}```").reward_func.close()
+            return
+        with pytest.raises(CandidateError, match=said):
+            GenCode(CAR).get(f"```python\n{code}```")
+
     def test_environment_objects_of_viral(self):
         class Environment:
             def __str__(self):
@@ -238,7 +393,7 @@ class TestGenCode:
         asked = []
         state = GenCode(Environment()).get(GOOD)
         state.reward_func.close()
-        assert len(asked) == 1
+        assert len(asked) == 3  # once for each sample step
 
     def test_hostile_code_does_not_run_here(self, tmp_path):
         mark = tmp_path / "mark"
@@ -265,6 +420,61 @@ def test_training_by_stable_baselines3(tmp_path, car):
     assert training.lengths == (100.0,) * 3
     result = judge(CAR, training.policy, [1, 3])
     assert len(result.returns) == 2
+
+
+@needs_confinement
+def test_training_that_breaks_down_is_the_candidates_failure(car):
+    pytest.importorskip("stable_baselines3")
+    from llmopt.code.sb3 import train_sb3
+
+    huge = "def reward(obs, action, next_obs, info):\n    return float(obs[0]) * 1e60\n"
+    with (
+        Candidate(huge, [reward_function(car)], Sandbox) as candidate,
+        np.errstate(all="ignore"),
+        pytest.raises(CandidateError, match="broke down"),
+    ):
+        train_sb3(candidate, car, episodes=4, cap=50, n_steps=50, batch_size=50)
+
+
+@needs_confinement
+def test_discrete_actions_of_stable_baselines3_are_plain(tmp_path):
+    """Some environments take an int and nothing else."""
+    pytest.importorskip("stable_baselines3")
+    from llmopt.code.sb3 import train_sb3
+
+    constant = "def reward(obs, action, next_obs, info):\n    return 1.0\n"
+    with (
+        gym.make("Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3") as taxi,
+        Candidate(constant, [reward_function(taxi)], Sandbox) as candidate,
+    ):
+        training = train_sb3(
+            candidate, taxi, episodes=1, cap=20, folder=tmp_path, n_steps=20, batch_size=20
+        )
+        assert len(judge(taxi.spec.id, training.policy, [1]).returns) == 1
+
+
+@pytest.mark.parametrize(
+    ("env_id", "algorithm", "message"),
+    [
+        (CAR, "DQN", "take one of PPO, A2C, SAC, TD3"),
+        ("CartPole-v1", "SAC", "take one of PPO, A2C, DQN"),
+        ("Blackjack-v1", "PPO", "FlattenObservation"),
+    ],
+)
+def test_an_algorithm_that_does_not_fit_is_said(monkeypatch, env_id, algorithm, message):
+    from llmopt.code import sb3
+
+    monkeypatch.setattr(sb3, "_algorithm", lambda name: None)
+    with gym.make(env_id) as env, pytest.raises(LLMOptError, match=message):
+        sb3.require_sb3(algorithm, env)
+
+
+def test_the_missing_package_is_said(monkeypatch, car):
+    from llmopt.code.sb3 import train_sb3
+
+    monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
+    with Candidate(SHAPED, []) as candidate, pytest.raises(ImportError, match=r"llmopt\[sb3\]"):
+        train_sb3(candidate, car)
 
 
 def test_an_unknown_algorithm(car):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from llmopt.code.page import write_report
 from llmopt.code.runfolder import CodeRun
 from llmopt.code.sandbox import Limits
 from llmopt.code.tasks import CodeTask
-from llmopt.errors import LLMOptError
+from llmopt.errors import BudgetExceededError, LLMOptError
 
 DEFAULTS: dict[str, Any] = {
     "model": "smollm2",
@@ -41,6 +43,15 @@ FREE = ("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", 
 """Settings that a resumed run may change."""
 
 
+_LEAST = {
+    **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "training"), 1),
+    **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), 1),
+    **dict.fromkeys(("seed", "repairs", "temperature", "max_cost"), 0),
+    "call_seconds": 0.001,
+}
+"""The smallest value of each number that an option gives."""
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add the options of both commands. One that is not given is not in the namespace."""
     parser.argument_default = argparse.SUPPRESS
@@ -54,7 +65,11 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
     add("--steps", type=int, metavar="N", help="candidates in all (default: 10)")
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
-    add("--strategy", metavar="NAME", help="hill-climb (default), best-of-n or beam")
+    add(
+        "--strategy",
+        choices=("hill-climb", "best-of-n", "beam"),
+        help="which try the next one improves (default: hill-climb)",
+    )
     add("--samples", type=int, metavar="N", help="tries from one candidate in a round (default: 4)")
     add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
     add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
@@ -86,9 +101,12 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     given["command"] = command
-    for name in ("steps", "held_out", "samples", "width", "episodes", "training"):
-        if given.get(name, 1) < 1:
-            raise LLMOptError(f"--{name.replace('_', '-')} {given[name]}: expected at least 1")
+    for name, least in _LEAST.items():
+        # Not `<`: that is false for NaN, too.
+        if name in given and not least <= given[name] < math.inf:
+            raise LLMOptError(
+                f"--{name.replace('_', '-')} {given[name]}: expected a number, {least} or more"
+            )
     if given.get("initial"):
         try:
             given["initial"] = Path(given["initial"]).read_text("utf-8")
@@ -106,7 +124,7 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
 def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOptimizer:
     """Make the search of a run; one that was begun goes on."""
     config = run.config
-    return CodeOptimizer(
+    optimizer = CodeOptimizer(
         function,
         client=config["model"],
         objective=task.objective,
@@ -125,12 +143,25 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
         max_cost=config["max_cost"],
         storage=run.search,
     )
+    run.begin()
+    return optimizer
+
+
+@contextlib.contextmanager
+def until_a_cap() -> Iterator[None]:
+    """End a search where a cap is reached; the run is then finished as any other."""
+    try:
+        yield
+    except BudgetExceededError as stop:
+        print(f"stopped: {stop}", flush=True)
 
 
 def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
-    """Print one line on a step."""
+    """Print one line on a step, and write the page as it is by now."""
+    write_report(run.path)
     done, total = len(optimizer.trials) + optimizer.failures, run.config["steps"]
-    first = " ".join(words.split())
+    # A model's words may hold what a terminal would obey.
+    first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
     first = first if len(first) <= 90 else first[:87] + "..."
     if number < 0:
         print(f"[{done}/{total}] no usable code: {first}", flush=True)

@@ -17,6 +17,8 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.client.base import Message, Request
+from llmopt.client.registry import get_client
+from llmopt.client.retry import complete_with_retries
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, inspect_source
 from llmopt.code.extract import read_answer
@@ -26,6 +28,7 @@ from llmopt.errors import ParseError
 
 logger = logging.getLogger(__name__)
 
+_STEPS = 3
 SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 
@@ -72,8 +75,8 @@ class GenCode:
     Args:
         env: A Gymnasium id, or an object whose ``str()`` is one and which may have
             ``success_func(env, info) -> (is_success, is_failure)``, as VIRAL's have.
-        llm: An llmopt client; or an object with VIRAL's ``add_message(text)`` and
-            ``generate_response(stream=...)``. Asked only for repairs.
+        llm: A model string or an llmopt client; or an object with VIRAL's
+            ``add_message(text)`` and ``generate_response(stream=...)``. Asked only for repairs.
         repairs: Times that a repair is asked for.
         signature: What the model was asked to write. Its name in the answer may differ.
         limits: What the worker may use.
@@ -91,7 +94,7 @@ class GenCode:
         allow_unsandboxed: bool = False,
     ) -> None:
         self.current_index = 0
-        self.llm = llm
+        self.llm: Any = get_client(llm) if isinstance(llm, str) else llm
         self.env_name = str(env)
         self.success_func = getattr(env, "success_func", None)
         self.response: str | None = None
@@ -99,7 +102,6 @@ class GenCode:
         self._repairs = repairs
         self._signature = signature
         self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
-        self._conversation: list[Message] = []
 
     def get(self, response: str) -> State:
         """Return a new state with the reward function of an answer.
@@ -111,7 +113,6 @@ class GenCode:
             CandidateError: It cannot be used, repairs included.
         """
         self.response = response
-        self._conversation = []
         self.current_index += 1
         self.reward_func = self.get_runnable_function()
         return State(self.current_index, self.reward_func, self.response)
@@ -132,7 +133,7 @@ class GenCode:
             try:
                 self.get_clean_response()
                 function = self.compile_reward_function()
-                self.test_reward_function(function, **self._sample())
+                self._test_on_samples(function)
                 return function
             except (ParseError, CandidateError) as failure:
                 if function is not None:
@@ -187,31 +188,54 @@ class GenCode:
         """
         logger.debug("reward function output: %s", reward_function(*args, **kwargs))
 
-    def _sample(self) -> dict[str, Any]:
+    def _test_on_samples(self, function: Candidate) -> None:
+        """Test a function on several steps, and whether it says the same when loaded anew."""
+        samples = self._samples()
+        results = []
+        for _ in range(2):
+            function.reset()
+            for sample in samples:
+                self.test_reward_function(function, **sample)
+            results.append([function(**sample) for sample in samples])
+        if results[0] != results[1]:
+            raise CandidateError(
+                "it is not deterministic: it must return the same for the same inputs", "check"
+            )
+
+    def _samples(self) -> list[dict[str, Any]]:
+        """Some random steps, and the last of them as a success and as a failure."""
         env = gym.make(self.env_name)
+        steps: list[tuple[Any, bool, bool]] = []
         try:
             env.reset(seed=0)
             env.action_space.seed(0)
-            observation, _, _, _, info = env.step(env.action_space.sample())
-            success: Any = (False, False)
-            if self.success_func is not None:
-                info["terminated"] = False
-                success = self.success_func(env, info)
+            for _ in range(_STEPS):
+                observation, _, terminated, truncated, info = env.step(env.action_space.sample())
+                success: Any = (False, False)
+                if self.success_func is not None:
+                    info["terminated"] = False
+                    success = self.success_func(env, info)
+                steps.append((np.array(observation), bool(success[0]), bool(success[1])))
+                if terminated or truncated:
+                    env.reset()
         finally:
             env.close()
+        last = steps[-1][0]
         names = Function(self._signature).parameters
-        values = (np.asarray(observation), bool(success[0]), bool(success[1]))
-        return dict(zip(names, values, strict=False))
+        every = (*steps, (last, True, False), (last, False, True))
+        return [dict(zip(names, values, strict=False)) for values in every]
 
     def _ask_for_repair(self, error: str) -> None:
         if hasattr(self.llm, "complete"):
-            self._conversation += [
-                Message("assistant", self.response or "(nothing)"),
-                Message("user", f"{error}\nCorrect it and give the complete function again."),
-            ]
-            first = Message("user", f"Write the Python function `def {self._signature}:`.")
-            request = Request((first, *self._conversation[-2:]))
-            self.response = self.llm.complete(request).completions[0].text
+            request = Request(
+                (
+                    Message("user", f"Write the Python function `def {self._signature}:`."),
+                    Message("assistant", self.response or "(nothing)"),
+                    Message("user", f"{error}\nCorrect it and give the complete function again."),
+                )
+            )
+            completions = complete_with_retries(self.llm, request).completions
+            self.response = completions[0].text if completions else ""
             return
         self.llm.add_message(error)
         answer = self.llm.generate_response(stream=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from llmopt.client.base import Reply, Request
@@ -16,12 +15,47 @@ from llmopt.storage import Event, EventLog
 _FORMAT = 1
 
 
+@dataclass
+class Draft:
+    """What one `ask` was paid and told so far, so that one that was cut off goes on from it.
+
+    Attributes:
+        replies: Each reply, with the digest of its request.
+        refused: For each answer that was not used: the number of the candidate that it was
+            to become, its text, and what was wrong.
+    """
+
+    replies: list[tuple[str, Reply]] = field(default_factory=list)
+    refused: list[tuple[int, str, str]] = field(default_factory=list)
+
+    def copy(self) -> Draft:
+        """Return a draft that can be used up without a change to this one."""
+        return Draft(list(self.replies), list(self.refused))
+
+    def take_reply(self, request: Request) -> Reply | None:
+        """Remove and return the first reply to this very request."""
+        digest = request.digest()
+        for index, (stored, reply) in enumerate(self.replies):
+            if stored == digest:
+                del self.replies[index]
+                return reply
+        return None
+
+    def take_reason(self, number: int, text: str) -> str | None:
+        """Remove and return what was wrong with this answer."""
+        for index, (for_number, refused, reason) in enumerate(self.refused):
+            if (for_number, refused) == (number, text):
+                del self.refused[index]
+                return reason
+        return None
+
+
 class Journal:
     """The file of one search.
 
     Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
-    ``reject`` (an answer that was not used), ``ask`` (candidates of one request), ``failure``
-    (it had none), ``tell``.
+    ``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
+    (candidates of one request), ``failure`` (it had none), ``tell``.
 
     Args:
         path: The file; created if it is not there.
@@ -34,7 +68,9 @@ class Journal:
         trials: What was told, in order.
         replies: Every stored reply, in order.
         failures: Times that no answer could be used.
-        rejections: What was wrong with each answer that was not used.
+        failed_requests: Requests that ended in an error.
+        rejections: For each answer that was not used, the kind of what was wrong with it.
+        draft: What was paid and told after the last candidate or failure.
 
     Raises:
         StorageError: The file cannot be used, or holds another search.
@@ -50,7 +86,8 @@ class Journal:
         self.replies: list[Reply] = []
         self.rejections: list[str] = []
         self.failures = 0
-        self._paid: dict[str, deque[Reply]] = {}
+        self.failed_requests = 0
+        self.draft = Draft()
         try:
             events = self._log.events
             if events:
@@ -88,31 +125,34 @@ class Journal:
         if kind == "reply":
             reply = Reply.from_dict(event["reply"])
             self.replies.append(reply)
-            self._paid.setdefault(event["digest"], deque()).append(reply)
+            self.draft.replies.append((event["digest"], reply))
+        elif kind == "error":
+            self.failed_requests += event["requests"]
         elif kind == "reject":
-            self.rejections.append(event["reason"])
+            self.rejections.append(event.get("kind", "unreadable"))
+            self.draft.refused.append((event["number"], event["text"], event["reason"]))
         elif kind == "ask":
             self.asked += event["candidates"]
-            self._paid.clear()  # the replies before it have become this candidate
+            self.draft = Draft()  # the replies before it have become this candidate
         elif kind == "failure":
             self.failures += 1
-            self._paid.clear()
+            self.draft = Draft()
         elif kind == "tell":
             names = {f.name for f in fields(CodeTrial)}
             self.trials.append(CodeTrial(**{k: v for k, v in event.items() if k in names}))
-
-    def paid(self, request: Request) -> Reply | None:
-        """Return a stored reply to this very request that came to no candidate yet."""
-        replies = self._paid.get(request.digest())
-        return replies.popleft() if replies else None
 
     def add_reply(self, request: Request, reply: Reply) -> None:
         """Store a paid reply."""
         self._log.append({"event": "reply", "digest": request.digest(), "reply": reply.to_dict()})
 
-    def add_rejection(self, number: int, text: str, reason: str) -> None:
+    def add_errors(self, requests: int) -> None:
+        """Store how many requests ended in an error."""
+        self._log.append({"event": "error", "requests": requests})
+
+    def add_rejection(self, number: int, text: str, reason: str, kind: str) -> None:
         """Store an answer that was not used."""
-        self._log.append({"event": "reject", "number": number, "text": text, "reason": reason})
+        entry = {"number": number, "text": text, "reason": reason, "kind": kind}
+        self._log.append({"event": "reject", **entry})
 
     def add_failure(self) -> None:
         """Store that no answer could be used."""

@@ -37,10 +37,10 @@ from llmopt.code.candidate import (
 )
 from llmopt.code.checks import Function, check
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import Journal
+from llmopt.code.journal import Draft, Journal
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox import Limits, Sandbox, require_confinement
-from llmopt.code.writer import Writer
+from llmopt.code.writer import Writer, encodable
 from llmopt.errors import LLMOptError, RewardError
 from llmopt.history import Direction, Usage
 from llmopt.propose import Limits as Caps
@@ -176,11 +176,16 @@ class CodeOptimizer:
         self._handed: set[int] = set()
         self._next = 0
         self._failures = 0
+        self._draft = Draft()
         self._lock = threading.RLock()
         self._journal: Journal | None = None
         if storage is not None:
             self._journal = Journal(storage, self._config(), seed)
-            self._restore(self._journal)
+            try:
+                self._restore(self._journal)
+            except BaseException:
+                self._journal.close()
+                raise
 
     @property
     def client(self) -> Client:
@@ -255,8 +260,12 @@ class CodeOptimizer:
             self.seed = journal.seed
         journal.begin(self.seed)
         self._failures = journal.failures
+        self._draft = journal.draft
+        self.usage.add_failure(journal.failed_requests)
         for reply in journal.replies:
             self.usage.add_reply(reply)
+        for kind in journal.rejections:
+            self.usage.add_rejection(kind)
         for entry in journal.asked:
             fields = {**entry, "params": self._user_form(entry["params"])}
             candidate = self.candidate(CodeTrial(reward=None, **fields))
@@ -277,6 +286,7 @@ class CodeOptimizer:
 
         Each has passed every check and is loaded in a worker of its own. Code that only
         differs from an earlier one in layout, comments or names is sent back, not returned.
+        After an error the next call goes on from the replies that were paid for.
 
         Args:
             n: Samples of one request; ``None`` for a single candidate, not in a list.
@@ -306,6 +316,7 @@ class CodeOptimizer:
         parent = self.strategy.parent(number, self.trials, self.direction)
         if parent is None and self.initial:
             parent = CodeTrial(-1, self.initial, None, None)
+        paid = self._draft.copy()
         try:
             found = self._writer.write(
                 number,
@@ -315,34 +326,46 @@ class CodeOptimizer:
                 list(self._pending.values()),
                 self.seed,
                 self._failures,
-                self._send,
+                partial(self._send, paid),
                 self._reject,
+                paid.take_reason,
             )
         except NoCandidateError:
             self._failures += 1
+            self._draft = Draft()
             if self._journal is not None:
                 self._journal.add_failure()
             raise
         if self._journal is not None:
             self._journal.add_candidates(found, self._plain)
+        self._draft = Draft()
         for candidate in found:
             self._pending[candidate.number] = candidate
             self._next = candidate.number + 1
             self.usage.add_proposal("llm")
         return found
 
-    def _send(self, request: Request) -> Reply:
-        paid = self._journal.paid(request) if self._journal is not None else None
-        if paid is not None:
-            return paid
-        reply = self._writer.send(request)
+    def _send(self, paid: Draft, request: Request) -> Reply:
+        stored = paid.take_reply(request)
+        if stored is not None:
+            return stored
+        before = self.usage.failed_requests
+        try:
+            reply = self._writer.send(request)
+        finally:
+            failed = self.usage.failed_requests - before
+            if failed and self._journal is not None:
+                self._journal.add_errors(failed)
         if self._journal is not None:
             self._journal.add_reply(request, reply)
+        self._draft.replies.append((request.digest(), reply))
         return reply
 
-    def _reject(self, number: int, text: str, reason: str) -> None:
+    def _reject(self, number: int, text: str, reason: str, kind: str) -> None:
+        self.usage.add_rejection(kind)
         if self._journal is not None:
-            self._journal.add_rejection(number, text, reason)
+            self._journal.add_rejection(number, text, reason, kind)
+        self._draft.refused.append((number, text, reason))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -375,7 +398,7 @@ class CodeOptimizer:
                 f"got the score {reward!r}; expected a finite number. Report a run without one "
                 "by tell_failure(candidate, reason)"
             )
-        return self._tell(candidate, lambda c: trial_of(c, value, feedback), params)
+        return self._tell(candidate, lambda c: trial_of(c, value, encodable(feedback)), params)
 
     def tell_failure(self, candidate: Candidate, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score; the model is told why.
@@ -383,14 +406,15 @@ class CodeOptimizer:
         Raises:
             LLMOptError: As `tell`.
         """
-        return self._tell(candidate, lambda c: failure_of(c, reason), None)
+        words = reason if isinstance(reason, CandidateError) else encodable(reason)
+        return self._tell(candidate, lambda c: failure_of(c, words), None)
 
     def _tell(
         self, candidate: Candidate | str, make: Callable[[Candidate], CodeTrial], params: Any
     ) -> CodeTrial:
         with self._lock:
             if isinstance(candidate, str):
-                mine = self._adopt(candidate, params)
+                mine = self._adopt(encodable(candidate), params)
                 trial = replace(make(mine), origin="user")
             else:
                 mine = candidate

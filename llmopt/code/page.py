@@ -17,8 +17,8 @@ from llmopt.storage import read_events
 def write_report(path: str | os.PathLike[str]) -> Path:
     """Write ``report.html`` into a run folder.
 
-    It shows the settings, each candidate's score, the sources with explanation and feedback,
-    what was not used and why, and how each new best differs from the best before it. What a
+    It shows each candidate's score, how each new best differs from the best before it, the
+    sources with explanation and feedback, what was not used and why, and the settings. What a
     model wrote is shown as text, never as HTML.
 
     Returns:
@@ -31,6 +31,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     config = read_config(folder)
     candidates = [
         {
+            **dict.fromkeys(("mean_return", "success_rate")),  # none where a kill came before
             **json.loads(file.read_text("utf-8")),
             "source": file.with_suffix(".py").read_text("utf-8"),
         }
@@ -49,6 +50,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         config=config,
         candidates=candidates,
         best=_best(candidates),
+        measured=any(c["mean_return"] is not None for c in candidates),
         diffs=_diffs(candidates),
         rejections=[e for e in events if e.get("event") == "reject"],
         replies=[e["reply"] for e in events if e.get("event") == "reply"],

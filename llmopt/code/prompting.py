@@ -35,7 +35,8 @@ _VALUES = {
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
 _FEEDBACK = 1500
-"""Characters of feedback shown for a try in the memory; for the code to improve all of it."""
+"""Characters of feedback shown for a try in the memory; four times as many for the code to
+improve, and fewer where the model's context is short."""
 
 
 def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class CodePrompt:
             current: The try to improve; a number below 0 marks code that was never scored.
             trials: All tries so far.
             budget: Tokens that it may take; the memory is shortened to fit.
-            count: Counts tokens; by default a token is taken for three characters.
+            count: Counts tokens; `count_roughly` by default.
 
         Raises:
             PromptTooLongError: It does not fit even with no memory in it.
@@ -105,7 +106,7 @@ class CodePrompt:
         best, latest, feedback = self.best, self.latest, _FEEDBACK
         while True:
             text = self._render(current, trials, best, latest, feedback)
-            tokens = count(text) if count is not None else len(text) // 3
+            tokens = (count or count_roughly)(text)
             if budget is None or tokens <= budget:
                 return (Message("user", text),)
             if latest > 0:
@@ -117,7 +118,8 @@ class CodePrompt:
             else:
                 raise PromptTooLongError(
                     f"the prompt takes {tokens} tokens with no memory in it and {budget} are "
-                    "left: shorten the documentation, or take a model with a longer context"
+                    "left: shorten the documentation, lower max_output_tokens, or take a model "
+                    "with a longer context"
                 )
 
     def _render(
@@ -153,9 +155,9 @@ class CodePrompt:
                     list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
                 ),
                 samples=list(_samples(self.functions)),
-                best=[_shown(t, feedback) for t in top],
-                latest=[_shown(t, feedback) for t in last],
-                current=_shown(current, whole) if current is not None else None,
+                best=[_shown(t, feedback, space) for t in top],
+                latest=[_shown(t, feedback, space) for t in last],
+                current=_shown(current, whole, space) if current is not None else None,
                 answer=(_JSON if self.answer == "json" else _FENCED)
                 + (_VALUES[self.answer] if space else ""),
             )
@@ -170,19 +172,28 @@ def _environment() -> jinja2.Environment:
     )
 
 
+def count_roughly(text: str) -> int:
+    """Take three characters for a token."""
+    return len(text) // 3
+
+
 def complaint(reason: str, answer: AnswerFormat) -> str:
     """Return the repair turn: what was wrong with an answer, and what is wanted instead."""
     form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
     return f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
 
 
-def _shown(trial: CodeTrial, feedback: int) -> Mapping[str, Any]:
+def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str, Any]:
     words = trial.feedback.strip()
+    params = None
+    if space is not None and trial.params is not None:
+        # By the names under which the code finds them, whatever form the space was given in.
+        params = dict(zip(space.names, space.flatten(trial.params), strict=True))
     return {
         "number": trial.number if trial.number >= 0 else None,
         "score": None if trial.reward is None else f"{trial.reward:.6g}",
         "source": trial.source.strip(),
-        "params": trial.params,
+        "params": params,
         "feedback": words if len(words) <= feedback else words[:feedback] + " ...",
     }
 

@@ -36,7 +36,11 @@ DOC = (
 CHECKPOINTS = 10
 FINALISTS = 4
 _SCALING_STEPS = 1000
-_HIDDEN = ("reward", "success", "is_success", "episode", "TimeLimit")
+_STARTS = 1_000_000
+"""First seed of training's own starts, far from the ones that a policy is judged on."""
+_HIDDEN = ("reward", "success", "episode", "timelimit")
+_COMPONENTS = 12
+_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def visible(info: Mapping[str, Any]) -> dict[str, Any]:
     return {
         str(name): value
         for name, value in info.items()
-        if not str(name).startswith(_HIDDEN)
+        if not any(word in str(name).lower() for word in _HIDDEN)
         and isinstance(value, (bool, int, float, str, np.ndarray, np.number, np.bool_))
         and not (isinstance(value, np.ndarray) and value.dtype.kind not in "fiub")
     }
@@ -96,7 +100,7 @@ def visible(info: Mapping[str, Any]) -> dict[str, Any]:
 
 def plain_action(action: Any) -> Any:
     """Return an action as a reward sees it: an int, or a copy of the array."""
-    return int(action) if np.ndim(action) == 0 else np.array(action)
+    return np.asarray(action).item() if np.ndim(action) == 0 else np.array(action)
 
 
 def train_linear(
@@ -135,7 +139,7 @@ def train_linear(
 
     def total_of(params: np.ndarray, start: int) -> float:
         total, parts, own, length = _episode(
-            candidate, env, actor(env, rescale(params)), 1000 * seed + start, cap
+            candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap
         )
         log.append((parts, own, length))
         return total
@@ -151,6 +155,20 @@ def train_linear(
     sums = [math.fsum(total_of(params, k) for k in range(starts)) for params in finalists]
     best = rescale(finalists[int(np.argmax(sums))])
     return summarise(tuple(float(p) for p in best), log)
+
+
+def require_linear(env: gym.Env[Any, Any]) -> None:
+    """Raise if `train_linear` cannot work on an environment.
+
+    Raises:
+        LLMOptError: The spaces do not fit a linear policy, or the package `cma` is missing.
+    """
+    CMA(-1.0, 1.0, LinearPolicy.for_env(env).n_parameters)
+
+
+def start_seed(seed: int) -> int:
+    """Return the seed of the first start of a training: one that no policy is judged on."""
+    return (_STARTS + 1000 * seed) % 2**32
 
 
 def summarise(
@@ -180,7 +198,7 @@ def _rescaling(
     """Return what turns parameters for scaled observations into those for plain ones."""
     if isinstance(env.observation_space, gym.spaces.Discrete):
         return lambda params: params
-    observation, _ = env.reset(seed=seed)
+    observation, _ = env.reset(seed=start_seed(seed))
     env.action_space.seed(seed)
     seen = [np.ravel(observation)]
     while len(seen) < _SCALING_STEPS:
@@ -223,12 +241,12 @@ def _episode(
     results = candidate.call_columns(
         candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
     )
-    total = math.fsum(reward for reward, _ in results)
     sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
     for _, parts in results:
         for name, value in parts.items():
             sums.setdefault(str(name), []).append(value)
-    return total, {n: math.fsum(v) / len(results) for n, v in sums.items()}, own, len(results)
+    means = {n: math.fsum(v) / len(results) for n, v in sums.items()}
+    return math.fsum(sums["total"]), means, own, len(results)
 
 
 def reflect(training: Training, judgement: Judgement) -> str:
@@ -239,14 +257,19 @@ def reflect(training: Training, judgement: Judgement) -> str:
         judgement: What it was worth.
     """
     lines = [
-        f"A policy was trained under this reward for {training.episodes} episodes. Without it, "
-        f"by the environment's own measure, the policy got {judgement.words()}.",
+        f"Judged by the environment itself, a policy trained under this reward got "
+        f"{judgement.words()}, after {training.episodes} episodes of training.",
         f"Values over training, at {len(training.returns)} checkpoints (mean per step):",
     ]
-    for name, values in training.components.items():
+    shown = list(training.components.items())[:_COMPONENTS]
+    for name, values in shown:
+        name = name if len(name) <= _NAME else name[:_NAME] + "..."
         flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
         note = " It did not change: it gives training nothing to go by." if flat else ""
         lines.append(f"- {name}: {_row(values)}, max {max(values):.4g}.{note}")
+    if len(shown) < len(training.components):
+        more = len(training.components) - len(shown)
+        lines.append(f"- {more} more components are not shown; name a few, and always the same.")
     lines.append(f"- length of an episode: {_row(training.lengths)}")
     lines.append(f"- the environment's own return: {_row(training.returns)}")
     lines.append(

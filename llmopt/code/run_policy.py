@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 
-from llmopt.code.command import add_common, finish, make_optimizer, open_run, say_step
+from llmopt.code.command import (
+    add_common,
+    finish,
+    make_optimizer,
+    open_run,
+    say_step,
+    until_a_cap,
+)
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
 from llmopt.code.tasks import find_task
 
@@ -60,17 +67,18 @@ def main(args: argparse.Namespace) -> int:
         try:
             # A run that was resumed may have found it before it was stopped.
             if best is None or not solved(run.read_candidate(best.number).get("success_rate")):
-                improve(
-                    optimizer,
-                    env,
-                    seeds,
-                    config["steps"],
-                    measure=task.score,
-                    done=lambda score: solved(score.success_rate),
-                    on_step=on_step,
-                    cap=task.cap,
-                    success=task.success,
-                )
+                with until_a_cap():
+                    improve(
+                        optimizer,
+                        env,
+                        seeds,
+                        config["steps"],
+                        measure=task.score,
+                        done=lambda score: solved(score.success_rate),
+                        on_step=on_step,
+                        cap=task.cap,
+                        success=task.success,
+                    )
         finally:
             env.close()
         held_out = None

@@ -10,10 +10,23 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.code.command import add_common, finish, make_optimizer, open_run, say_step
+from llmopt.code.command import (
+    add_common,
+    finish,
+    make_optimizer,
+    open_run,
+    say_step,
+    until_a_cap,
+)
 from llmopt.code.judge import GOAL_TASKS, Judgement, judge
-from llmopt.code.reward import Training, improve_reward, reward_function, train_linear
-from llmopt.code.sb3 import ALGORITHMS, train_sb3
+from llmopt.code.reward import (
+    Training,
+    improve_reward,
+    require_linear,
+    reward_function,
+    train_linear,
+)
+from llmopt.code.sb3 import ALGORITHMS, require_sb3, train_sb3
 from llmopt.code.tasks import find_task
 from llmopt.errors import LLMOptError
 
@@ -49,11 +62,15 @@ def main(args: argparse.Namespace) -> int:
     run = open_run(args, "reward", _DEFAULTS)
     config = run.config
     task = find_task(config["task"], config["seed"])
-    with gym.make(task.env_id) as env:
-        function = reward_function(env, doc=task.doc)
     train: Callable[..., Training] = train_linear
-    if config["trainer"] != "linear":
-        train = partial(train_sb3, algorithm=config["trainer"], folder=run.path)
+    with gym.make(task.env_id) as env:
+        # What cannot be trained is found before a model is paid for rewards to train under.
+        if config["trainer"] == "linear":
+            require_linear(env)
+        else:
+            require_sb3(config["trainer"], env)
+            train = partial(train_sb3, algorithm=config["trainer"], folder=run.path)
+        function = reward_function(env, doc=task.doc)
     with make_optimizer(run, task, function) as optimizer:
         run.write_missing(optimizer.trials)
 
@@ -64,7 +81,11 @@ def main(args: argparse.Namespace) -> int:
                 measures: dict[str, Any] = {}
                 if training is not None and judgement is not None:
                     measures = {
-                        "policy": training.policy,
+                        "policy": (
+                            training.policy.name  # in the folder, wherever that is moved to
+                            if isinstance(training.policy, Path)
+                            else training.policy
+                        ),
                         "mean_return": judgement.mean_return,
                         "success_rate": judgement.success_rate,
                         "components": training.components,
@@ -72,17 +93,18 @@ def main(args: argparse.Namespace) -> int:
                 run.write_candidate(optimizer.trials[-1], measures)
             say_step(run, optimizer, number, words)
 
-        improve_reward(
-            optimizer,
-            task.env_id,
-            config["steps"],
-            seeds=[2 * k for k in range(config["episodes"])],
-            episodes=config["training"],
-            measure="success" if task.env_id in GOAL_TASKS else "return",
-            train=train,
-            on_step=on_step,
-            seed=config["seed"],
-        )
+        with until_a_cap():
+            improve_reward(
+                optimizer,
+                task.env_id,
+                config["steps"],
+                seeds=[2 * k for k in range(config["episodes"])],
+                episodes=config["training"],
+                measure="success" if task.env_id in GOAL_TASKS else "return",
+                train=train,
+                on_step=on_step,
+                seed=config["seed"],
+            )
         held_out = None
         best = optimizer.best
         if best is not None:
@@ -93,7 +115,9 @@ def main(args: argparse.Namespace) -> int:
                         candidate, env, episodes=config["training"], seed=config["seed"]
                     ).policy
             starts = [2 * k + 1 for k in range(config["held_out"])]
-            result = judge(task.env_id, Path(policy) if isinstance(policy, str) else policy, starts)
+            if isinstance(policy, str):
+                policy = run.path / policy
+            result = judge(task.env_id, policy, starts)
             held_out = {
                 "starts": len(starts),
                 "mean return": round(result.mean_return, 4),

@@ -69,7 +69,10 @@ class CodeRun:
             (self.path / "candidates").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
-        _write_json(file, self.config)
+
+    def begin(self) -> None:
+        """Write what was asked for, once it is known to be usable and to hold no secret."""
+        _write_json(self.path / "config.json", self.config)
 
     @property
     def search(self) -> Path:

@@ -16,10 +16,12 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.candidate import Candidate
-from llmopt.code.reward import Training, plain_action, summarise, visible
+from llmopt.code.failure import CandidateError
+from llmopt.code.reward import Training, plain_action, start_seed, summarise, visible
 from llmopt.errors import LLMOptError
 
-ALGORITHMS = ("PPO", "A2C", "SAC", "TD3", "DQN")
+_ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
+ALGORITHMS = tuple(_ACTIONS)
 
 
 def _algorithm(name: str) -> Any:
@@ -29,8 +31,32 @@ def _algorithm(name: str) -> Any:
         return getattr(importlib.import_module("stable_baselines3"), name)
     except ImportError as error:
         raise ImportError(
-            'stable-baselines3 is missing: pip install "llmopt[sb3]", or train with train_linear'
+            f'stable-baselines3 cannot be imported ({error}): pip install "llmopt[sb3]", or train '
+            "a linear policy (--trainer linear)"
         ) from error
+
+
+def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
+    """Raise if `train_sb3` cannot work on an environment.
+
+    Raises:
+        ImportError: stable-baselines3 is not installed.
+        LLMOptError: There is no such algorithm, or it does not take such actions or
+            observations.
+    """
+    _algorithm(algorithm)
+    if not isinstance(env.observation_space, gym.spaces.Box | gym.spaces.Discrete):
+        raise LLMOptError(
+            f"the environment's observations are {env.observation_space}: supported are Box and "
+            "Discrete; wrap it (gymnasium.wrappers has FlattenObservation)"
+        )
+    actions = type(env.action_space).__name__
+    if _ACTIONS[algorithm] not in ("any", actions):
+        fitting = [name for name, kind in _ACTIONS.items() if kind in ("any", actions)]
+        raise LLMOptError(
+            f"{algorithm} takes {_ACTIONS[algorithm]} actions and the environment has {actions} "
+            f"ones: take one of {', '.join(fitting)}"
+        )
 
 
 class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
@@ -109,12 +135,21 @@ def train_sb3(
     Raises:
         ImportError: stable-baselines3 is not installed.
         CandidateError: The reward failed.
-        LLMOptError: There is no such algorithm, or no episode ended.
+        LLMOptError: There is no such algorithm, it does not take such actions, or no episode
+            ended.
     """
-    kind = _algorithm(algorithm)
+    require_sb3(algorithm, env)
     wrapped = CandidateReward(env, candidate, cap)
-    model = kind("MlpPolicy", wrapped, seed=seed, device="cpu", verbose=0, **options)
-    model.learn(total_timesteps=episodes * cap)
+    model = _algorithm(algorithm)(
+        "MlpPolicy", wrapped, seed=start_seed(seed), device="cpu", verbose=0, **options
+    )
+    try:
+        model.learn(total_timesteps=episodes * cap)
+    except ValueError as error:  # of torch, on networks that rewards out of scale have broken
+        raise CandidateError(
+            f"training broke down ({str(error)[:200]}): keep rewards near 1 in size",
+            "check",
+        ) from error
     if not wrapped.log:
         raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
     home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
@@ -129,4 +164,4 @@ def load(file: Path) -> Callable[[Any], Any]:
     The file is unpickled by stable-baselines3: load none that you did not train yourself.
     """
     model = _algorithm(file.name.partition("-")[0]).load(file, device="cpu")
-    return lambda observation: model.predict(observation, deterministic=True)[0]
+    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])

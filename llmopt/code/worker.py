@@ -158,7 +158,9 @@ class Worker:
             namespace["np"] = namespace["numpy"]
         namespace.update(variables)
         self._namespace = namespace
-        exec(compile(self._source, _FILE, "exec", dont_inherit=True), namespace)
+        # A type hint is never looked up: models write List[float] and import nothing.
+        flags = annotations.compiler_flag
+        exec(compile(self._source, _FILE, "exec", flags, dont_inherit=True), namespace)
 
     def _call(self, request: tuple[str, list[Any], dict[str, Any]]) -> Any:
         name, args, kwargs = request

@@ -16,17 +16,29 @@ from llmopt.client.retry import complete_with_retries
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.extract import Answer, read_answer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.prompting import CodePrompt, complaint, json_schema
+from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
 from llmopt.code.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
 from llmopt.history import Usage
 from llmopt.propose import Limits
 
+_ATTEMPTS = 4
+"""Times that one request is sent while its errors say that this may help."""
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
 Send = Callable[[Request], Reply]
-Reject = Callable[[int, str, str], None]
-"""Told the number of the candidate to be, the answer as it came, and what was wrong."""
+Reject = Callable[[int, str, str, str], None]
+"""Told the number of the candidate to be, the answer, what was wrong, and the kind of that."""
+Recall = Callable[[int, str], "str | None"]
+"""Says what was wrong with an answer, if that was found before this search was cut off."""
+
+
+def encodable(text: str) -> str:
+    """Return a text with half surrogate pairs, which no file and no server takes, spelt out.
+
+    JSON lets a model write them. In a string literal the code means the same as before.
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass
@@ -63,8 +75,14 @@ class Writer:
             ClientError: The model could not be asked.
         """
         self.limits.check(self.usage)
+        attempts = _ATTEMPTS
+        if self.limits.max_requests is not None:
+            attempts = min(attempts, self.limits.max_requests - self.usage.requests)
         reply = complete_with_retries(
-            self.client, request, on_failure=lambda *_: self.usage.add_failure()
+            self.client,
+            request,
+            attempts=attempts,
+            on_failure=lambda error, _: self.usage.add_failure(error.requests),
         )
         self.usage.add_reply(reply)
         return reply
@@ -80,6 +98,7 @@ class Writer:
         failures: int,
         send: Send,
         reject: Reject,
+        recall: Recall,
     ) -> list[Candidate]:
         """Return up to `n` candidates that have passed every check.
 
@@ -92,7 +111,8 @@ class Writer:
             seed: Seed of the search.
             failures: Times that this gave up before, so that the next requests differ.
             send: Answers a request, from the model or from what was paid before.
-            reject: Told of each answer that was not used.
+            reject: Told of each answer that was not used, unless `recall` knew it.
+            recall: Knows answers that were refused before; they are not checked again.
 
         Raises:
             NoCandidateError: No answer could be used.
@@ -100,34 +120,44 @@ class Writer:
         tries: list[tuple[str, str]] = []
         found: list[Candidate] = []
 
-        def refuse(text: str, reason: str) -> None:
-            tries.append((text, reason))
-            reject(number + len(found), text, reason)
-
         def seed_of(*keys: int) -> int:
             # From what was asked before and not from time: a resumed search sends the very
             # requests of an uninterrupted one.
             source = np.random.SeedSequence(seed, spawn_key=(number, failures, *keys))
             return int(source.generate_state(1)[0]) >> 1
 
-        for attempt in range(self.attempts):
-            request = self._request(current, trials, n, seed_of(attempt, 0))
-            for completion in send(request).completions:
-                for turn in range(self.repairs + 1):
+        def improve(attempt: int, request: Request, completion: Completion) -> None:
+            for turn in range(self.repairs + 1):
+                text, mine = encodable(completion.text), number + len(found)
+                reason = recall(mine, text)
+                if reason is None:
                     taken: list[CodeTrial | Candidate] = [*trials, *waiting, *found]
                     try:
-                        found.append(self._build(completion, number + len(found), current, taken))
-                        break
+                        found.append(self._build(completion, mine, current, taken))
+                        return
                     except (ParseError, CandidateError) as error:
-                        reason = _words(error)
-                        self.usage.add_rejection(getattr(error, "kind", "unreadable"))
-                    refuse(completion.text, reason)
-                    if turn < self.repairs:
-                        repair = self._repair(request, completion.text, reason)
-                        repair = replace(repair, seed=seed_of(attempt, len(tries)))
-                        completion = send(repair).completions[0]
-            if found:
-                return found
+                        reason = encodable(_words(error))
+                        if completion.finish_reason == "length":
+                            reason = f"it was cut off; be shorter: {reason}"
+                        reject(mine, text, reason, getattr(error, "kind", "unreadable"))
+                tries.append((text, reason))
+                repair = self._repair(request, text, reason)
+                repair = replace(repair, seed=seed_of(attempt, len(tries)))
+                if turn == self.repairs or not self._has_room(repair):
+                    return
+                completion = _completions(send(repair))[0]
+
+        try:
+            for attempt in range(self.attempts):
+                request = self._request(current, trials, n, seed_of(attempt, 0))
+                for completion in _completions(send(request)):
+                    improve(attempt, request, completion)
+                if found:
+                    return found
+        except BaseException:
+            for candidate in found:
+                candidate.close()
+            raise
         reasons = "; ".join(dict.fromkeys(reason for _, reason in tries))
         raise NoCandidateError(
             f"the model {client_name(self.client)} gave no usable code in {self.attempts} "
@@ -138,15 +168,10 @@ class Writer:
     def _request(
         self, current: CodeTrial | None, trials: Sequence[CodeTrial], n: int, seed: int
     ) -> Request:
-        room = getattr(self.client, "context_tokens", None)
         space = self.prompt.space
+        count = getattr(self.client, "count_tokens", None)
         return Request(
-            self.prompt.messages(
-                current,
-                trials,
-                None if room is None else room - (self.max_output_tokens or 1000) - 64,
-                getattr(self.client, "count_tokens", None),
-            ),
+            self.prompt.messages(current, trials, self._room(), count),
             n=n,
             temperature=self.temperature,
             max_tokens=self.max_output_tokens,
@@ -155,6 +180,16 @@ class Writer:
                 json_schema(space.names if space else ()) if self.prompt.answer == "json" else None
             ),
         )
+
+    def _room(self) -> int | None:
+        """Tokens that a prompt may take; ``None`` where the model does not say."""
+        context = getattr(self.client, "context_tokens", None)
+        return None if context is None else context - (self.max_output_tokens or 1000) - 64
+
+    def _has_room(self, request: Request) -> bool:
+        room = self._room()
+        count = getattr(self.client, "count_tokens", count_roughly)
+        return room is None or count(request.text) <= room
 
     def _repair(self, request: Request, text: str, reason: str) -> Request:
         """Return the request of a repair turn.
@@ -181,21 +216,16 @@ class Writer:
         if completion.finish_reason in _WITHHELD:
             raise ParseError(_WITHHELD[completion.finish_reason], completion.text)
         functions = self.prompt.functions
-        try:
-            answer = read_answer(completion.text, [f.name for f in functions])
-        except ParseError as error:
-            if completion.finish_reason == "length":
-                raise ParseError(f"it was cut off; be shorter: {error.reason}") from error
-            raise
+        answer = read_answer(encodable(completion.text), [f.name for f in functions])
         params = self._read_params(answer)
         candidate = Candidate(
-            answer.source,
+            encodable(answer.source),
             functions,
             self.make_sandbox,
             number=number,
             params=params,
             variables=self.variables(params),
-            explanation=answer.explanation,
+            explanation=encodable(answer.explanation),
             parent=None if current is None or current.number < 0 else current.number,
         )
         try:
@@ -247,6 +277,10 @@ class Writer:
         if space is None or params is None:
             return {}
         return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
+
+
+def _completions(reply: Reply) -> tuple[Completion, ...]:
+    return reply.completions or (Completion(""),)  # one without a sample says nothing
 
 
 def _words(error: ParseError | CandidateError) -> str:
