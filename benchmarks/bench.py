@@ -459,7 +459,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
 
 
-_DEFAULT_METHODS = ("llm-pattern", "grammar-uniform", "cma", "random")
+_DEFAULT_METHODS = ("llm-levels", "levels-uniform", "cma", "random")
 
 
 def main(args: argparse.Namespace) -> int:

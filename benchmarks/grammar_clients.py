@@ -17,42 +17,47 @@ from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError
 
 _RULE = re.compile(r"^(\w+) ::= (.*)$", re.MULTILINE)
-_PART = re.compile(r'"(?P<text>[^"]*)"|\[(?P<first>\d)-(?P<last>\d)\]|(?P<name>\w+)')
+_PART = re.compile(r'"(?P<text>[^"]*)"|\[(?P<first>\w)-(?P<last>\w)\]|(?P<name>\w+)')
 
 
 @functools.lru_cache(maxsize=256)
-def integer_choices(grammar: str) -> tuple[tuple[int, ...], ...]:
-    """Return the integers that each place of a line may hold.
+def line_parts(grammar: str) -> tuple[tuple[str, ...], ...]:
+    """Return what each part of a line may be, from the lowest to the highest.
 
     Args:
-        grammar: A grammar as the `pattern` prompt writes it: a rule ``root`` of rule names,
-            commas and a line break, and rules that list integers digit by digit.
+        grammar: A grammar as the prompts `pattern` and `levels` write it: a rule ``root`` of
+            rule names, separators and a line break, and rules that list integers digit by
+            digit, or letters.
+
+    Returns:
+        For a separator one text, and for the place of a number or letter all of them.
 
     Raises:
         ClientError: It is another kind of grammar.
     """
     rules = dict(_RULE.findall(grammar))
-    places = [m["name"] for m in _PART.finditer(rules.get("root", "")) if m["name"]]
-    if not places or any(name not in rules for name in places):
+    parts = [m for m in _PART.finditer(rules.get("root", "")) if m["text"] != r"\n"]
+    names = {m["name"] for m in parts if m["name"]}
+    if not names or not names <= set(rules):
         raise ClientError(
-            "a sampler without a model answers only the 'pattern' prompt in its completion "
-            "style, whose grammar is a line of integers"
+            "a sampler without a model answers only the prompts 'pattern' and 'levels' in their "
+            "completion style, whose grammar is a line of integers or letters"
         )
-    known = {name: _expand(rules[name]) for name in set(places)}
-    return tuple(known[name] for name in places)
+    known = {name: _expand(rules[name]) for name in names}
+    return tuple(known[m["name"]] if m["name"] else (m["text"],) for m in parts)
 
 
-def _expand(rule: str) -> tuple[int, ...]:
-    numbers: list[int] = []
+def _expand(rule: str) -> tuple[str, ...]:
+    texts: list[str] = []
     for option in rule.split(" | "):
-        digits = [
+        characters = [
             [m["text"]]
             if m["text"] is not None
-            else [str(d) for d in range(int(m["first"]), int(m["last"]) + 1)]
+            else [chr(c) for c in range(ord(m["first"]), ord(m["last"]) + 1)]
             for m in _PART.finditer(option)
         ]
-        numbers += [int("".join(parts)) for parts in itertools.product(*digits)]
-    return tuple(sorted(numbers))
+        texts += ["".join(chosen) for chosen in itertools.product(*characters)]
+    return tuple(sorted(texts, key=lambda text: (len(text), text)))
 
 
 class _GrammarClient(ABC):
@@ -65,41 +70,41 @@ class _GrammarClient(ABC):
         """Answer one request.
 
         Raises:
-            ClientError: The request has no grammar of integers.
+            ClientError: The request has no grammar of integers or letters.
         """
-        choices = integer_choices(request.grammar or "")
+        parts = line_parts(request.grammar or "")
         rng = np.random.default_rng(request.seed)
         lines = [
-            ",".join(str(self._draw(rng, integers)) for integers in choices)
+            "".join(texts[self._draw(rng, len(texts)) if len(texts) > 1 else 0] for texts in parts)
             for _ in range(request.n)
         ]
         return Reply(tuple(Completion(line) for line in lines), type(self).__name__, cost=0.0)
 
     @abstractmethod
-    def _draw(self, rng: np.random.Generator, integers: tuple[int, ...]) -> int:
-        """Draw one of the integers, which are sorted."""
+    def _draw(self, rng: np.random.Generator, count: int) -> int:
+        """Draw one of `count` levels, from 0."""
 
 
 class UniformGrammarClient(_GrammarClient):
-    """Draws every integer that the grammar allows with equal chance."""
+    """Draws every level that the grammar allows with equal chance."""
 
     name = "uniform-grammar"
 
-    def _draw(self, rng: np.random.Generator, integers: tuple[int, ...]) -> int:
-        return integers[int(rng.integers(len(integers)))]
+    def _draw(self, rng: np.random.Generator, count: int) -> int:
+        return int(rng.integers(count))
 
 
 class GaussianGrammarClient(_GrammarClient):
-    """Draws integers from a normal distribution around the middle of what is allowed.
+    """Draws levels from a normal distribution around the middle of what is allowed.
 
     Its standard deviation is a fifth of the range, which is one standard deviation of the
     elites where the range is the elites' frame (`PatternPrompt.spread` is 2.5): a plain
-    estimation-of-distribution algorithm with independent parameters.
+    estimation-of-distribution algorithm, with independent parameters under `pattern` and with
+    the elites' covariance under `levels`.
     """
 
     name = "gaussian-grammar"
 
-    def _draw(self, rng: np.random.Generator, integers: tuple[int, ...]) -> int:
-        last = len(integers) - 1
-        place = rng.normal(last / 2, len(integers) / 5)
-        return integers[min(max(round(place), 0), last)]
+    def _draw(self, rng: np.random.Generator, count: int) -> int:
+        place = round(rng.normal((count - 1) / 2, count / 5))
+        return min(max(place, 0), count - 1)

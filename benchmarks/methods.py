@@ -534,9 +534,9 @@ def _published(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -
     return ModelMethod(problem, _client_of(asking), prompt, seed, 1)
 
 
-def _sampler(label: str, client_class: type[Any]) -> Entry:
+def _sampler(label: str, client_class: type[Any], prompt: str) -> Entry:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
-        return ModelMethod(problem, client_class(), "pattern", seed, asking.batch_size)
+        return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size)
 
     return Entry(label, make, "ablation")
 
@@ -560,6 +560,7 @@ def _cma(kind: type[CMA], problem: Problem, seed: np.random.SeedSequence) -> Met
 
 
 METHODS: Mapping[str, Entry] = {
+    "llm-levels": _model("{model} (levels)", "levels"),
     "llm-pattern": _model("{model} (pattern)", "pattern"),
     "llm-props": _model("{model} (props)", "props"),
     "llm-props-ab": _model("{model} (props-ab)", "props-ab"),
@@ -569,10 +570,12 @@ METHODS: Mapping[str, Entry] = {
         "{model} (published, told the optimum)", _published, "model", asks_model=True
     ),
     "llm-shuffled": _model(
-        "{model} (pattern, shuffled rewards)", "pattern", "ablation", shuffled=True
+        "{model} (levels, shuffled rewards)", "levels", "ablation", shuffled=True
     ),
-    "grammar-uniform": _sampler("no model (uniform integers)", UniformGrammarClient),
-    "grammar-gaussian": _sampler("no model (Gaussian integers)", GaussianGrammarClient),
+    "levels-uniform": _sampler("no model (levels, uniform)", UniformGrammarClient, "levels"),
+    "levels-gaussian": _sampler("no model (levels, Gaussian)", GaussianGrammarClient, "levels"),
+    "pattern-uniform": _sampler("no model (pattern, uniform)", UniformGrammarClient, "pattern"),
+    "pattern-gaussian": _sampler("no model (pattern, Gaussian)", GaussianGrammarClient, "pattern"),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
     "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
     "ng-cma": _nevergrad("CMA"),

@@ -50,6 +50,7 @@ from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError, did_you_mean
 from llmopt.history import Usage
 from llmopt.optimizer import LLMOptimizer
+from llmopt.pattern import PatternPrompt
 from llmopt.prompt import get_prompt
 from llmopt.space import Space
 
@@ -682,9 +683,9 @@ def _model_and_prompt(
     if name == "auto":
         name = getattr(client, "default_prompt", None) or "props"
     prompt = get_prompt(name)
-    if made and prompt.name == "pattern" and isinstance(client, LocalClient):
+    if made and isinstance(prompt, PatternPrompt) and isinstance(client, LocalClient):
         # What is left in the cache changes llama.cpp's rounding, so that a resumed run would
-        # part from a whole one. This prompt changes near its beginning with every new elite:
+        # part from a whole one. Such a prompt changes near its beginning with every new elite:
         # the cache would serve next to nothing.
         client.sampling.update(cache_prompt=False, id_slot=0)
     return client, client_name(client), prompt.name

@@ -13,8 +13,8 @@ WIDE_BOX = (-15.0, 15.0)
 """A box for MountainCarContinuous-v0 that holds a velocity gain of 15, which solves it."""
 
 BASELINES = tuple(name for name, entry in METHODS.items() if entry.group == "baseline")
-SAMPLERS = ("grammar-uniform", "grammar-gaussian")
-MODEL = ("llm-pattern", *SAMPLERS)
+SAMPLERS = ("levels-uniform", "levels-gaussian")
+MODEL = ("llm-levels", *SAMPLERS)
 """The model, and what answers in its place with no model."""
 
 CHAT = ("llm-props", "llm-props-plus", "llm-opro", "llm-published")
@@ -83,7 +83,7 @@ def _baselines(model: str, batch: int) -> list[Cell]:
 def _prompts(model: str, batch: int) -> list[Cell]:
     # A small model writes on and on; what counts stands in the first line.
     options: dict[str, Any] = {"episodes": 20, "evaluations": 50, "max_tokens": 160}
-    cells = _grid("mountaincar", ("llm-pattern", *CHAT), 2, model, batch, **options)
+    cells = _grid("mountaincar", ("llm-levels", "llm-pattern", *CHAT), 2, model, batch, **options)
     return cells + _grid("mountaincar", ("llm-props-ab",), 2, model, batch, bias=False, **options)
 
 
@@ -98,7 +98,7 @@ def _proof(model: str, batch: int) -> list[Cell]:
 
 def _smoke(model: str, batch: int) -> list[Cell]:
     options: dict[str, Any] = {"evaluations": 12, "warmup": 4, "heldout": 10}
-    cells = _grid("mountaincar", ("llm-pattern", *SAMPLERS, "cma"), 2, model, batch, **options)
+    cells = _grid("mountaincar", ("llm-levels", *SAMPLERS, "cma"), 2, model, batch, **options)
     return cells + _grid("cartpole", (*SAMPLERS, "cma", "random"), 2, model, batch, **options)
 
 

@@ -60,8 +60,8 @@ class LLMOptimizer:
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key.
         prompt: A shipped prompt's name (``"props"``, ``"props-ab"``, ``"props-plus"``,
-            ``"opro"``, ``"pattern"``), a Jinja2 template's text or path, a prompt object,
-            or ``"auto"`` for the one that suits the client.
+            ``"opro"``, ``"levels"``, ``"pattern"``), a Jinja2 template's text or path, a prompt
+            object, or ``"auto"`` for the one that suits the client.
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
             objectives, and then `tell` takes one number for each.
         seed: Seed of the one random generator; ``None`` draws one and records it.

@@ -6,7 +6,8 @@
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);
 - ``"opro"``: the 20 best trials, worst first (OPRO);
-- ``"pattern"``: plain integers for small and base models; see `llmopt.pattern`.
+- ``"levels"``: letters along the elites' own axes, for small and base models;
+- ``"pattern"``: plain integers for the same; see `llmopt.pattern`.
 
 A template is Jinja2 with strict undefined variables, no autoescaping, ``trim_blocks`` and
 ``lstrip_blocks``. What comes before ``{{ begin_user }}`` is the system message and should
@@ -43,7 +44,7 @@ from typing import Any
 from llmopt.describe import Entry
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.parse import Reading
-from llmopt.pattern import PatternPrompt
+from llmopt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.rendering import SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.selection import Selection, estimate_tokens
 from llmopt.situation import Complaint, Prompt, Query, Situation
@@ -52,6 +53,7 @@ __all__ = [
     "PROMPTS",
     "Complaint",
     "Entry",
+    "LevelsPrompt",
     "PatternPrompt",
     "Prompt",
     "Query",
@@ -63,7 +65,8 @@ __all__ = [
     "get_prompt",
 ]
 
-PROMPTS = (*SHIPPED, "pattern")
+_PATTERNS = {"levels": LevelsPrompt, "pattern": PatternPrompt}
+PROMPTS = (*SHIPPED, *_PATTERNS)
 
 
 def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) -> Prompt:
@@ -73,7 +76,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
             existing file, or any text that ends in ``.j2``); a template's text; what a
             prompt's ``to_dict`` returned; or a prompt object, which is returned as it is.
-        **options: Options of `TemplatePrompt` or `PatternPrompt`, such as
+        **options: Options of `TemplatePrompt`, `PatternPrompt` or `LevelsPrompt`, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 
     Raises:
@@ -88,8 +91,8 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
             return TemplatePrompt(data.pop("template"), name=name, **data)
         return get_prompt(name, **data)
     if isinstance(prompt, str):
-        if prompt == "pattern":
-            return PatternPrompt(**options)
+        if prompt in _PATTERNS:
+            return _PATTERNS[prompt](**options)
         if prompt in SHIPPED:
             return shipped_prompt(prompt, **options)
         if not _is_path(prompt):

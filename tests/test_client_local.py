@@ -11,6 +11,7 @@ import textwrap
 import threading
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ class TestConstruction:
 
     def test_defaults_follow_the_file(self, model: Path) -> None:
         client = LocalClient(model)
-        assert client.default_prompt == "pattern"
+        assert client.default_prompt == "levels"
         assert client.context_tokens == CONTEXT_TOKENS
         assert LocalClient(model, context_tokens=100).context_tokens == 100
         assert LocalClient(model, default_prompt="opro").default_prompt == "opro"
@@ -255,6 +256,17 @@ class TestComplete:
         reply = client.complete(ask(n=4, temperature=5.0))
         assert len(set(texts(reply))) == 1
         client.close()
+
+    def test_a_grammar_alone_holds_the_answer_to_its_form(self, model: Path) -> None:
+        """llama.cpp's truncation goes, unless it was asked for."""
+        whole = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
+        ruled = replace(ask(), grammar='root ::= "a" | "b"')
+        body, _ = LocalClient(model)._body(ruled)
+        assert {k: body[k] for k in whole} == whole
+        body, _ = LocalClient(model)._body(ask())
+        assert not whole.keys() & body.keys()
+        body, _ = LocalClient(model, sampling={"top_k": 7})._body(ruled)
+        assert body["top_k"] == 7
 
 
 class TestLife:

@@ -47,6 +47,11 @@ class TestReadAnswer:
         )
         assert read_answer(f"```python\n{source}```", ["f"]).source == source
 
+    @pytest.mark.parametrize("end", ["\r\n", "\r"])
+    def test_other_line_ends_and_a_byte_order_mark(self, end):
+        text = "```python\n\ufeff" + F.strip() + "\n```"
+        assert read_answer(text.replace("\n", end), ["f"]).source.strip() == F.strip()
+
     def test_helpers_around_it_are_kept(self):
         text = (
             "```python\nimport math\n\nGAIN = 2.0\n\ndef helper(x):\n    return math.sin(x)\n```\n"

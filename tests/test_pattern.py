@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from string import ascii_lowercase
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from llmopt.errors import ParseError, PromptTooLongError
 from llmopt.history import History, Trial
-from llmopt.pattern import PatternPrompt, _integer_range
+from llmopt.notation import integer_range
+from llmopt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.prompt import Complaint, Situation, estimate_tokens, get_prompt
 from llmopt.space import Categorical, Float, Int, Space
 
@@ -274,7 +276,7 @@ def test_any_text_gives_a_valid_point_or_a_parse_error(text):
     "bounds", [(0, 0), (0, 9), (0, 99), (10, 99), (0, 123), (7, 1050), (0, 20)]
 )
 def test_grammar_of_a_range_is_exact(bounds):
-    pattern = grammar_regex(f"root ::= {_integer_range(*bounds)}")
+    pattern = grammar_regex(f"root ::= {integer_range(*bounds)}")
     for k in range(1200):
         assert bool(pattern.fullmatch(str(k))) == (bounds[0] <= k <= bounds[1])
     assert not pattern.fullmatch("00")
@@ -336,3 +338,147 @@ def test_several_objectives_go_by_rank():
 def test_bad_options(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         get_prompt("pattern", **options)
+
+
+# Letters, and axes that follow the covariance
+
+
+def letters(query):
+    return [line.split(" ")[1:] for line in query.request.text.splitlines()]
+
+
+def correlated(n=40, seed=0):
+    """Return a situation whose points lie near the diagonal of the first two parameters."""
+    rng = np.random.default_rng(seed)
+    along = rng.normal(size=n)
+    points = np.column_stack(
+        [along + 0.05 * rng.normal(size=n), along + 0.05 * rng.normal(size=n), rng.normal(size=n)]
+    )
+    trials = tuple(
+        Trial(i, None, tuple(p.tolist()), (-float(p @ p),))
+        for i, p in enumerate(points.clip(-6, 6))
+    )
+    return Situation(BOX, History(trials), n + 1, seed=seed)
+
+
+def test_golden_levels(check_golden):
+    request = LevelsPrompt().prepare(situation(samples=4)).request
+    check_golden("levels_box", f"{request.text}<-- open line\n\n{request.grammar}\n")
+    request = LevelsPrompt(best=5, style="chat").prepare(situation(MIXED)).request
+    check_golden(
+        "levels_chat", "".join(f"--- {m.role} ---\n{m.content}\n" for m in request.messages)
+    )
+
+
+def test_levels_is_pattern_with_other_defaults():
+    state = situation(seed=3)
+    other = PatternPrompt(frame="covariance", notation="letters", min_deviation=1e-4)
+    assert LevelsPrompt().prepare(state).request == other.prepare(state).request
+    assert LevelsPrompt().to_dict() == {"name": "levels"}
+    made = get_prompt(LevelsPrompt(best=7, frame="elites").to_dict())
+    assert made == LevelsPrompt(best=7, frame="elites")
+
+
+def test_every_letter_is_one_place_of_the_grammar():
+    query = LevelsPrompt().prepare(situation(MIXED, n=30))
+    pattern = grammar_regex(query.request.grammar)
+    lines = query.request.text.splitlines(keepends=True)
+    assert len(lines) == 10
+    assert all(pattern.fullmatch(line) for line in lines)
+    # momentum has 5 values, layers 8, the optimizer 3 choices; fixed is one value.
+    assert not pattern.fullmatch(" a f a a a a\n")
+    assert not pattern.fullmatch(" a a i a a a\n")
+    assert not pattern.fullmatch(" a a a a d a\n")
+    assert not pattern.fullmatch(" a a a a a b\n")
+    assert pattern.fullmatch(" z e h z c a\n")
+
+
+@pytest.mark.parametrize("answer", [" c a z", "c a z", " C A Z\n", "c, a, z", "x\n c a z\n b b b"])
+def test_letters_are_read_tolerantly(answer):
+    query = LevelsPrompt(dither=False, frame="space").prepare(situation())
+    expected = BOX.decode(np.array([2, 0, 25]) / 25)
+    assert query.read(answer).values == pytest.approx(expected)
+
+
+def test_too_few_letters_are_said_so():
+    query = LevelsPrompt().prepare(situation())
+    with pytest.raises(ParseError, match=r"found 2 letters, expected one line of 3"):
+        query.read(" a b")
+    with pytest.raises(ParseError, match="found 0 letters"):
+        query.read("about the 12 params")
+
+
+def test_more_choices_than_letters_are_written_in_integers():
+    many = Space({"a": Categorical([f"c{i}" for i in range(27)]), "x": Float(0, 1)})
+    query = LevelsPrompt(dither=False).prepare(situation(many))
+    assert re.fullmatch(r"(?:\d+,\d+\n){10}", query.request.text)
+    assert query.read("26,50").values[0] == "c26"
+
+
+@pytest.mark.parametrize("notation", ["integers", "letters"])
+@pytest.mark.parametrize("frame", ["elites", "covariance", "space"])
+def test_shown_rows_lie_in_the_cells_they_are_read_as(notation, frame):
+    state = correlated()
+    prompt = PatternPrompt(notation=notation, frame=frame, dither=False, spread=8.0)
+    query = prompt.prepare(state)
+    reader = query.read
+    shown = query.request.text.splitlines()
+    best = state.history.ranked[:10][::-1]
+    for line, trial in zip(shown, best, strict=True):
+        values = np.array(reader(line).values)
+        # Half a cell: of 26 over 16 standard deviations (at most 1 here), or over 12.
+        assert np.abs(values - trial.values).max() < 0.6
+
+
+def test_covariance_axes_follow_the_elites():
+    """Elites on a diagonal: rows are wider along it than off it; plain ones make a square."""
+    state = correlated()
+    gaps = {}
+    for frame in ("elites", "covariance"):
+        query = PatternPrompt(frame=frame, notation="letters", best=20).prepare(state)
+        rng = np.random.default_rng(1)
+        lines = [
+            " " + " ".join(ascii_lowercase[k] for k in rng.integers(0, 26, 3)) for _ in range(300)
+        ]
+        points = np.array([query.read(line).values for line in lines])
+        assert np.isfinite(points).all()
+        gaps[frame] = np.std(points[:, 0] - points[:, 1]) / np.std(points[:, 0] + points[:, 1])
+    assert gaps["elites"] == pytest.approx(1.0, abs=0.15)
+    # Half of a correlation of about 1.
+    assert gaps["covariance"] == pytest.approx(np.sqrt((1 - 0.5) / (1 + 0.5)), abs=0.1)
+
+
+def test_uncorrelated_elites_have_the_plain_frame():
+    """Four points of a square: the axes are the parameters', the rows those of `elites`."""
+    corners = [(x, y, 0.0) for x in (-1.0, 1.0) for y in (-1.0, 1.0)]
+    equal = History(tuple(Trial(i, None, p, (1.0,)) for i, p in enumerate(corners * 10)))
+    state = replace(situation(), history=equal)
+    plain = PatternPrompt(notation="letters", best=40).prepare(state).request.text
+    other = PatternPrompt(notation="letters", best=40, frame="covariance").prepare(state)
+    apart = [abs(ord(a) - ord(b)) for a, b in zip(plain, other.request.text, strict=True)]
+    assert max(apart) <= 1
+
+
+def test_covariance_axes_stay_next_to_the_parameters():
+    """With no correlation, letter i is parameter i alone."""
+    query = LevelsPrompt(dither=False, best=60).prepare(situation(n=60))
+    middle = np.array(query.read(" m m m").values)
+    moved = np.array(query.read(" m z m").values)
+    away = np.abs(moved - middle)
+    assert away[1] > 3 * max(away[0], away[2])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 12])
+def test_covariance_frame_of_few_or_equal_elites(n):
+    same = History(tuple(Trial(i, None, (1.0, 2.0, 3.0), (1.0,)) for i in range(n)))
+    query = LevelsPrompt().prepare(replace(situation(), history=same))
+    point = query.read(" a m z").values
+    assert np.isfinite(point).all()
+    if n > 1:
+        assert np.abs(np.array(point) - [1.0, 2.0, 3.0]).max() < 0.1
+
+
+def test_all_dimensions_exact_have_no_axes():
+    space = Space({"a": Categorical(["x", "y"]), "k": Int(1, 5)})
+    query = LevelsPrompt().prepare(situation(space))
+    assert query.read(" b e").values == ("y", 5)

@@ -21,14 +21,12 @@ import argparse
 import functools
 import importlib.metadata
 import itertools
-import math
 import multiprocessing
 import statistics
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +37,7 @@ from nevergrad.functions import ArtificialFunction
 
 from llmopt._version import __version__
 from llmopt.adapters.nevergrad import ParametrizedLLM
+from llmopt.benchmarks.experiments.pool import run_cells
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.storage import EventLog, read_events
@@ -283,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=10, help="instances of each function")
     parser.add_argument("--budget", type=int, default=BUDGET, help="evaluations of each run")
     parser.add_argument("--model", default="smollm2", help="model string of the method LLM")
-    parser.add_argument("--prompt", default="pattern", help="its prompt")
+    parser.add_argument("--prompt", default="levels", help="its prompt")
     parser.add_argument("--batch", type=int, default=4, help="points it proposes at a time")
     parser.add_argument("--jobs", type=int, default=1, help="cells run at once")
     parser.add_argument("--threads", type=int, help="CPU threads of a local model, in each job")
@@ -317,23 +316,7 @@ def _run_all(args: argparse.Namespace, threads: int | None) -> None:
     done = {_cell_of(line) for line in log.events}
     todo = [cell for cell in wanted if cell not in done]
     print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
-    start = time.perf_counter()
-    # A fresh process each: a fork would copy a loaded model's threads.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
-        futures = [pool.submit(run_cell, cell, threads) for cell in todo]
-        try:
-            for number, future in enumerate(as_completed(futures), start=1):
-                log.append(future.result())
-                passed = time.perf_counter() - start
-                left = passed / number * (len(todo) - number)
-                print(f"{number}/{len(todo)}, {math.ceil(left / 60)} min left", flush=True)
-        except BaseException:
-            # Without this the pool would finish every cell before the error shows.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        finally:
-            log.close()
+    run_cells(todo, functools.partial(run_cell, threads=threads), log, args.jobs)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ class Client(Protocol):
 
     - ``name`` (str): short model string for tables and files, never holding a secret;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
-      (``"pattern"`` for small and base models; ``"props"`` if the attribute is missing);
+      (``"levels"`` for small and base models; ``"props"`` if the attribute is missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): prompt and completion together;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;

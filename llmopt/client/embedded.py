@@ -47,7 +47,7 @@ def embedded_client(**options: Any) -> LocalClient:
     """
     defaults: dict[str, Any] = {
         "name": "smollm2",
-        "default_prompt": "pattern",
+        "default_prompt": "levels",
         "context_tokens": CONTEXT_TOKENS,
     }
     return LocalClient(fetch_model, **{**defaults, **options})

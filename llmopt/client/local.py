@@ -34,7 +34,10 @@ SLOT_TOKENS = 256
 """Room in the cache for each sample beyond the first, next to the context they share."""
 
 SMALL_PARAMETERS = 2_000_000_000
-"""Below this many weights a model gets the ``"pattern"`` prompt by default."""
+"""Below this many weights a model gets the ``"levels"`` prompt by default."""
+
+
+_WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
 
 class LocalClient:
@@ -61,11 +64,12 @@ class LocalClient:
         context_tokens: Prompt and completion together. By default what the file says, at
             most `CONTEXT_TOKENS`.
         name: Short name for tables and files; by default that of the file.
-        default_prompt: What ``prompt="auto"`` means. By default ``"pattern"`` for base
+        default_prompt: What ``prompt="auto"`` means. By default ``"levels"`` for base
             models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
         sampling: Further llama.cpp sampling settings sent with each request, such as
             ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
-            the temperature is applied.
+            the temperature is applied; for a request with a grammar, which holds the answer
+            to its form anyway, they are switched off.
         verbose: Leave llama.cpp's log on standard error.
     """
 
@@ -142,7 +146,7 @@ class LocalClient:
         if self._default_prompt is not None:
             return self._default_prompt
         small = self.header.parameters < SMALL_PARAMETERS
-        return "pattern" if small or not self.header.chat else "props"
+        return "levels" if small or not self.header.chat else "props"
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
@@ -250,7 +254,8 @@ class LocalClient:
         """Return llama.cpp's form of a request, and whether it is a chat."""
         style: Style = request.style if self.style == "auto" else self.style
         chat = style == "chat" and (self.style == "chat" or self.header.chat)
-        body: dict[str, Any] = {"cache_prompt": True, **self.sampling}
+        whole = _WHOLE_DISTRIBUTION if request.grammar is not None else {}
+        body: dict[str, Any] = {"cache_prompt": True, **whole, **self.sampling}
         if chat:
             body["messages"] = [
                 {"role": m.role, "content": _sendable(m.content)} for m in request.messages

@@ -65,7 +65,7 @@ def read_answer(text: str, names: Sequence[str]) -> Answer:
     Raises:
         ParseError: There is no code in it, or too much.
     """
-    body = _THINK.sub("", text)
+    body = re.sub("\r\n?", "\n", _THINK.sub("", text)).replace("\ufeff", "")
     answer = _from_json(body, names) or _from_text(body, names)
     if answer is None:
         wanted = " and ".join(f"`def {n}(...)`" for n in names)
