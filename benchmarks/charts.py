@@ -94,7 +94,7 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
 
     The vertical axis shows what happens after the warm-up; what lies below is cut off.
     """
-    width, height, left, right, top, bottom = 520, 340, 62, 12, 12, 44
+    width, height, left, right, top, bottom = 440, 300, 76, 12, 12, 44
     longest = max((len(c.middle) for c in curves), default=1)
     seen = [
         v[np.isfinite(v)]
@@ -122,13 +122,13 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
     if warmup > 1:
         out.append(
             f'<rect x="{left}" y="{top}" width="{x(warmup) - left:.1f}" '
-            f'height="{height - top - bottom}" fill="#eef0f2"/>'
-            f'<text x="{left + 4}" y="{top + 15}" fill="#6b7178" font-size="11">warm-up</text>'
+            f'height="{height - top - bottom}" fill="#eef0f2" class="shade"/>'
+            f'<text x="{left + 4}" y="{top + 15}" font-size="11" opacity="0.7">warm-up</text>'
         )
     for tick in ticks(low, high):
         out.append(
             f'<line x1="{left}" x2="{width - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
-            f'stroke="#e3e6e8"/><text x="{left - 7}" y="{y(tick) + 4:.1f}" '
+            f'stroke="#e3e6e8" class="grid"/><text x="{left - 7}" y="{y(tick) + 4:.1f}" '
             f'text-anchor="end">{number(tick)}</text>'
         )
     for tick in ticks(1, longest, 6):
@@ -185,16 +185,16 @@ def legend(items: Sequence[tuple[str, int | None]]) -> str:
 def heldout_bars(bars: Sequence[Bar], title: str) -> str:
     """Draw each method's median, its quartiles and its seeds, best above.
 
+    What lies beyond the picture is drawn as a small triangle at its edge: a few very bad
+    runs must not flatten all that matters.
+
     Args:
         bars: In the order in which they are drawn.
         title: For readers that see no picture.
     """
-    row, top, bottom, left, width, right = 22, 6, 24, 222, 520, 14
+    row, top, bottom, left, width, right = 21, 6, 24, 216, 440, 18
     height = top + row * len(bars) + bottom
-    values = np.array([v for b in bars for v in (b.low, b.high) if math.isfinite(v)] or [0.0])
-    low, high = float(values.min()), float(values.max())
-    pad = 0.05 * (high - low) or 1.0
-    low, high = low - pad, high + pad
+    low, high = _bar_range(bars)
 
     def x(v: float) -> float:
         return left + (min(max(v, low), high) - low) / (high - low) * (width - left - right)
@@ -203,30 +203,38 @@ def heldout_bars(bars: Sequence[Bar], title: str) -> str:
     for tick in ticks(low, high, 4):
         out.append(
             f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{height - bottom}" '
-            f'stroke="#e3e6e8"/><text x="{x(tick):.1f}" y="{height - 8}" '
-            f'text-anchor="middle">{number(tick)}</text>'
+            f'stroke="#e3e6e8" class="grid"/><text x="{x(tick):.1f}" y="{height - 8}" '
+            f'font-size="11" text-anchor="middle">{number(tick)}</text>'
         )
     for i, bar in enumerate(bars):
         middle = top + row * i + row / 2
         own = color(bar.style)
-        shown = bar.label if len(bar.label) <= 34 else bar.label[:33] + "…"
+        # The end of a label says which of a model's methods it is.
+        shown = bar.label if len(bar.label) <= 34 else f"{bar.label[:11]}…{bar.label[-22:]}"
         weight = ' font-weight="600"' if bar.style is not None else ""
+        if len(shown) > 30:  # wide letters would leave the picture
+            weight += f' textLength="{left - 14}" lengthAdjust="spacingAndGlyphs"'
         out.append(
             f"<g><title>{html.escape(bar.label)}: {number(bar.middle)} "
             f"[{number(bar.low)}, {number(bar.high)}]</title>"
             f'<text x="{left - 8}" y="{middle + 4:.1f}" text-anchor="end" font-size="11.5"{weight}>'
             f"{html.escape(shown)}</text>"
-            f'<rect x="{x(bar.low):.1f}" y="{middle - 7:.1f}" height="14" '
-            f'width="{max(x(bar.high) - x(bar.low), 1):.1f}" fill="{own}" opacity="0.35"/>'
         )
-        out.append(
-            "".join(
-                f'<circle cx="{x(p):.1f}" cy="{middle:.1f}" r="2.2" fill="{own}" opacity="0.8"/>'
-                for p in bar.points
-                if math.isfinite(p) and low <= p <= high
+        if bar.high >= low:
+            out.append(
+                f'<rect x="{x(bar.low):.1f}" y="{middle - 7:.1f}" height="14" '
+                f'width="{max(x(bar.high) - x(bar.low), 1):.1f}" fill="{own}" opacity="0.35"/>'
             )
-        )
-        if math.isfinite(bar.middle):
+        out += [
+            f'<circle cx="{x(p):.1f}" cy="{middle:.1f}" r="2.2" fill="{own}" opacity="0.8"/>'
+            for p in bar.points
+            if low <= p <= high
+        ]
+        if any(p < low for p in bar.points):
+            edge = left + 1
+            corners = f"{edge},{middle} {edge + 6},{middle - 4} {edge + 6},{middle + 4}"
+            out.append(f'<polygon points="{corners}" fill="{own}"/>')
+        if bar.middle >= low:
             out.append(
                 f'<rect x="{x(bar.middle) - 1.5:.1f}" y="{middle - 9:.1f}" width="3" height="18" '
                 f'fill="{own}" stroke="white" stroke-width="0.8"/>'
@@ -234,6 +242,19 @@ def heldout_bars(bars: Sequence[Bar], title: str) -> str:
         out.append("</g>")
     out.append("</svg>")
     return "".join(out)
+
+
+def _bar_range(bars: Sequence[Bar]) -> tuple[float, float]:
+    """Return what the axis shows: all, but little of what lies far below most medians."""
+    points = [v for b in bars for v in (*b.points, b.low, b.high) if math.isfinite(v)] or [0.0]
+    middles = [b.middle for b in bars if math.isfinite(b.middle)] or points
+    low, high = min(points), max(points)
+    span = high - float(np.median(middles))
+    if span > 0:
+        # A median is worth more room than a single seed.
+        low = max(low, min(high - 4 * span, max(min(middles), high - 10 * span)))
+    pad = 0.05 * (high - low) or 1.0
+    return low - pad, high + pad
 
 
 def _open(width: float, height: float, title: str) -> str:

@@ -45,12 +45,13 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, order=True)
 class ProblemKey:
-    """What makes runs comparable: the task and the budget."""
+    """What makes runs comparable: the task, the budget and the starts of the judgement."""
 
     task: str
     evaluations: int
     episodes: int
     warmup: int
+    heldout: int
 
     def __str__(self) -> str:
         return f"{self.task}, {self.evaluations} evaluations"
@@ -117,7 +118,7 @@ class Runs:
 
     @property
     def fallback_share(self) -> float | None:
-        """Share of the model's points that were drawn at random; ``None`` without a model."""
+        """Share of the points asked of a model, or its stand-in, that were drawn at random."""
         counts = [line["sources"] for line in self.lines.values() if line["sources"]]
         asked = sum(c.get("llm", 0) + c.get("fallback", 0) for c in counts)
         return sum(c.get("fallback", 0) for c in counts) / asked if asked else None
@@ -142,19 +143,27 @@ def label_of(line: Mapping[str, Any]) -> str:
 
 
 def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]:
-    """Sort raw lines by problem and method label, both in the order of tables."""
+    """Sort raw lines by problem and method label, both in the order of tables.
+
+    No run is lost: where lines of one label differ in how the model was asked, each way is
+    a method of its own. Of equal cells the first counts.
+    """
     found: dict[ProblemKey, dict[str, dict[int, Mapping[str, Any]]]] = defaultdict(dict)
     methods: dict[str, str] = {}
     lines = list(lines)
-    batches: dict[str, set[int]] = defaultdict(set)
+    ways: dict[str, list[tuple[str, ...]]] = defaultdict(list)
     for line in lines:
-        batches[label_of(line)].add(line["cell"]["batch"])
+        ways[label_of(line)].append(_asking(line["cell"]))
     for line in lines:
         cell = line["cell"]
-        key = ProblemKey(line["task"], cell["evaluations"], cell["episodes"], cell["warmup"])
+        key = ProblemKey(
+            line["task"], cell["evaluations"], cell["episodes"], cell["warmup"], cell["heldout"]
+        )
         label = label_of(line)
-        if len(batches[label]) > 1:
-            label += f", {cell['batch']} a request"
+        differ = [len(set(column)) > 1 for column in zip(*ways[label], strict=True)]
+        label += "".join(
+            f", {part}" for part, other in zip(_asking(cell), differ, strict=True) if other
+        )
         methods[label] = cell["method"]
         found[key].setdefault(label, {}).setdefault(cell["seed"], line)
     order = list(METHODS)
@@ -170,6 +179,16 @@ def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs
         }
         for key in sorted(found, key=lambda k: (_task_place(k.task), k))
     }
+
+
+def _asking(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say how a cell's model is asked, as a label says it where this differs."""
+    cap = cell.get("max_tokens")
+    return (
+        str(cell.get("model") or "no model"),
+        f"{cell['batch']} a request",
+        f"answers up to {cap} tokens" if cap else "answers as long as the prompt allows",
+    )
 
 
 def _task_place(task: str) -> int:
@@ -220,10 +239,8 @@ def bootstrap_interval(
         seed: Of the resampling.
     """
     rng = np.random.default_rng(seed)
-    found = np.empty(resamples)
-    for i in range(resamples):
-        drawn = [values[rng.integers(len(values), size=len(values))] for values in strata]
-        found[i] = statistic(np.concatenate(drawn))
+    drawn = np.hstack([v[rng.integers(len(v), size=(resamples, len(v)))] for v in strata])
+    found = [statistic(sample) for sample in drawn]
     tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
@@ -241,13 +258,16 @@ class Comparison:
     """Methods compared on the instances (problem and seed) that all of them have finished.
 
     Attributes:
-        labels: The methods.
+        labels: The methods: those that took part in every problem compared.
         instances: How many instances there are.
         mean_rank: Of each method, 1 is best.
         iqm: Interquartile mean of the normalized scores of each method.
         interval: Its bootstrap interval.
         problems: The problems, in order.
         rank_by_problem: Mean rank of each method on each problem.
+        absent: Methods left out, as they have no run on some of the problems.
+        dropped: Problems left out: without the headline model, or without a seed that all of
+            the methods have finished.
     """
 
     labels: tuple[str, ...]
@@ -257,10 +277,12 @@ class Comparison:
     interval: dict[str, tuple[float, float]]
     problems: tuple[ProblemKey, ...]
     rank_by_problem: dict[str, dict[ProblemKey, float]]
+    absent: tuple[str, ...]
+    dropped: tuple[ProblemKey, ...]
 
 
 def compare(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> Comparison:
-    """Compare the methods that took part in every problem given.
+    """Compare the methods that took part in every problem that the headline model met.
 
     Scores are normalized on each problem: 0 is random search's median, 1 the best median of
     any method; where that is random search's own, or it is missing, 0 is the worst median.
@@ -268,32 +290,37 @@ def compare(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> Comparison:
     Args:
         grouped: What `group` returned, or a part of it.
     """
-    shared = _shared_labels(grouped)
-    rows: dict[str, list[float]] = defaultdict(list)
-    by_problem: dict[str, dict[ProblemKey, float]] = {label: {} for label in shared}
+    model = first_model(grouped)
+    met = {key: runs for key, runs in grouped.items() if model is None or model in runs}
+    shared = _shared_labels(met)
+    ranked: dict[str, dict[ProblemKey, np.ndarray]] = {label: {} for label in shared}
     strata: dict[str, list[np.ndarray]] = {label: [] for label in shared}
+    problems: list[ProblemKey] = []
     instances = 0
-    for key, runs in grouped.items():
+    for key, runs in met.items():
         seeds = _shared_seeds(runs, shared)
         if not seeds:
             continue
-        table = np.array([[score(runs[label].lines[s]) for s in seeds] for label in shared])
-        ranked = np.array([ranks(column) for column in table.T.tolist()])
+        problems.append(key)
         instances += len(seeds)
-        for label, own, values in zip(
-            shared, ranked.T, normalize(table, shared, runs), strict=True
-        ):
-            rows[label] += own.tolist()
-            by_problem[label][key] = float(own.mean())
+        table = np.array([[score(runs[label].lines[s]) for s in seeds] for label in shared])
+        places = np.array([ranks(column) for column in table.T.tolist()]).T
+        scaled = normalize(table, shared, runs)
+        for label, own, values in zip(shared, places, scaled, strict=True):
+            ranked[label][key] = own
             strata[label].append(values)
+    labels = tuple(shared) if problems else ()
+    everyone = dict.fromkeys(label for runs in met.values() for label in runs)
     return Comparison(
-        tuple(shared),
+        labels,
         instances,
-        {label: float(np.mean(rows[label])) for label in shared if rows[label]},
-        {k: interquartile_mean(np.concatenate(v)) for k, v in strata.items() if v},
-        {k: bootstrap_interval(v) for k, v in strata.items() if v},
-        tuple(grouped),
-        by_problem,
+        {label: float(np.concatenate([*ranked[label].values()]).mean()) for label in labels},
+        {label: interquartile_mean(np.concatenate(strata[label])) for label in labels},
+        {label: bootstrap_interval(strata[label]) for label in labels},
+        tuple(problems),
+        {label: {k: float(v.mean()) for k, v in ranked[label].items()} for label in labels},
+        tuple(label for label in everyone if label not in labels),
+        tuple(key for key in grouped if key not in problems),
     )
 
 
@@ -316,7 +343,8 @@ def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]
         runs: The runs, which say what method each label is.
 
     Returns:
-        Scores of the same shape, not below -1: one very bad run must not decide a mean.
+        Scores of the same shape, from -1 to 2: one run far off must not decide a mean where
+        the medians lie close together.
     """
     medians = np.median(table, axis=1)
     zero = medians.min()
@@ -328,7 +356,7 @@ def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]
     width = medians.max() - zero
     if not width > 0 or not math.isfinite(width):
         return np.zeros_like(table)
-    scaled: np.ndarray = np.maximum((table - zero) / width, -1.0)
+    scaled: np.ndarray = np.clip((table - zero) / width, -1.0, 2.0)
     return scaled
 
 
@@ -423,19 +451,116 @@ def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     return ", ".join(parts)
 
 
+def titles(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> dict[ProblemKey, str]:
+    """Return every problem's name, with as much of the budget as tells them apart."""
+    found = {key: problem_title(key, runs) for key, runs in grouped.items()}
+    for name, words in (
+        ("episodes", "{} episodes each"),
+        ("warmup", "{} warm-up policies"),
+        ("heldout", "{} held-out starts"),
+    ):
+        alike: dict[str, set[int]] = defaultdict(set)
+        for key, title in found.items():
+            alike[title].add(getattr(key, name))
+        for key, title in found.items():
+            if len(alike[title]) > 1:
+                found[key] = f"{title}, {words.format(getattr(key, name))}"
+    return found
+
+
 def any_line(runs: Mapping[str, Runs]) -> Mapping[str, Any]:
     """Return some raw line of a problem, for what is the same in all of them."""
     return next(iter(next(iter(runs.values())).lines.values()))
 
 
 def first_model(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> str | None:
-    """Return the label of the model's method with the most runs, or ``None``."""
-    counts: dict[str, int] = {}
+    """Return the label of the headline model's method, or ``None``.
+
+    It is the first of `METHODS` that a model has run, ``llm-levels`` where it has; of several
+    models the one with the most runs.
+    """
+    counts: dict[tuple[int, str], int] = defaultdict(int)
+    order = list(METHODS)
     for runs in grouped.values():
         for label, own in runs.items():
             if group_of(own) == "model":
-                counts[label] = counts.get(label, 0) + len(own.lines)
-    return max(counts, key=lambda label: counts[label]) if counts else None
+                counts[order.index(own.method), label] += len(own.lines)
+    return min(counts, key=lambda k: (k[0], -counts[k]))[1] if counts else None
+
+
+def missing_runs(
+    grouped: Mapping[ProblemKey, Mapping[str, Runs]],
+) -> dict[ProblemKey, dict[str, tuple[int, ...]]]:
+    """Return the seeds that a method lacks where another method of the problem has them."""
+    found: dict[ProblemKey, dict[str, tuple[int, ...]]] = {}
+    for key, runs in grouped.items():
+        seeds = {s for own in runs.values() for s in own.lines}
+        for label, own in runs.items():
+            lacking = tuple(sorted(seeds - set(own.lines)))
+            if lacking:
+                found.setdefault(key, {})[label] = lacking
+    return found
+
+
+def notes(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> list[str]:
+    """Say what a reader of the tables has to know: what is missing, and what failed."""
+    named = titles(grouped)
+    found: list[str] = []
+    gaps = missing_runs(grouped)
+    if gaps:
+        count = sum(len(seeds) for own in gaps.values() for seeds in own.values())
+        text = " ".join(
+            f"{named[key]}: "
+            + "; ".join(
+                f"{seed_list(seeds)} of {', '.join(k for k, v in own.items() if v == seeds)}"
+                for seeds in dict.fromkeys(own.values())
+            )
+            + "."
+            for key, own in gaps.items()
+        )
+        found.append(
+            f"Unfinished: {count} runs that other methods of the same problem have are missing, so "
+            f"that medians of a problem are not over the same seeds. {text}"
+        )
+    everyone = dict.fromkeys(label for runs in grouped.values() for label in runs)
+    part = [
+        f"{label} ({sum(label in runs for runs in grouped.values())})"
+        for label in everyone
+        if any(label not in runs for runs in grouped.values())
+    ]
+    if part:
+        found.append(f"Not on all of the {len(grouped)} problems: {', '.join(part)}.")
+    unjudged = [
+        f"{label} on {named[key]}, seed {seed}"
+        for key, runs in grouped.items()
+        for label, own in runs.items()
+        for seed, line in sorted(own.lines.items())
+        if line["heldout"] is None
+    ]
+    if unjudged:
+        found.append(
+            "Runs with no held-out score, as all of their points failed or the best one did; they "
+            f"count as the worst return that they saw: {'; '.join(unjudged)}."
+        )
+    return found
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """Return seeds in words, such as ``"seeds 0, 3 to 5, 8"``.
+
+    Args:
+        seeds: In order.
+    """
+    spans: list[list[int]] = []
+    for seed in seeds:
+        if spans and seed == spans[-1][1] + 1:
+            spans[-1][1] = seed
+        else:
+            spans.append([seed, seed])
+    text = ", ".join(
+        f"{a}" if a == b else f"{a}{', ' if b == a + 1 else ' to '}{b}" for a, b in spans
+    )
+    return f"seed{'s' if len(seeds) > 1 else ''} {text}"
 
 
 def group_of(runs: Runs) -> str:
@@ -450,4 +575,5 @@ def format_p(value: float) -> str:
 
 def format_interval(value: float, low: float, high: float) -> str:
     """Return a value with its interval, two decimals each, for a table."""
+    value, low, high = (round(v, 2) + 0.0 for v in (value, low, high))  # no minus before 0.00
     return f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("-", "−")

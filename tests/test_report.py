@@ -14,8 +14,9 @@ from llmopt.benchmarks.page import ReportError, page
 from llmopt.benchmarks.report import BEGIN, END, between_markers, markdown, render_best
 from llmopt.cli import main
 
-NO_MODEL = "no model (uniform integers)"
-VOID = {"meta", "img", "br", "line", "rect", "circle", "polyline", "polygon"}
+MODEL = "smollm2 (levels)"
+NO_MODEL = "no model (levels, uniform)"
+VOID = {"meta", "img", "br", "wbr", "line", "rect", "circle", "polyline", "polygon"}
 
 
 class Reader(html.parser.HTMLParser):
@@ -62,8 +63,8 @@ def results(tasks=("MountainCarContinuous-v0", "CartPole-v1"), seeds=3):
     lines = []
     for task in tasks:
         for s in range(seeds):
-            for place, method in enumerate(("llm-pattern", "grammar-uniform", "cma", "random")):
-                model = method == "llm-pattern"
+            for place, method in enumerate(("llm-levels", "levels-uniform", "cma", "random")):
+                model = method == "llm-levels"
                 lines.append(
                     line(
                         method,
@@ -94,7 +95,7 @@ def test_the_page_holds_every_method_with_its_numbers():
     read = Reader(page(results()))
     overall, duels, first, second = read.tables
     assert [row[0] for row in first[1:]] == [
-        "smollm2 (pattern)",
+        MODEL,
         NO_MODEL,
         "CMA-ES",
         "random search",
@@ -155,6 +156,54 @@ def test_failed_runs_and_odd_numbers_are_shown():
     assert "unknown" in text
 
 
+def test_failed_evaluations_have_a_column_where_there_are_any():
+    lines = results(("CartPole-v1",))
+    assert "failed" not in Reader(page(lines)).tables[0][0]
+    lines[2]["failures"] = 4
+    table = Reader(page(lines)).tables[0]
+    assert dict(zip(table[0], table[3], strict=True))["failed"] == "4"
+
+
+def test_a_target_that_half_of_the_seeds_reach():
+    lines = results(("CartPole-v1",), seeds=2)
+    for one in lines:
+        one["means"] = [0.0] * 11 + [480.0 if one["cell"]["seed"] else 0.0]
+    table = Reader(page(lines)).tables[0]
+    row = dict(zip(table[0], table[1], strict=True))
+    assert (row["target reached"], row["evaluations to target"]) == ("1 of 2", "> 12")
+
+
+def test_a_model_without_words_is_named():
+    lines = results()
+    for one in lines:
+        one["explanations"] = []
+    said = " ".join(Reader(page(lines)).text)
+    assert f"{MODEL}: no words on any of the problems" in said
+
+
+def test_the_headline_model_has_the_first_colour_and_every_column_is_explained():
+    lines = results()
+    other = [one for one in results() if one["cell"]["method"] == "llm-levels"]
+    for one in other:
+        one["cell"] = {**one["cell"], "method": "llm-pattern"}
+        one["heldout"] += 1000
+    text = page(lines + other)
+    shown = re.search(r'<div class="legend">.*?</div>', text).group()
+    colours = dict(
+        zip(
+            re.findall(r"</svg> ([^<]*)<", shown),
+            re.findall(r'stroke="(#\w+)"', shown),
+            strict=True,
+        )
+    )
+    assert colours[MODEL] == charts.COLORS[0]
+    assert colours[NO_MODEL] == charts.COLORS[1]
+    assert f"{MODEL}: wins and losses" in " ".join(Reader(text).text)
+    read = Reader(text)
+    explained = re.findall(r"<dt>([^<]*)</dt>", text)
+    assert set(read.tables[-1][0]) <= set(explained)
+
+
 def test_nothing_to_report():
     with pytest.raises(ReportError, match="no finished cells"):
         page([])
@@ -165,25 +214,96 @@ def test_nothing_to_report():
 # -- Markdown -----------------------------------------------------------------------------
 
 
+def markdown_tables(text):
+    """Each table as a list of rows, each a mapping of the head's names to cells."""
+    tables = []
+    for block in re.findall(r"(?:^\|.*\n)+", text.replace("\u00a0", " "), flags=re.M):
+        head, _, *rows = [r.strip("| ").split(" | ") for r in block.splitlines()]
+        tables.append([dict(zip(head, row, strict=True)) for row in rows])
+    return tables
+
+
 def test_the_markdown_shows_losses_too():
     lines = results()
     for one in lines:
         if one["cell"]["method"] == "cma" and one["env_id"] == "CartPole-v1":
             one["heldout"] += 100
     text = markdown(lines, "`x.jsonl`")
-    rows = [r for r in text.splitlines() if r.startswith("| ")]
-    cells = {r.split(" | ")[0].strip("| "): r.strip("| ").split(" | ") for r in rows}
-    head = cells["problem"]
-    lost = dict(zip(head, cells["CartPole-v1, box ±6, 11 evaluations"], strict=True))
-    assert lost["CMA-ES"] == "**131 [130.5, 131.5]**"
-    assert lost["best of the baselines"] == "**131 [130.5, 131.5]** (CMA-ES)"
-    assert lost["smollm2 (pattern)"] == "51 [50.5, 51.5]"
-    assert lost["model's place"] == "2 of 4"
-    won = dict(zip(head, cells["MountainCarContinuous-v0, box ±6, 11 evaluations"], strict=True))
-    assert won["smollm2 (pattern)"].startswith("**51")
-    assert won["model's place"] == "1 of 4"
-    assert cells["CMA-ES"][:4] == ["CMA-ES", "3", "0", "3"]
+    problems, ablations, methods = markdown_tables(text)
+    won, lost = problems
+    assert (lost["problem"], lost["budget"]) == ("CartPole-v1", "11 × 3")
+    assert lost["random search"] == "21.0"
+    assert lost["CMA-ES"] == "**131 [130, 132]**"
+    assert lost["best baseline"] == "CMA-ES"
+    assert lost[MODEL] == "51.0 [50.5, 51.5]"
+    assert lost["place"] == "2 of 4"
+    assert won["problem"] == "MountainCarContinuous-v0"
+    assert won[MODEL] == "**51.0 [50.5, 51.5]**"
+    assert won["best baseline"] == "CMA-ES"
+    assert won["place"] == "1 of 4"
+    assert [row[NO_MODEL] for row in ablations] == ["41.0 [40.5, 41.5]"] * 2
+    against = {row["method"]: row for row in methods}
+    assert [against["CMA-ES"][k] for k in ("wins", "ties", "losses")] == ["3", "0", "3"]
+    assert against["CMA-ES"]["mean rank"] == "2.00"
+    assert against[MODEL]["wins"] == "–"
     assert "`x.jsonl`" in text
+
+
+def test_the_markdown_counts_fallbacks_and_costs():
+    text = markdown(results())
+    assert f"A run of {MODEL} took 3 requests, 400 prompt and 30 answer tokens and no money" in text
+    assert "Fallback: 6 of the 60 points" in text
+    lines = results()
+    lines[0]["usage"]["cost"] = 1.2
+    assert "tokens and $0.2000 (means over 6 runs)" in markdown(lines)
+    lines[4]["usage"]["cost"] = None
+    assert "tokens and an unknown cost" in markdown(lines)
+
+
+def test_the_best_baseline_is_named_with_its_numbers():
+    lines = results()
+    better = [one for one in results() if one["cell"]["method"] == "cma"]
+    for one in better:
+        one["cell"] = {**one["cell"], "method": "ng-de"}
+        one["heldout"] += 30
+    row = markdown_tables(markdown(lines + better))[0][0]
+    assert row["best baseline"] == "**61.0 [60.5, 61.5]** Nevergrad DE"
+    assert row[MODEL] == "51.0 [50.5, 51.5]"
+
+
+def test_equal_methods_share_their_place():
+    lines = [{**one, "heldout": 500.0} for one in results(("CartPole-v1",))]
+    ((row,), _) = markdown_tables(markdown(lines))
+    assert row["place"] == "1–4 of 4"
+    assert (row["CMA-ES"], row["random search"]) == ("**500 [500, 500]**", "**500**")
+
+
+def test_boxes_and_missing_biases_are_named_in_the_markdown():
+    lines = results(("MountainCarContinuous-v0",))
+    wide = [{**one, "box": [-15.0, 15.0], "task": "wide", "bias": False} for one in lines]
+    problems = markdown_tables(markdown([*lines, *wide]))[0]
+    assert [row["problem"] for row in problems] == [
+        "MountainCarContinuous-v0",
+        "MountainCarContinuous-v0, no bias, box ±15",
+    ]
+
+
+def test_an_unfinished_grid_says_so_everywhere(tmp_path, capsys):
+    lines = results()
+    gone = lines.pop(5)
+    assert (gone["cell"]["method"], gone["cell"]["seed"]) == ("levels-uniform", 1)
+    said = f"box ±6, 11 evaluations: seed 1 of {NO_MODEL}."
+    assert "Unfinished: 1 runs" in markdown(lines)
+    assert said in markdown(lines)
+    assert markdown_tables(markdown(lines))[0][0]["budget"] == "11 × 2–3"
+    assert said in " ".join(Reader(page(lines)).text)
+    for one in lines:
+        one["cell"].update(box=None, bias=None, model="smollm2")
+    raw = tmp_path / "r.jsonl"
+    raw.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert main(["report", str(raw), "--out", str(tmp_path / "r.html"), "--no-gif"]) == 0
+    assert said in capsys.readouterr().err
+    assert "Unfinished" not in page(results())
 
 
 def test_baselines_alone_make_a_table_too():
@@ -250,6 +370,15 @@ def test_curves_and_bars_show_their_values():
     text = charts.heldout_bars(bars, "title")
     places = [float(x) for x in re.findall(r'<rect x="([\d.]+)"[^>]* width="3"', text)]
     assert places[0] < places[1]
+    long = "a-provider:some-long-model-name (levels, shuffled rewards)"
+    assert "shuffled rewards)</text>" in charts.heldout_bars(
+        [charts.Bar(long, 0.0, 1.0, 2.0, (), 0)], "t"
+    )
+    far = charts.heldout_bars([*bars, charts.Bar("far", -1e6, 1.0, 9.0, (-1e6, 8.0), 0)], "t")
+    dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', far)]
+    assert len(dots) == 3  # the fourth lies beyond the picture
+    assert far.count("<polygon") == 1
+    assert dots[1] - dots[0] > 10
     assert charts.heldout_bars([charts.Bar("z", *[-math.inf] * 3, (), 1)], "t").count("<g>") == 1
 
 

@@ -28,7 +28,7 @@ MODEL = "smollm2 (pattern)"
 def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
     cell = {"method": method, "seed": seed, "evaluations": 1, "episodes": 2, "warmup": 1}
     return {
-        "cell": {**cell, "task": task, "batch": 0, **more.pop("cell", {})},
+        "cell": {**cell, "task": task, "batch": 0, "heldout": 100, **more.pop("cell", {})},
         "task": f"{task}/linear-v1",
         "env_id": task,
         "box": [-6.0, 6.0],
@@ -185,6 +185,8 @@ def test_scores_are_normalized_by_random_search_and_the_best():
     found = compare(group(lines))
     assert (found.iqm[CMA], found.iqm[RANDOM]) == (1.0, 0.0)
     assert found.iqm[DE] == pytest.approx((0.5 + 0.5 - 1.0) / 3)  # a bad run counts -1
+    lines[0]["heldout"] = 1e9
+    assert compare(group(lines)).iqm[CMA] == pytest.approx((1.0 + 1.0 + 2.0) / 3)  # a good one 2
     low, high = found.interval[CMA]
     assert (low, high) == (1.0, 1.0)
 
@@ -252,10 +254,74 @@ def test_words_for_tables():
     assert stats.format_p(0.0004) == "< 0.001"
     assert stats.format_p(0.0425) == "0.043"
     assert stats.format_interval(-0.5, -1.0, 2.0) == "−0.50 [−1.00, 2.00]"
+    assert stats.format_interval(0.5, -0.001, 2.0) == "0.50 [0.00, 2.00]"
     assert stats.first_model(group([line()])) is None
     many = [
         line("llm-pattern", 0),
         line("llm-opro", 0, group="model"),
         line("llm-opro", 1, group="model"),
     ]
-    assert stats.first_model(group(many)) == "smollm2 (opro)"
+    assert stats.first_model(group(many)) == MODEL  # the order of methods, not of runs
+    named = [line("llm-levels", 3), *many, *[line("llm-levels", s, model="big") for s in (0, 1)]]
+    assert stats.first_model(group(named)) == "big (levels)"
+    assert stats.first_model(group(named[:-2])) == "smollm2 (levels)"
+
+
+def test_problems_that_look_alike_are_told_apart():
+    lines = [
+        line(),
+        line(cell={"episodes": 5}),
+        line(cell={"heldout": 10}),
+        line(task="Swimmer-v5"),
+    ]
+    found = stats.titles(group(lines))
+    assert sorted(found.values()) == [
+        "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 10 held-out starts",
+        "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 100 held-out starts",
+        "CartPole-v1, box ±6, 1 evaluations, 5 episodes each",
+        "Swimmer-v5, box ±6, 1 evaluations",
+    ]
+
+
+def test_no_run_is_lost_where_a_model_is_asked_in_several_ways():
+    lines = [
+        line("llm-pattern", 0, cell={"max_tokens": cap, "model": model, "batch": 4})
+        for cap in (0, 160)
+        for model in ("smollm2", "gguf:a.gguf")
+    ]
+    runs = runs_of(lines)
+    assert len(runs) == 4
+    assert f"{MODEL}, gguf:a.gguf, answers up to 160 tokens" in runs
+    assert sum(len(own.lines) for own in runs.values()) == len(lines)
+
+
+def test_what_is_missing_is_named():
+    lines = [line("cma", s) for s in range(6)] + [line("random", s) for s in (0, 3)]
+    lines += [line("ng-de", 5), line("random", 0, task="Swimmer-v5")]
+    grouped = group(lines)
+    (gaps,) = stats.missing_runs(grouped).values()
+    assert gaps == {DE: (0, 1, 2, 3, 4), RANDOM: (1, 2, 4, 5)}
+    unfinished, partly = stats.notes(grouped)
+    assert unfinished.startswith("Unfinished: 9 runs")
+    assert "seeds 0 to 4 of Nevergrad DE; seeds 1, 2, 4, 5 of random search." in unfinished
+    assert partly == "Not on all of the 2 problems: CMA-ES (1), Nevergrad DE (1)."
+    assert stats.notes(group(lines[:6])) == []
+    (failed,) = stats.notes(group([line(seed=7, heldout=None, means=(None,))]))
+    assert "CMA-ES on CartPole-v1, box ±6, 1 evaluations, seed 7." in failed
+
+
+def test_what_the_ranks_leave_out_is_named():
+    lines = [
+        line(m, s, task=t) for m in ("cma", "random") for s in (0, 1) for t in ("A-v0", "B-v0")
+    ]
+    lines += [line("llm-levels", 0, 9.0, task="A-v0"), line("llm-levels", 5, 9.0, task="C-v0")]
+    lines += [line("cma", 0, task="C-v0"), line("random", 0, task="C-v0")]
+    lines += [line("llm-shuffled", 0, task="A-v0")]
+    found = compare(group(lines))
+    assert found.labels == ("smollm2 (levels)", CMA, RANDOM)
+    assert [key.task for key in found.problems] == ["A-v0/linear-v1"]
+    assert [key.task for key in found.dropped] == ["B-v0/linear-v1", "C-v0/linear-v1"]
+    assert found.absent == ("smollm2 (levels, shuffled rewards)",)
+    assert found.instances == 1
+    nothing = compare(group([line("cma", 0), line("random", 1)]))
+    assert (nothing.labels, nothing.instances) == ((), 0)
