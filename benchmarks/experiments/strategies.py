@@ -15,7 +15,7 @@ points, shared by all methods of a seed, then 100 evaluations; the best value of
 
 Runtime: about 15 s for a cell of the model at 3 dimensions and 45 s at 10, on one core.
 
-    python -m llmopt.benchmarks.experiments.strategies --seeds 3 --jobs 2
+    python -m llmopt.benchmarks.experiments.strategies --seeds 2 --jobs 2
 
 Each finished cell is a line of ``strategies.jsonl`` and is not run again; the table
 ``strategies.md`` is made from that file alone (``--table-only``).
@@ -266,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--dimensions", nargs="+", type=int, default=list(DIMENSIONS))
-    parser.add_argument("--seeds", type=int, default=3, help="instances of each function")
+    parser.add_argument("--seeds", type=int, default=2, help="instances of each function")
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--jobs", type=int, default=1, help="cells run at once")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -284,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         todo = [cell for cell in wanted if cell not in done]
         print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
         run_cells(todo, run_cell, log, args.jobs)
-    command = "python -m llmopt.benchmarks.experiments.strategies --seeds 3 --jobs 2"
+    command = "python -m llmopt.benchmarks.experiments.strategies --seeds 2 --jobs 2"
     table = args.results.with_suffix(".md")
     table.write_text(make_table(list(read_events(args.results)), command), encoding="utf-8")
     print(f"wrote {table}")
