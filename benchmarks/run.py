@@ -848,6 +848,11 @@ def main(args: argparse.Namespace) -> int:
     config = RunConfig(**given)
     if resume:
         _, model, prompt = _model_and_prompt(config)
+        if out is not None and is_empty(Path(out)):
+            raise StorageError(
+                f"--resume: {out} holds no run; give the folder of one, or leave --resume out to "
+                "begin a run there"
+            )
         out = Path(out) if out is not None else _default_folder(config, model, prompt, True)
         if not is_empty(out):  # what was not given is as it was
             stored = RunConfig.from_dict(read_config(out)["run"])

@@ -196,9 +196,10 @@ def _answer_tokens(
     request: Request, space: Space, trials: tuple[Trial, ...], count: Callable[[str], int]
 ) -> int:
     values = trials[0].values
-    shown = ", ".join(space.format(i, v) for i, v in enumerate(values))
-    if request.style == "completion":
-        tokens = count(shown)
+    if request.style == "completion" and request.grammar is not None:
+        tokens = count(request.text.splitlines()[0])  # a line as those that are shown
+    elif request.style == "completion":
+        tokens = count(", ".join(space.format(i, v) for i, v in enumerate(values)))
     else:
         named = ", ".join(f"{n}: {space.format(i, values[i])}" for i, n in enumerate(space.names))
         tokens = count(named) + _WORDS_TOKENS

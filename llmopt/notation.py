@@ -11,7 +11,10 @@ from llmopt.errors import ParseError
 from llmopt.frame import Cells, Levels, whole_cells
 
 _INTEGER = re.compile(r"(?<![\w.])-?[0-9]{1,9}(?:\.[0-9]{1,9})?(?![\w.]?[0-9])")
-_LETTER = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
+# Letters that stand by themselves, one after the other on a line: no word is part of a row.
+_LETTERS = re.compile(r"(?<![\w'])[A-Za-z](?:[^\w\n']{1,4}[A-Za-z])*(?![\w'])")
+_LETTER = re.compile(r"[A-Za-z]")
+_WORD = re.compile(r"[^\W\d_]{2}")
 
 
 class Notation(Protocol):
@@ -69,8 +72,15 @@ class Integers:
         Raises:
             ParseError: There are fewer.
         """
-        found = _row(text, [_INTEGER.findall(line) for line in text.splitlines()], n, "integers")
-        return [round(float(number)) for number in found]
+        lines = [_INTEGER.findall(line) for line in text.splitlines()]
+        exact = next((line for line in lines if len(line) == n), None)
+        longer = next((line for line in lines if len(line) > n), None)
+        found = exact or longer or [match for line in lines for match in line]
+        if len(found) < n:
+            raise ParseError(
+                f"found {len(found)} integers, expected one line of {n}, separated by commas", text
+            )
+        return [round(float(number)) for number in found[:n]]
 
     def grammar(self, parts: Sequence[Levels | Cells]) -> str:
         """Return the GBNF grammar of one line: integers, commas, line break."""
@@ -92,7 +102,7 @@ class Letters:
     exact = len(ascii_lowercase)
     whole = whole_cells(0, exact - 1)
     window = (0, exact - 1)
-    words = "{n} letters, separated by spaces, each a level from a (lowest) to z (highest)"
+    words = "{n} letters, separated by spaces, each a level from a, the lowest, to z, the highest"
 
     def line(self, row: Sequence[int]) -> str:
         """Return a row as text, without a line break."""
@@ -104,7 +114,15 @@ class Letters:
         Raises:
             ParseError: There are fewer.
         """
-        found = _row(text, [_LETTER.findall(line) for line in text.splitlines()], n, "letters")
+        runs = [_LETTER.findall(run) for run in _LETTERS.findall(text)]
+        lines = [line for line in text.splitlines() if not _WORD.search(line)]
+        joined = [letter for line in lines for letter in _LETTER.findall(line)]
+        found = next((run for run in [*runs, joined] if len(run) == n), None)
+        if found is None:
+            given = max([*map(len, runs), len(joined)])
+            raise ParseError(
+                f"found {given} letters, expected one line of {n}, separated by spaces", text
+            )
         return [ascii_lowercase.index(letter.lower()) for letter in found]
 
     def grammar(self, parts: Sequence[Levels | Cells]) -> str:
@@ -122,18 +140,6 @@ class Letters:
     def tokens(self, parts: Sequence[Levels | Cells]) -> int:
         """Return the tokens of the longest line where every character is one, with room."""
         return 8 + 2 * len(parts)
-
-
-def _row(text: str, lines: list[list[str]], n: int, what: str) -> list[str]:
-    """Return the first line of exactly `n` matches, or else of more, or else the first `n`."""
-    exact = next((line for line in lines if len(line) == n), None)
-    longer = next((line for line in lines if len(line) > n), None)
-    joined = [match for line in lines for match in line]
-    found = exact or longer or joined
-    if len(found) < n:
-        kind = "separated by commas" if what == "integers" else "separated by spaces"
-        raise ParseError(f"found {len(found)} {what}, expected one line of {n}, {kind}", text)
-    return found[:n]
 
 
 def integer_range(first: int, last: int) -> str:

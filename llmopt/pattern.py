@@ -17,7 +17,8 @@ import numpy as np
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.dimensions import Categorical
-from llmopt.frame import Frame, covariance_frame, elites_frame, whole_frame
+from llmopt.errors import ParseError
+from llmopt.frame import Frame, Levels, covariance_frame, elites_frame, whole_frame
 from llmopt.history import Trial
 from llmopt.notation import Integers, Letters, Notation
 from llmopt.parse import Reading, strip_thinking
@@ -50,8 +51,8 @@ class PatternPrompt:
             over the whole range, which is also used as long as fewer than two trials are
             complete. A dimension with at most 100 values (26 for letters), and any
             categorical one, is always shown by the index of its value.
-        notation: ``"integers"``, or ``"letters"``, a third of their tokens. A space with a
-            categorical dimension of more than 26 choices is written in integers always.
+        notation: ``"integers"``, or ``"letters"``, a third to a half of their tokens. A space
+            with a categorical dimension of more than 26 choices is written in integers always.
         spread: Half of the elites' frame, in standard deviations.
         min_deviation: Least standard deviation of the elites' frame, as a share of the
             dimension's range. It keeps the frame open when all trials shown agree.
@@ -155,7 +156,10 @@ class PatternPrompt:
             seed=situation.seed,
             grammar=notation.grammar(frame.parts) if self.style == "completion" else None,
         )
-        return Query(request, _LineReader(notation, frame, situation.seed, self.dither))
+        reader = _LineReader(
+            notation, frame, situation.seed, self.dither, situation.out_of_range == "reject"
+        )
+        return Query(request, reader)
 
     def _answer_tokens(self, space: Space) -> int:
         if self.style == "chat":
@@ -194,10 +198,16 @@ class PatternPrompt:
         text = "".join(notation.line(row) + "\n" for row in rows)
         if self.style == "completion":
             return (Message("user", text),), frame
+        limits = "; ".join(
+            f"in place {i} from {notation.line([0]).strip()} to {notation.line([p.last]).strip()}"
+            for i, p in enumerate(frame.parts, start=1)
+            if isinstance(p, Levels)
+        )
         system = (
-            f"Each line is one attempt: {notation.words.format(n=len(space))}. The lines "
-            "go from the worst attempt to the best. Write the next line, an attempt that is "
-            "better still. Answer with this one line and nothing else."
+            f"Each line is one attempt: {notation.words.format(n=len(space))}"
+            f"{f' ({limits})' if limits else ''}. The lines go from the worst attempt to the "
+            "best. Write the next line, an attempt that is better still. Answer with this one line "
+            "and nothing else."
         )
         return chat_messages(system, text.strip("\n"), complaints), frame
 
@@ -222,11 +232,14 @@ class _LineReader:
     samples holds the same line now and then, and both can be used.
     """
 
-    def __init__(self, notation: Notation, frame: Frame, seed: int, dither: bool) -> None:
+    def __init__(
+        self, notation: Notation, frame: Frame, seed: int, dither: bool, reject: bool
+    ) -> None:
         self.notation = notation
         self.frame = frame
         self.seed = seed
         self.dither = dither
+        self.reject = reject
         self._times_read: dict[tuple[int, ...], int] = {}
 
     def __call__(self, text: str) -> Reading:
@@ -234,6 +247,10 @@ class _LineReader:
         clipped = False
         for i, part in enumerate(self.frame.parts):
             inside = min(max(integers[i], part.first), part.last)
+            if self.reject and inside != integers[i] and isinstance(part, Levels):
+                line = self.notation.line([integers[i]]).strip()
+                top = self.notation.line([part.last]).strip()
+                raise ParseError(f"place {i + 1} is {line}, expected at most {top}", text)
             clipped |= inside != integers[i]
             integers[i] = inside
         return Reading(self.frame.values(integers, self._within(integers)), "", clipped)

@@ -86,6 +86,7 @@ def test_module_form():
         (["run", "cartpole", *QUICK, "--out", "/proc/run"], "/proc/run"),
         (["run", "cartpole", *QUICK, "--out", "file"], "file"),
         (["run", "cartpole", *QUICK, "--resume", "--out", "other"], "not a run folder"),
+        (["run", "cartpole", *QUICK, "--resume", "--out", "nowhere"], "nowhere holds no run"),
         (["run", "cartpole", *QUICK, "--out", "other"], "files of something else"),
     ],
 )

@@ -393,7 +393,21 @@ def test_every_letter_is_one_place_of_the_grammar():
     assert pattern.fullmatch(" z e h z c a\n")
 
 
-@pytest.mark.parametrize("answer", [" c a z", "c a z", " C A Z\n", "c, a, z", "x\n c a z\n b b b"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        " c a z",
+        "c a z",
+        " C A Z\n",
+        "c, a, z",
+        "x\n c a z\n b b b",
+        '["c", "a", "z"]',
+        "c\na\nz",
+        "Here is a better line: c a z",
+        "I think **c, a, z**.",
+        "<think>a b c</think>c a z",
+    ],
+)
 def test_letters_are_read_tolerantly(answer):
     query = LevelsPrompt(dither=False, frame="space").prepare(situation())
     expected = BOX.decode(np.array([2, 0, 25]) / 25)
@@ -406,6 +420,29 @@ def test_too_few_letters_are_said_so():
         query.read(" a b")
     with pytest.raises(ParseError, match="found 0 letters"):
         query.read("about the 12 params")
+
+
+@pytest.mark.parametrize(
+    "answer", [" a b c d", "I am a model", "I'd say a good point is near b", "a b or c"]
+)
+def test_words_are_no_levels(answer):
+    with pytest.raises(ParseError, match="expected one line of 3"):
+        LevelsPrompt().prepare(situation()).read(answer)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "message"),
+    [
+        (LevelsPrompt(), " a f a a a a", "place 2 is f, expected at most e"),
+        (PatternPrompt(), "50,5,1,50,0,0", "place 2 is 5, expected at most 4"),
+    ],
+)
+def test_levels_out_of_range_are_rejected_on_demand(prompt, answer, message):
+    query = prompt.prepare(situation(MIXED, n=30))
+    assert query.read(answer).clipped
+    query = prompt.prepare(situation(MIXED, n=30, out_of_range="reject"))
+    with pytest.raises(ParseError, match=message):
+        query.read(answer)
 
 
 def test_more_choices_than_letters_are_written_in_integers():
