@@ -98,9 +98,13 @@ class Frame:
         """Which dimensions are cut into cells."""
         return [i for i, part in enumerate(self.parts) if isinstance(part, Cells)]
 
-    def integers(self, values: tuple[Value, ...]) -> list[int]:
-        """Return a point's integers, one for each dimension."""
-        units = np.asarray(self.space.encode(values), dtype=float)
+    def integers(self, values: tuple[Value, ...], units: np.ndarray) -> list[int]:
+        """Return a point's integers, one for each dimension.
+
+        Args:
+            values: The point.
+            units: ``(n,)`` its encoded coordinates.
+        """
         coordinates = units.copy()
         if self.axes is not None:
             chosen = self.continuous

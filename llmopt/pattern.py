@@ -187,10 +187,11 @@ class PatternPrompt:
             if self.frame != "space" and len(elites) > 1:
                 fit = elites_frame if self.frame == "elites" else covariance_frame
                 frame = fit(frame, units, *notation.window, self.spread, self.min_deviation)
-            rows = [frame.integers(t.values) for t in elites]
+            rows = [frame.integers(t.values, unit) for t, unit in zip(elites, units, strict=True)]
         else:
             # With nothing to show, the middle of the space shows the form of a line.
-            rows = [frame.integers(space.decode(np.full(len(space), 0.5)))]
+            centre = space.decode(np.full(len(space), 0.5))
+            rows = [frame.integers(centre, np.asarray(space.encode(centre), dtype=float))]
         rows.reverse()
         if self.order == "shuffled":
             rng = np.random.default_rng([situation.seed, situation.iteration])

@@ -38,6 +38,7 @@ from nevergrad.functions import ArtificialFunction
 from llmopt._version import __version__
 from llmopt.adapters.nevergrad import ParametrizedLLM
 from llmopt.benchmarks.experiments.pool import run_cells
+from llmopt.benchmarks.stats import ranks as ranks_of
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.storage import EventLog, read_events
@@ -147,7 +148,7 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
     ranks: dict[tuple[str, int], dict[str, list[float]]] = {}
     for (function, dimension, _), best in whole.items():
         of = ranks.setdefault((function, dimension), defaultdict(list))
-        for method, rank in _ranks(best).items():
+        for method, rank in zip(best, ranks_of([-loss for loss in best.values()]), strict=True):
             of[method].append(rank)
     budgets = sorted({c.budget for c in cells})
     text = [
@@ -229,14 +230,6 @@ def _place(method: str) -> tuple[int, str]:
 
 def _dimensions(problems: Iterable[tuple[str, int]]) -> list[int]:
     return sorted({dimension for _, dimension in problems})
-
-
-def _ranks(best: dict[str, float]) -> dict[str, float]:
-    values = list(best.values())
-    return {
-        method: 1 + sum(v < own for v in values) + (sum(v == own for v in values) - 1) / 2
-        for method, own in best.items()
-    }
 
 
 def _mean(values: Iterable[float]) -> str:

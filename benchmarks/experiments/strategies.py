@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata, wilcoxon
 
 from llmopt._version import __version__
 from llmopt.benchmarks.experiments.pool import run_cells
 from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
 from llmopt.benchmarks.methods import Method, ModelMethod, Problem, ShuffledRewards, make_method
+from llmopt.benchmarks.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.prompt import Prompt, get_prompt
@@ -208,7 +208,7 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
     variants = [v for v in VARIANTS if any(v == line["variant"] for line in lines)]
     keys = sorted({key for key, _ in best})
     shared = [key for key in keys if all((key, v) in best for v in variants)]
-    ranks = np.array([rankdata([-best[key, v] for v in variants]) for key in shared])
+    places = np.array([ranks([best[key, v] for v in variants]) for key in shared])
     problems = sorted({key[:2] for key in keys}, key=lambda p: (p[1], p[0]))
     head = ["variant", "runs", "mean rank", *(f"{f} {d}" for f, d in problems)]
     head += ["s a proposal", "tokens a proposal", "worse than its model's in", "p"]
@@ -227,7 +227,7 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
     ]
     for place, variant in enumerate(variants):
         own = [line for line in lines if line["variant"] == variant]
-        row = [variant, str(len(own)), f"{ranks[:, place].mean():.2f}" if shared else ""]
+        row = [variant, str(len(own)), f"{places[:, place].mean():.2f}" if shared else ""]
         for problem in problems:
             found = [line["best"] for line in own if _key(line)[:2] == problem]
             row.append(f"{np.median(found):.3g}" if found else "")
@@ -254,8 +254,7 @@ def _duel(
         return ["", ""]
     # Values differ by orders of magnitude: compare their logarithms.
     gains = [np.log(-best[k, ablation] + 1e-12) - np.log(-best[k, model] + 1e-12) for k in both]
-    p = wilcoxon(gains).pvalue if any(gains) else 1.0
-    return [f"{sum(g > 0 for g in gains)} of {len(both)}", f"{p:.2g}"]
+    return [f"{sum(g > 0 for g in gains)} of {len(both)}", f"{paired_test(gains):.2g}"]
 
 
 def _key(line: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -79,12 +79,15 @@ def read_answer(text: str, names: Sequence[str]) -> Answer:
             f"the code has {len(answer.source)} characters; {MAX_SOURCE} is the most", text
         )
     return replace(
-        answer, source=_sendable(answer.source), explanation=_sendable(answer.explanation)
+        answer, source=encodable(answer.source), explanation=encodable(answer.explanation)
     )
 
 
-def _sendable(text: str) -> str:
-    """Escape halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+def encodable(text: str) -> str:
+    """Return a text with half surrogate pairs, which no file and no server takes, spelt out.
+
+    JSON lets a model write them. In a string literal the code means the same as before.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

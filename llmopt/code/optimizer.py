@@ -36,11 +36,12 @@ from llmopt.code.candidate import (
     trial_of,
 )
 from llmopt.code.checks import Function, check
+from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.journal import Draft, Journal
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox import Limits, Sandbox, require_confinement
-from llmopt.code.writer import Writer, encodable
+from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, RewardError
 from llmopt.history import Direction, Usage
 from llmopt.propose import Limits as Caps

@@ -14,7 +14,7 @@ import numpy as np
 from llmopt.client.base import Client, Completion, Message, Reply, Request, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.code.candidate import Candidate, CodeTrial
-from llmopt.code.extract import Answer, read_answer
+from llmopt.code.extract import Answer, encodable, read_answer
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
 from llmopt.code.sandbox import Sandbox
@@ -31,14 +31,6 @@ Reject = Callable[[int, str, str, str], None]
 """Told the number of the candidate to be, the answer, what was wrong, and the kind of that."""
 Recall = Callable[[int, str], "str | None"]
 """Says what was wrong with an answer, if that was found before this search was cut off."""
-
-
-def encodable(text: str) -> str:
-    """Return a text with half surrogate pairs, which no file and no server takes, spelt out.
-
-    JSON lets a model write them. In a string literal the code means the same as before.
-    """
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass
@@ -219,13 +211,13 @@ class Writer:
         answer = read_answer(encodable(completion.text), [f.name for f in functions])
         params = self._read_params(answer)
         candidate = Candidate(
-            encodable(answer.source),
+            answer.source,
             functions,
             self.make_sandbox,
             number=number,
             params=params,
             variables=self.variables(params),
-            explanation=encodable(answer.explanation),
+            explanation=answer.explanation,
             parent=None if current is None or current.number < 0 else current.number,
         )
         try:
