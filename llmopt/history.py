@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
-Source = Literal["warmup", "llm", "fallback", "user"]
+Source = Literal["warmup", "llm", "fallback", "cma", "user"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Proposal:
     Attributes:
         values: Flat values, one for each of the space's dimensions, in their order.
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
-            (read from a model's reply) or ``"fallback"`` (drawn at random because the
-            model did not deliver).
+            (read from a model's reply), ``"fallback"`` (drawn at random because the
+            model did not deliver) or ``"cma"`` (drawn by CMA-ES, the model's partner).
         explanation: What the model said about it, if anything.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.

@@ -29,6 +29,7 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -39,6 +40,7 @@ from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.hybrid import CMAPartner, Partner
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.propose import Limits, Proposer, draw_new, whole_number
 from llmopt.space import Space
@@ -60,8 +62,9 @@ class LLMOptimizer:
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key.
         prompt: A shipped prompt's name (``"props"``, ``"props-ab"``, ``"props-plus"``,
-            ``"opro"``, ``"levels"``, ``"pattern"``), a Jinja2 template's text or path, a prompt
-            object, or ``"auto"`` for the one that suits the client.
+            ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
+            template's text or path, a prompt object, or ``"auto"`` for the one that suits the
+            client.
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
             objectives, and then `tell` takes one number for each.
         seed: Seed of the one random generator; ``None`` draws one and records it.
@@ -78,6 +81,9 @@ class LLMOptimizer:
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
             random point.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
+            and gives the more of the next ones, the more its last ones were good. For one
+            objective and spaces of numbers; needs the package `cma`.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -85,7 +91,8 @@ class LLMOptimizer:
             configuration, that run goes on.
 
     Raises:
-        SpaceError: The space cannot be searched.
+        SpaceError: The space cannot be searched, or has choices and there is a `partner`.
+        LLMOptError: The partner's package is not installed.
         TemplateError: The prompt's template is not valid.
         StorageError: `storage` cannot be used, or holds a run of another configuration.
         ModelNotFoundError: The model string names no known provider.
@@ -111,6 +118,7 @@ class LLMOptimizer:
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -148,6 +156,7 @@ class LLMOptimizer:
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
         self._state = SearchState(self.space, self.directions, self.seed)
+        self._partner = self._make_partner(partner)
         self._proposer.usage = self._state.usage
         self._unsaved: deque[Event] = deque()
         self._log: EventLog | None = None
@@ -160,6 +169,18 @@ class LLMOptimizer:
             return self.space.flatten(params)
         except ParameterError as error:
             raise ParameterError(f"warmup[{index}]: {error}") from error
+
+    def _make_partner(self, partner: Partner | None) -> CMAPartner | None:
+        if partner is None:
+            return None
+        if partner != "cma":
+            raise ValueError(f"partner={partner!r}: expected 'cma' or None")
+        if len(self.directions) > 1:
+            raise ValueError(
+                f"partner='cma' has one objective, and direction names {len(self.directions)}: "
+                "leave `partner` out, or tell one reward that weighs them"
+            )
+        return CMAPartner(self.space, self.seed)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -238,6 +259,15 @@ class LLMOptimizer:
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
+                if self._partner is not None:
+                    own = self._partner.propose(history, state.rng, wanted, seen)
+                    for proposal in own:
+                        state.usage.add_proposal(proposal.source)
+                    open_points = (*history.pending, *(p.values for p in own))
+                    history = replace(history, pending=open_points)
+                    new += own
+                    wanted -= len(own)
+            if wanted > 0:
                 new += self._proposer.propose(
                     history, state.rng, wanted, taken=seen, send=send, warn=warn
                 )
@@ -558,6 +588,7 @@ class LLMOptimizer:
                 start = _start_of(log.events, path)
                 self._check_same(start, path)
                 self.seed = start["seed"]
+                self._partner = self._make_partner(start["options"].get("partner"))
                 self._state = SearchState(self.space, self.directions, self.seed)
                 self._replay(log.events, path)
             else:
@@ -617,6 +648,7 @@ class LLMOptimizer:
                 "description": self._proposer.description,
                 "attempts": self._proposer.attempts,
                 "out_of_range": self._proposer.out_of_range,
+                "partner": self._partner and "cma",
             },
         }
         return start

@@ -1,0 +1,418 @@
+"""CMA-ES beside the model: `LLMOptimizer(partner="cma")`."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+import llmopt.hybrid
+from llmopt import (
+    Categorical,
+    ClientError,
+    Completion,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptError,
+    LLMOptimizer,
+    Reply,
+    ScriptedClient,
+    Space,
+    SpaceError,
+    StorageError,
+)
+from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.history import History, Trial
+from llmopt.hybrid import Bandit, CMAPartner
+
+SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
+GOAL = np.array([2.0, -1.0, 3.0])
+
+
+def sphere(point) -> float:
+    return -float(((np.array(list(point.values())) - GOAL) ** 2).sum())
+
+
+class Knower:
+    """Proposes points at a distance from the goal, which shrinks with every request."""
+
+    style = "chat"
+    name = "knower"
+
+    def __init__(self, distance: float, shrink: float = 1.0) -> None:
+        self.distance = distance
+        self.shrink = shrink
+        self.requests = []
+
+    def complete(self, request) -> Reply:
+        self.requests.append(request)
+        self.distance *= self.shrink
+        texts = []
+        for i in range(request.n):
+            way = np.random.default_rng([request.seed, i]).standard_normal(3)
+            x, y, z = np.clip(GOAL + self.distance * way / np.linalg.norm(way), -5, 5)
+            texts.append(f"x: {x:.9f}, y: {y:.9f}, z: {z:.9f}")
+        return Reply(tuple(Completion(t) for t in texts), "knower", cost=0.0)
+
+
+def make(client=None, space=SPACE, **options) -> LLMOptimizer:
+    options.setdefault("warmup", 6)
+    options.setdefault("seed", 1)
+    options.setdefault("partner", "cma")
+    return LLMOptimizer(space, client or UniformGrammarClient(), **options)
+
+
+def go(optimizer, count, f=sphere):
+    points = []
+    for _ in range(count):
+        points.append(optimizer.ask())
+        optimizer.tell(points[-1], f(points[-1]))
+    return points
+
+
+def sources(optimizer):
+    return [t.source for t in optimizer.trials]
+
+
+class TestShares:
+    def test_both_propose_and_are_counted(self):
+        optimizer = make(batch_size=4)
+        go(optimizer, 60)
+        told = sources(optimizer)
+        assert told[:6] == ["warmup"] * 6
+        assert set(told[6:]) == {"llm", "cma"}
+        counts = {s: told.count(s) for s in ("warmup", "llm", "cma")}
+        # What of the last batch was not handed out yet is counted as well.
+        assert all(optimizer.usage.proposals[s] - n in range(4) for s, n in counts.items())
+        assert optimizer.usage.fallback_share == 0.0
+
+    def test_no_partner_no_change(self):
+        optimizer = make(partner=None)
+        go(optimizer, 20)
+        assert set(sources(optimizer)) == {"warmup", "llm"}
+
+    def test_the_model_is_asked_for_its_own_points_only(self):
+        client = Knower(1.0)
+        optimizer = make(client)
+        points = optimizer.ask(46)
+        assert len({tuple(p.values()) for p in points}) == 46
+        asked = sum(r.n for r in client.requests)
+        assert optimizer.usage.proposals == {"warmup": 6, "cma": 40 - asked, "llm": asked}
+        assert asked == 20  # before anything is told, half
+
+    def test_points_of_a_batch_are_pending_for_the_model(self):
+        client = Knower(1.0)
+        optimizer = make(client, batch_size=4, prompt="props")
+        go(optimizer, 7)
+        mine = next(p for p in [*optimizer.trials, *optimizer.pending] if p.source == "cma")
+        assert optimizer.space.format(0, mine.values[0]) in client.requests[0].text
+
+    def test_who_knows_more_gets_more_and_nobody_nothing(self):
+        shares = {}
+        for client in (Knower(1.0, shrink=0.8), Knower(8.0)):
+            optimizer = make(client)
+            go(optimizer, 86)
+            shares[client.shrink] = sources(optimizer)[26:].count("llm") / 60
+        assert 0.5 < shares[0.8] < 0.75
+        assert 0.05 < shares[1.0] < 0.25
+
+    def test_a_model_that_does_not_deliver_is_charged_for_it(self):
+        optimizer = make(ScriptedClient(["no idea"] * 1000), attempts=1)
+        with pytest.warns(FallbackWarning):
+            go(optimizer, 86)
+        told = sources(optimizer)
+        assert told.count("llm") == 0
+        assert told.count("fallback") < 0.5 * told.count("cma")
+        assert optimizer.usage.fallback_share == 1.0
+
+    def test_bandit_follows_the_last_points_within_its_bounds(self):
+        bandit = Bandit()
+        assert bandit.share == 0.5
+        for i in range(300):
+            bandit.take("cma", (0.0, -float(i)))
+            bandit.take("llm", (0.0, 1.0))
+        assert bandit.share == 0.9
+        for i in range(300):
+            bandit.take("llm", (0.0, -1000.0 - i))
+            bandit.take("cma", (0.0, 1.0))
+        assert bandit.share == 0.4
+
+    def test_bandit_gives_no_credit_for_failures_and_for_ties(self):
+        bandit = Bandit()
+        for _ in range(10):
+            bandit.take(None, (0.0, 0.0))
+        bandit.take("llm", (math.inf, math.inf))
+        bandit.take("cma", (0.0, 0.0))
+        assert bandit.share == pytest.approx(0.5, abs=0.02)
+        bandit.take("cma", (0.0, -1.0))
+        assert bandit.share > 0.55
+
+
+class TestPartner:
+    @pytest.mark.parametrize("direction", ["maximize", "minimize"])
+    def test_begins_at_the_best_point_told_before(self, direction):
+        sign = 1 if direction == "maximize" else -1
+        optimizer = make(warmup=0, direction=direction)
+        best = {"x": 4.0, "y": -4.0, "z": 4.0}
+        for point, reward in ((best, 3.0), ({"x": -4.0, "y": 4.0, "z": -4.0}, 1.0)):
+            optimizer.tell(point, sign * reward)
+        optimizer.tell({"x": 0.0, "y": 0.0, "z": 0.0}, 9.0 * sign, constraint_violation=1.0)
+        optimizer.ask(200)
+        own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+        assert np.abs(own.mean(0) - [4.0, -4.0, 4.0]).max() < 1.2
+        # A sixth of the range, a little less for the bounds.
+        assert 0.8 < own.std(0).min() <= own.std(0).max() < 1.8
+
+    def test_without_points_begins_in_the_middle(self):
+        optimizer = make(warmup=0)
+        optimizer.ask(200)
+        own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+        assert np.abs(own.mean(0)).max() < 0.6
+
+    def test_points_of_the_model_move_its_search(self):
+        def mean_of_own(client):
+            optimizer = make(client)
+            go(optimizer, 60, lambda p: sphere(p) if optimizer.pending[-1].source == "llm" else -99)
+            optimizer.ask(60)
+            own = np.array([p.values for p in optimizer.pending if p.source == "cma"])
+            return np.linalg.norm(own.mean(0) - GOAL)
+
+        assert mean_of_own(Knower(0.5)) < 1.5
+
+    def test_finds_what_it_seeks_with_a_model_that_knows_nothing(self):
+        optimizer = make(Knower(8.0), batch_size=4)
+        go(optimizer, 200)
+        assert optimizer.best.reward > -0.05
+
+    def test_failures_are_worse_than_all_and_end_no_search(self):
+        optimizer = make(GaussianGrammarClient())
+        for _ in range(150):
+            point = optimizer.ask()
+            if point["x"] < 0:
+                optimizer.tell_failure(point, "no")
+            else:
+                optimizer.tell(point, sphere(point))
+        failed = [t.state == "failed" for t in optimizer.trials]
+        assert sum(failed[-50:]) < sum(failed[6:56]) or not sum(failed[6:56])
+        assert optimizer.best.reward > -0.5
+        optimizer = make()
+        for _ in range(40):
+            optimizer.tell_failure(optimizer.ask())
+        assert "cma" in sources(optimizer)
+
+    def test_flat_and_huge_rewards_end_no_search(self):
+        for f in (lambda p: 0.0, lambda p: 1.7e308 * np.sign(p["x"])):
+            optimizer = make()
+            points = go(optimizer, 120, f)
+            assert np.isfinite([list(p.values()) for p in points]).all()
+
+    def test_violations_rank_after_feasible_points(self):
+        optimizer = make(GaussianGrammarClient())
+        for _ in range(150):
+            point = optimizer.ask()
+            violation = max(0.0, point["x"] - 1.0)
+            optimizer.tell(point, point["x"], constraint_violation=violation)
+        own = [t.values[0] for t in optimizer.trials[-50:] if t.source == "cma"]
+        assert np.median(own) == pytest.approx(1.0, abs=0.3)
+
+    def test_losses_keep_the_order_of_ranks(self):
+        ranks = [(0.0, -1e300), (0.0, 1e300), (0.5, -9.0), (1e308, 0.0), (math.inf, math.inf)]
+        losses = llmopt.hybrid._losses(ranks)
+        assert losses == sorted(losses)
+        assert len(set(losses)) == 5
+        assert np.isfinite(losses).all()
+
+    def test_numbers_of_every_kind(self):
+        space = {
+            "k": Int(0, 30),
+            "lr": Float(1e-5, 1.0, log=True),
+            "fixed": Float(2.0, 2.0),
+            "step": Float(0.0, 1.0, step=0.1),
+        }
+        optimizer = make(space=space)
+        go(optimizer, 150, lambda p: -((p["k"] - 17) ** 2) - (math.log10(p["lr"]) + 3) ** 2)
+        assert optimizer.best.params["k"] == 17
+        assert optimizer.best.params["lr"] == pytest.approx(1e-3, rel=0.5)
+        assert {t.values[2] for t in optimizer.trials} == {2.0}
+
+    @pytest.mark.parametrize(
+        "space", [{"x": Float(-1.0, 1.0)}, {"x": Float(2.0, 2.0), "k": Int(0, 9)}]
+    )
+    def test_one_dimension(self, space):
+        optimizer = make(space=space, warmup=2)
+        points = go(optimizer, 8, lambda p: p["x"])
+        assert len({tuple(p.values()) for p in points}) == 8
+
+    @pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
+    def test_a_small_space_is_exhausted_without_repeats(self):
+        optimizer = make(space={"k": Int(0, 3), "m": Int(0, 3)}, warmup=0)
+        points = go(optimizer, 16, lambda p: p["k"])
+        assert len({tuple(p.values()) for p in points}) == 16
+        with pytest.warns(FallbackWarning, match="every point of the space"):
+            optimizer.ask(3)
+
+    def test_the_global_generator_is_left_alone(self):
+        np.random.seed(7)
+        before = np.random.get_state()[1].copy()
+        go(make(), 40)
+        np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+    def test_reading_at_once_is_reading_one_by_one(self, monkeypatch):
+        begun = []
+        begin = CMAPartner._begin
+        monkeypatch.setattr(CMAPartner, "_begin", lambda *a: (begun.append(a[0]), begin(*a)))
+        space, rng = Space(SPACE), np.random.default_rng(3)
+        known = CMAPartner(space, 5)
+        trials: list[Trial] = []
+        for i in range(150):
+            history = History(tuple(trials))
+            state = copy.deepcopy(rng.bit_generator.state)
+            found = known.propose(history, rng, 2, set())
+            if i % 10 == 0:
+                rng.bit_generator.state = state
+                assert CMAPartner(space, 5).propose(history, rng, 2, set()) == found
+            values = found[0].values if found else space.sample(rng)
+            source = "cma" if found else "llm"
+            trials.append(Trial(i, None, values, (float(i > 90 and values[0]),), source=source))
+        assert begun.count(known) > 2  # at first, and where all rewards are the same
+
+    def test_an_interrupt_while_reading_loses_nothing(self, monkeypatch):
+        expected, optimizer = make(seed=4), make(seed=4)
+        go(expected, 40)
+        learn = CMAPartner._learn
+
+        def interrupted(self):
+            monkeypatch.setattr(CMAPartner, "_learn", learn)
+            raise KeyboardInterrupt
+
+        for _ in range(40):
+            if len(optimizer.trials) == 20:
+                monkeypatch.setattr(CMAPartner, "_learn", interrupted)
+            try:
+                point = optimizer.ask()
+            except KeyboardInterrupt:
+                point = optimizer.ask()
+            optimizer.tell(point, sphere(point))
+        assert CMAPartner._learn is learn
+        assert [t.values for t in optimizer.trials] == [t.values for t in expected.trials]
+
+    def test_another_history_is_read_anew(self):
+        space = Space(SPACE)
+        trials = [
+            [Trial(i, None, space.sample(np.random.default_rng(s)), (float(i),)) for i in range(9)]
+            for s in (0, 1)
+        ]
+        partner = CMAPartner(space, 5)
+        for own in trials:
+            seen, rng = set(), np.random.default_rng(0)
+            fresh = CMAPartner(space, 5).propose(History(tuple(own)), rng, 8, set(seen))
+            rng = np.random.default_rng(0)
+            assert partner.propose(History(tuple(own)), rng, 8, seen) == fresh
+
+
+class TestKeeping:
+    def test_resumed_run_gives_the_same_points(self, tmp_path):
+        whole = make(batch_size=4, storage=tmp_path / "whole.jsonl")
+        expected = go(whole, 60)
+        parts = tmp_path / "parts.jsonl"
+        found = []
+        for count in (3, 5, 9, 20, 1, 22):
+            optimizer = make(batch_size=4, storage=parts)
+            found += go(optimizer, count)
+            optimizer.close()
+        assert found == expected
+        told = [[line for line in p.read_text().splitlines()[1:]] for p in (parts, whole._log.path)]
+        assert told[0] == told[1]
+
+    @pytest.mark.parametrize("way", ["pickle", "copy", "save"])
+    def test_copies_go_on_alike(self, tmp_path, way):
+        optimizer = make(batch_size=3)
+        go(optimizer, 31)
+        if way == "save":
+            optimizer.save(tmp_path / "run.jsonl")
+            other = LLMOptimizer.load(tmp_path / "run.jsonl", UniformGrammarClient())
+        else:
+            copied = pickle.loads(pickle.dumps(optimizer))
+            other = copied if way == "pickle" else copy.deepcopy(optimizer)
+        assert go(other, 25) == go(optimizer, 25)
+
+    def test_another_partner_is_refused(self, tmp_path):
+        for first, second in (("cma", None), (None, "cma")):
+            path = tmp_path / f"{first}.jsonl"
+            make(partner=first, storage=path).close()
+            with pytest.raises(StorageError, match="partner="):
+                make(partner=second, storage=path)
+
+    def test_a_file_from_before_the_option_goes_on(self, tmp_path):
+        path = tmp_path / "old.jsonl"
+        optimizer = make(partner=None, storage=path)
+        go(optimizer, 8)
+        optimizer.close()
+        start, *rest = path.read_text().splitlines()
+        start = json.loads(start)
+        del start["options"]["partner"]
+        path.write_text("\n".join([json.dumps(start), *rest]) + "\n")
+        expected = go(make(partner=None), 12)
+        assert go(make(partner=None, storage=path), 4) == expected[8:]
+        assert len(LLMOptimizer.load(path, UniformGrammarClient()).trials) == 12
+        with pytest.raises(StorageError, match="partner="):
+            make(storage=path)
+
+    def test_a_models_failure_loses_nothing(self):
+        class Moody(UniformGrammarClient):
+            moods = 0
+
+            def complete(self, request):
+                self.moods += 1
+                if self.moods % 2:
+                    raise ClientError("not now")
+                return super().complete(request)
+
+        expected = go(make(batch_size=4), 50)
+        optimizer = make(Moody(), batch_size=4)
+        found = []
+        for _ in range(50):
+            try:
+                point = optimizer.ask()
+            except ClientError:
+                point = optimizer.ask()
+            found.append(point)
+            optimizer.tell(point, sphere(point))
+        assert found == expected
+
+    def test_asynchronous(self):
+        async def run():
+            optimizer = make()
+            for _ in range(30):
+                point = await optimizer.aask()
+                await optimizer.atell(point, sphere(point))
+            return optimizer
+
+        assert {"llm", "cma"} < set(sources(asyncio.run(run())))
+
+
+class TestErrors:
+    def test_choices(self):
+        with pytest.raises(SpaceError, match="'kind' is a choice"):
+            make(space={"x": Float(0, 1), "kind": Categorical(["a", "b"])})
+
+    def test_several_objectives(self):
+        with pytest.raises(ValueError, match="one objective, and direction names 2"):
+            make(direction=["maximize", "minimize"])
+
+    @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
+    def test_unknown(self, partner):
+        with pytest.raises(ValueError, match="expected 'cma' or None"):
+            make(partner=partner)
+
+    def test_package_missing(self, monkeypatch):
+        monkeypatch.setattr(llmopt.hybrid, "find_spec", lambda name: None)
+        with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
+            make()
+        make(partner=None)
