@@ -10,11 +10,14 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from llmopt.benchmarks.policy import LinearPolicy
 from llmopt.benchmarks.tasks import Task
 
 HELD_OUT_STARTS = 100
+
+_MAX_LINE = 480  # characters; prompts cut feedback at 500
 
 # Each purpose has its own stream, so that none depends on how much another one drew.
 _STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3}
@@ -98,6 +101,110 @@ class Evaluation:
 
 Recorder = Callable[[int, Any, Any, float], None]
 """Called with episode number, observation, action and reward of every step."""
+
+
+class RolloutStatistics:
+    """What a policy did in the episodes of one evaluation, as feedback for a model.
+
+    A `Recorder`: give it to `Evaluator.evaluate`, then ask for its `line`. It sums up all
+    episodes, and of single ones shows the median one only: shown its worst episode, a model
+    tends to mend that one alone (R2PO, arXiv 2605.08315, on salience bias).
+
+    Args:
+        policy: The policy that acts.
+    """
+
+    def __init__(self, policy: LinearPolicy) -> None:
+        self._policy = policy
+        self._observations: list[np.ndarray] = []
+        self._actions: list[np.ndarray] = []
+        self._ends: list[int] = []
+
+    def __call__(self, episode: int, observation: Any, action: Any, reward: float) -> None:
+        """Note one step."""
+        while len(self._ends) <= episode:
+            self._ends.append(0)
+        # Copies, as an environment may write its next observation into the same array.
+        self._observations.append(np.array(observation, dtype=np.float64).ravel())
+        self._actions.append(np.array(action, dtype=np.float64).ravel())
+        self._ends[episode] = len(self._observations)
+
+    def line(self, evaluation: Evaluation, step_cap: int | None = None) -> str:
+        """Return the statistics in one line of at most 480 characters.
+
+        Args:
+            evaluation: What came of the episodes.
+            step_cap: Steps after which an episode is ended from outside.
+
+        Returns:
+            Returns and lengths; the actions; mean, least and largest of each observed number
+            (as many of them as there is room for); what the median episode saw last. The
+            names ``o0, o1, ...`` and ``a0, a1, ...`` are those of `LinearPolicy.describe`.
+            Empty for a failed evaluation.
+        """
+        if evaluation.mean is None or not self._observations:
+            return ""
+        seen, done = np.stack(self._observations), np.stack(self._actions)
+        parts = [_spread(evaluation, step_cap), self._of_actions(done)]
+        items = []
+        if isinstance(self._policy.observation_space, spaces.Discrete):
+            parts.append(self._of_states(seen[:, 0]))
+        else:
+            items = [
+                f"o{i} {_short(c.mean())} [{_short(c.min())}, {_short(c.max())}]"
+                for i, c in enumerate(seen.T)
+            ]
+        line = "; ".join(parts)
+        shown = 0
+        for item in items:
+            more = f"{', ' if shown else '; seen, mean [min, max]: '}{item}"
+            if len(line) + len(more) > _MAX_LINE - 5 * (shown + 1 < len(items)):
+                line += ", …"
+                break
+            line, shown = line + more, shown + 1
+        order = np.argsort(evaluation.returns, kind="stable")
+        median = int(order[(len(order) - 1) // 2])
+        last = ", ".join(_short(x) for x in seen[self._ends[median] - 1])
+        which = "the median episode saw last" if len(order) > 1 else "saw last"
+        end = f"; {which}: {last}"
+        return line + end if len(line) + len(end) <= _MAX_LINE else line
+
+    def _of_actions(self, done: np.ndarray) -> str:
+        space = self._policy.action_space
+        if isinstance(space, spaces.Discrete):
+            share = np.bincount(done[:, 0].astype(int) - int(space.start), minlength=int(space.n))
+            taken = [f"a{j} {s:.0%}" for j, s in enumerate(share / len(done)) if s]
+            return "actions taken: " + ", ".join(taken[:8]) + (", …" if len(taken) > 8 else "")
+        low = np.ravel(getattr(space, "low", -np.inf))
+        high = np.ravel(getattr(space, "high", np.inf))
+        outside = float(np.mean((done < low) | (done > high)))
+        size = [f"a{j} {_short(x)}" for j, x in enumerate(np.abs(done).mean(axis=0))]
+        shown = ", ".join(size[:8]) + (", …" if len(size) > 8 else "")
+        return f"mean |action|: {shown}; out of range: {outside:.0%}"
+
+    def _of_states(self, states: np.ndarray) -> str:
+        values, counts = np.unique(states.astype(int), return_counts=True)
+        top = np.argsort(-counts, kind="stable")[:5]
+        most = ", ".join(f"{values[i]} ({counts[i] / len(states):.0%})" for i in top)
+        return f"{len(values)} states seen, most often {most}"
+
+
+def _spread(evaluation: Evaluation, step_cap: int | None) -> str:
+    returns, lengths = evaluation.returns, evaluation.lengths
+    capped = sum(n == step_cap for n in lengths)
+    if len(returns) == 1:
+        return f"{lengths[0]} steps{' (the limit)' if capped else ''}"
+    text = (
+        f"{len(returns)} episodes, min/median/max: return "
+        f"{'/'.join(f'{f(returns):.5g}' for f in (min, np.median, max))}, steps "
+        f"{'/'.join(f'{f(lengths):g}' for f in (min, np.median, max))}"
+    )
+    return text + (f", {capped} at the step limit" if capped else "")
+
+
+def _short(number: Any) -> str:
+    value = float(number)
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}"
 
 
 class Evaluator:

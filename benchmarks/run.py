@@ -28,7 +28,14 @@ from gymnasium import spaces
 from llmopt._version import __version__
 from llmopt.benchmarks.baselines import BASELINES, make_baseline
 from llmopt.benchmarks.pictures import choose_renderer, learning_curve, policy_gif
-from llmopt.benchmarks.rollout import Evaluator, held_out_seeds, selection_seeds, stream
+from llmopt.benchmarks.policy import LinearPolicy
+from llmopt.benchmarks.rollout import (
+    Evaluator,
+    RolloutStatistics,
+    held_out_seeds,
+    selection_seeds,
+    stream,
+)
 from llmopt.benchmarks.runfolder import (
     WARMUP,
     OverallLog,
@@ -51,12 +58,15 @@ from llmopt.errors import LLMOptError, StorageError, did_you_mean
 from llmopt.history import Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.pattern import PatternPrompt
-from llmopt.prompt import get_prompt
+from llmopt.prompt import PROMPTS, get_prompt
 from llmopt.space import Space
+from llmopt.storage import EventLog
 
 METHODS = ("llm", *BASELINES)
 # What a resumed run may change: it touches no result.
 _MINOR = ("gif", "max_requests", "max_tokens", "max_cost")
+# Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
+_NUMERIC = ("auto", "props", "props-ab", "opro", "levels", "pattern")
 _VERSIONED = ("gymnasium", "numpy", "mujoco", "cma", "xllamacpp")
 
 
@@ -81,6 +91,8 @@ class RunConfig:
         box: Bounds of every parameter; ``None`` for the task's own.
         methods: Some of `METHODS`, in the order in which they run.
         description: The task in words, for prompts that use it; ``None`` for the task's own.
+        statistics: Whether the model is told with each reward what the policy did in its
+            episodes, for prompts that show feedback.
         heldout: Fresh starts on which each method's best policy is judged.
         gif: Whether to render the best policy.
         max_requests: Calls to the model after which the run stops, failed ones included.
@@ -99,6 +111,7 @@ class RunConfig:
     box: tuple[float, float] | None = None
     methods: tuple[str, ...] = METHODS
     description: str | None = None
+    statistics: bool = False
     heldout: int = 100
     gif: bool = True
     max_requests: int | None = None
@@ -275,11 +288,12 @@ class _Run:
         self.seeds = selection_seeds(config.seed, config.episodes)
         self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
         self.usage = Usage()
+        self.feedback = _Feedback(folder.path / "statistics.jsonl", config.statistics)
 
     def all(self, points: Sequence[WarmupPoint], progress: bool) -> RunResult:
         points = self._kept_points(points)
         total = len(points) + len(self.config.methods) * self.config.iterations
-        with _Progress(total, self.labels, progress) as self.progress:
+        with self.feedback, _Progress(total, self.labels, progress) as self.progress:
             for records in self.folder.records.values():
                 for record in records:
                     self.progress.step(record)
@@ -322,10 +336,13 @@ class _Run:
     ) -> Record:
         started = time.process_time() if cpu_started is None else cpu_started
         steps: list[str] = []
+        statistics = RolloutStatistics(self.evaluator.policy) if self.config.statistics else None
 
         def note(episode: int, observation: Any, action: Any, reward: float) -> None:
             if episode == 0:
                 steps.append(step_line(observation, action, reward))
+            if statistics is not None:
+                statistics(episode, observation, action, reward)
 
         published = method in (WARMUP, "llm")
         outcome = self.evaluator.evaluate(params, self.seeds, note if published else None)
@@ -340,8 +357,10 @@ class _Run:
             cpu_seconds=time.process_time() - started,
             **facts,
         )
-        # The published files come first: a kill in between makes them again, and a record
-        # is never without its files.
+        # The other files come first: a kill in between makes them again, and a record is
+        # never without its files.
+        if statistics is not None and published:
+            self.feedback.add(record, statistics.line(outcome, self.evaluator.step_cap))
         if method == WARMUP:
             self.folder.write_warmup(record, steps)
         elif method == "llm":
@@ -392,7 +411,7 @@ class _Run:
             seed=int(stream(self.config.seed, "method", 0).generate_state(1)[0]),
             warmup=[np.array(r.params) for r in warmup],
             total=len(warmup) + self.config.iterations or None,
-            description=self.task.description,
+            description=prompt_description(self.task, self.evaluator.policy, self.config.prompt),
             max_requests=self.config.max_requests,
             max_tokens=self.config.max_tokens,
             max_cost=self.config.max_cost,
@@ -433,7 +452,7 @@ class _Run:
                 if record.mean is None:
                     optimizer.tell_failure(params, record.failure)
                 else:
-                    optimizer.tell(params, record.mean)
+                    optimizer.tell(params, record.mean, feedback=self.feedback.of(record))
             self.usage = optimizer.usage
         finally:
             optimizer.close()
@@ -532,6 +551,41 @@ class _Run:
             )
             return
         write_bytes(self.folder.path / "best_policy.gif", picture)
+
+
+class _Feedback:
+    """What is told with the rewards, in a file of its own, so that a resumed run tells the same.
+
+    Args:
+        path: The file, made where there is feedback to tell.
+        wanted: Whether there is.
+    """
+
+    def __init__(self, path: Path, wanted: bool) -> None:
+        self._path = path if wanted else None
+        self._log: EventLog | None = None
+        self._texts: dict[tuple[str, int], str] = {}
+
+    def __enter__(self) -> _Feedback:
+        if self._path is not None:
+            self._log = EventLog(self._path)
+            for event in self._log.events:
+                self._texts[event.get("method", ""), event.get("index", -1)] = event.get("text", "")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def add(self, record: Record, text: str) -> None:
+        if self._log is not None:
+            event = {"event": "statistics", "method": record.method, "index": record.index}
+            self._log.append({**event, "text": text})
+            self._texts[record.method, record.index] = text
+
+    def of(self, record: Record) -> str:
+        """Return what is told with a record's reward; empty where nothing is known."""
+        return self._texts.get((record.method, record.index), "")
 
 
 class _Progress:
@@ -637,6 +691,21 @@ def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
 def shown_decimals(low: float, high: float) -> int:
     """Decimals shown to the model: one for the published box, more for a narrower one."""
     return max(1, 2 - int(np.floor(np.log10(high - low))))
+
+
+def prompt_description(task: Task, policy: LinearPolicy, prompt: str) -> str:
+    """Return the task in words for a prompt, with the meaning of the policy's parameters.
+
+    The prompts `_NUMERIC` do without the meaning, as published ProPS does.
+
+    Args:
+        task: What is searched.
+        policy: Whose parameters are searched.
+        prompt: The prompt's name or template.
+    """
+    if prompt in _NUMERIC or (prompt == "props-plus" and not task.description):
+        return task.description
+    return task.words(policy)
 
 
 def _warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
@@ -785,7 +854,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--prompt",
         metavar="P",
-        help="prompt's name, or a template's path (default: auto, what suits the model)",
+        help=f"{', '.join(PROMPTS)}, or a template's path (default: auto, what suits the model)",
     )
     add("--iterations", type=int, metavar="N", help="evaluations of each method (default: 100)")
     add("--episodes", type=int, metavar="K", help="episodes of one evaluation (default: 5)")
@@ -817,6 +886,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"which to run (default: {' '.join(METHODS)})",
     )
     add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
+    add(
+        "--statistics",
+        action="store_true",
+        help="tell the model what each policy did in its episodes (for the prompt props-critic)",
+    )
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")

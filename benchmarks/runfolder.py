@@ -5,6 +5,7 @@
     config.json        what was asked for, and the versions that answered
     trials.jsonl       every evaluated point of every method, one a line
     heldout.jsonl      the best point of every method on the held-out starts
+    statistics.jsonl   what each policy did, with ``--statistics``
     optimizer.jsonl    the model's side: its replies, and what a resume needs
     summary.json, summary.txt, learning_curve.png, best_policy.gif
     baselines/<method>/overall_log.txt

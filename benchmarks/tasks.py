@@ -39,6 +39,8 @@ class Task:
         max_steps: Environment steps an episode may take; ``None`` for the environment's
             own time limit (`STEP_CAP` where it has none).
         description: The task in words, for prompts that carry a description.
+        observes: What each observed number is; for a table, how its states are numbered.
+        acts: What each action is.
         camera: MuJoCo camera for pictures; empty for the environment's own view.
     """
 
@@ -49,6 +51,8 @@ class Task:
     box: tuple[float, float] = PUBLISHED_BOX
     max_steps: int | None = None
     description: str = ""
+    observes: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
     camera: str = ""
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
@@ -74,6 +78,15 @@ class Task:
             )
         return policy
 
+    def words(self, policy: LinearPolicy) -> str:
+        """Return the task and what the policy's parameters mean, in words.
+
+        Args:
+            policy: What `policy` returned.
+        """
+        meaning = policy.describe(self.observes, self.acts)
+        return f"{self.description}\n\n{meaning}".strip()
+
     def step_cap(self, env: gym.Env[Any, Any]) -> int:
         """Environment steps after which an episode ends."""
         limit = env.spec.max_episode_steps if env.spec is not None else None
@@ -92,6 +105,11 @@ TASKS: tuple[Task, ...] = (
             "directly: the car has to swing back and forth to gather speed. Reaching the flag "
             "on the right hill gives 100; every step costs 0.1 times the squared action."
         ),
+        observes=(
+            "position of the car, from -1.2 to 0.6; the valley is at -0.52, the flag at 0.45",
+            "velocity of the car, from -0.07 to 0.07",
+        ),
+        acts=("force",),
     ),
     Task(
         "Swimmer-v5/linear-v1",
@@ -103,6 +121,20 @@ TASKS: tuple[Task, ...] = (
             "the velocities of its tip and joints, and sets the torques of its two joints. The "
             "reward is its speed to the right less a small cost of the torques."
         ),
+        observes=(
+            "angle of the front link",
+            "angle of the first joint",
+            "angle of the second joint",
+            "velocity of the front tip along x, to the right",
+            "velocity of the front tip along y",
+            "angular velocity of the front link",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+        ),
+        acts=(
+            "torque on the first joint",
+            "torque on the second joint",
+        ),
     ),
     Task(
         "CartPole-v1/linear-v1",
@@ -112,6 +144,16 @@ TASKS: tuple[Task, ...] = (
             "A pole stands on a cart. The position and velocity of the cart and the angle and "
             "angular velocity of the pole are observed; the cart is pushed left or right. Every "
             "step that the pole stays up gives 1, at most 500."
+        ),
+        observes=(
+            "position of the cart",
+            "velocity of the cart",
+            "angle of the pole, positive to the right",
+            "angular velocity of the pole",
+        ),
+        acts=(
+            "push left",
+            "push right",
         ),
     ),
     Task(
@@ -123,6 +165,15 @@ TASKS: tuple[Task, ...] = (
             "and pushes left, not at all, or right. The engine is too weak to climb directly. "
             "Every step before the flag on the right hill costs 1, at most 200."
         ),
+        observes=(
+            "position of the car, from -1.2 to 0.6; the valley is at -0.52, the flag at 0.5",
+            "velocity of the car, from -0.07 to 0.07",
+        ),
+        acts=(
+            "push left",
+            "do nothing",
+            "push right",
+        ),
     ),
     Task(
         "Pendulum-v1/linear-v1",
@@ -133,6 +184,12 @@ TASKS: tuple[Task, ...] = (
             "and its angular velocity are observed, and a torque between -2 and 2 is set. Every "
             "step costs the squared angle from upright and a little for speed and torque."
         ),
+        observes=(
+            "cosine of the angle from upright",
+            "sine of the angle from upright",
+            "angular velocity",
+        ),
+        acts=("torque",),
     ),
     Task(
         "Acrobot-v1/linear-v1",
@@ -143,6 +200,19 @@ TASKS: tuple[Task, ...] = (
             "both angles and their velocities are observed; the torque is -1, 0 or 1. Every "
             "step before the tip swings above the line costs 1, at most 500."
         ),
+        observes=(
+            "cosine of the first angle, which is 0 hanging down",
+            "sine of the first angle",
+            "cosine of the second angle, relative to the first link",
+            "sine of the second angle",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+        ),
+        acts=(
+            "torque -1 on the middle joint",
+            "no torque",
+            "torque 1 on the middle joint",
+        ),
     ),
     Task(
         "InvertedPendulum-v5/linear-v1",
@@ -152,6 +222,13 @@ TASKS: tuple[Task, ...] = (
             "A pole stands on a cart on a rail. The position, the angle and both velocities are "
             "observed, and a force on the cart is set. Every step upright gives 1, at most 1000."
         ),
+        observes=(
+            "position of the cart",
+            "angle of the pole",
+            "velocity of the cart",
+            "angular velocity of the pole",
+        ),
+        acts=("force on the cart",),
     ),
     Task(
         "InvertedDoublePendulum-v5/linear-v1",
@@ -162,6 +239,18 @@ TASKS: tuple[Task, ...] = (
             "cosines of the angles, the velocities and a constraint force are observed, and a "
             "force on the cart is set. Every step upright gives about 10."
         ),
+        observes=(
+            "position of the cart",
+            "sine of the lower pole's angle",
+            "sine of the angle between the poles",
+            "cosine of the lower pole's angle",
+            "cosine of the angle between the poles",
+            "velocity of the cart",
+            "angular velocity of the lower pole",
+            "angular velocity of the joint between the poles",
+            "constraint force on the cart",
+        ),
+        acts=("force on the cart",),
     ),
     Task(
         "Reacher-v5/linear-v1",
@@ -171,6 +260,22 @@ TASKS: tuple[Task, ...] = (
             "A two-joint arm is to reach a random target. The cosines and sines of its angles, "
             "the target, the velocities and the distance are observed, and two torques are set. "
             "Every step costs the distance and the squared torques."
+        ),
+        observes=(
+            "cosine of the first angle",
+            "cosine of the second angle",
+            "sine of the first angle",
+            "sine of the second angle",
+            "x of the target",
+            "y of the target",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+            "x of the fingertip less that of the target",
+            "y of the fingertip less that of the target",
+        ),
+        acts=(
+            "torque on the first joint",
+            "torque on the second joint",
         ),
     ),
     Task(
@@ -182,6 +287,24 @@ TASKS: tuple[Task, ...] = (
             "velocities of its body and joints are observed, and three torques are set. Every "
             "step upright gives 1 plus the speed less a small cost of the torques."
         ),
+        observes=(
+            "height of the torso",
+            "angle of the torso",
+            "angle of the thigh joint",
+            "angle of the leg joint",
+            "angle of the foot joint",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the torso",
+            "angular velocity of the thigh joint",
+            "angular velocity of the leg joint",
+            "angular velocity of the foot joint",
+        ),
+        acts=(
+            "torque on the thigh joint",
+            "torque on the leg joint",
+            "torque on the foot joint",
+        ),
     ),
     Task(
         "Walker2d-v5/linear-v1",
@@ -192,6 +315,33 @@ TASKS: tuple[Task, ...] = (
             "angles and velocities are observed, and six torques are set. Every step upright "
             "gives 1 plus the speed less a small cost of the torques."
         ),
+        observes=(
+            "height of the torso",
+            "angle of the torso",
+            "angle of the right thigh",
+            "angle of the right leg",
+            "angle of the right foot",
+            "angle of the left thigh",
+            "angle of the left leg",
+            "angle of the left foot",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the torso",
+            "angular velocity of the right thigh",
+            "angular velocity of the right leg",
+            "angular velocity of the right foot",
+            "angular velocity of the left thigh",
+            "angular velocity of the left leg",
+            "angular velocity of the left foot",
+        ),
+        acts=(
+            "torque on the right thigh",
+            "torque on the right leg",
+            "torque on the right foot",
+            "torque on the left thigh",
+            "torque on the left leg",
+            "torque on the left foot",
+        ),
     ),
     Task(
         "HalfCheetah-v5/linear-v1",
@@ -201,6 +351,33 @@ TASKS: tuple[Task, ...] = (
             "A two-legged robot in a plane is to run to the right. The height, angles and "
             "velocities are observed, and six torques are set. The reward is the speed less a "
             "small cost of the torques."
+        ),
+        observes=(
+            "height of the front tip",
+            "angle of the front tip",
+            "angle of the back thigh",
+            "angle of the back shin",
+            "angle of the back foot",
+            "angle of the front thigh",
+            "angle of the front shin",
+            "angle of the front foot",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the front tip",
+            "angular velocity of the back thigh",
+            "angular velocity of the back shin",
+            "angular velocity of the back foot",
+            "angular velocity of the front thigh",
+            "angular velocity of the front shin",
+            "angular velocity of the front foot",
+        ),
+        acts=(
+            "torque on the back thigh",
+            "torque on the back shin",
+            "torque on the back foot",
+            "torque on the front thigh",
+            "torque on the front shin",
+            "torque on the front foot",
         ),
     ),
     Task(
@@ -214,6 +391,15 @@ TASKS: tuple[Task, ...] = (
             "the goal gives 1. The parameters are a table: a preference for each direction on "
             "each field."
         ),
+        observes=(
+            "4 times the row plus the column, from the start at the upper left; the goal is 15",
+        ),
+        acts=(
+            "left",
+            "down",
+            "right",
+            "up",
+        ),
     ),
     Task(
         "CliffWalking-v1/linear-v1",
@@ -225,6 +411,16 @@ TASKS: tuple[Task, ...] = (
             "A walk along a cliff, on a grid of 4 x 12 fields. The field is observed and one of "
             "four directions is chosen. Every step costs 1, a fall 100 and a new start. The "
             "parameters are a table: a preference for each direction on each field."
+        ),
+        observes=(
+            "12 times the row plus the column, from the upper left; the start is 36, the goal "
+            "47, the cliff lies between them",
+        ),
+        acts=(
+            "up",
+            "right",
+            "down",
+            "left",
         ),
     ),
 )

@@ -236,6 +236,16 @@ def grid_value(low: float, high: float, step: float, places: int, k: int) -> flo
     return min(round(low + k * step, places), high) + 0.0
 
 
+def level_count(dimension: Dimension) -> float:
+    """How many values a dimension has; infinity for a continuous one."""
+    if isinstance(dimension, Categorical):
+        return len(dimension.choices)
+    if dimension.low == dimension.high:
+        return 1
+    step = dimension.step or (1 if isinstance(dimension, Int) else None)
+    return math.inf if step is None else round((dimension.high - dimension.low) / step) + 1
+
+
 def as_number(value: object) -> float | int | None:
     """Return a Python number for a real number of any type, ``None`` for anything else."""
     if type(value) is float or type(value) is int:

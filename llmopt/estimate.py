@@ -260,17 +260,17 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     """
     from gymnasium import spaces
 
-    from llmopt.benchmarks.run import shown_decimals
+    from llmopt.benchmarks.run import prompt_description, shown_decimals
     from llmopt.benchmarks.tasks import get_task
 
     task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
     env = task.make_env()
     try:
-        n = task.policy(env).n_parameters
+        policy = task.policy(env)
     finally:
         env.close()
     low, high = task.box
-    box = spaces.Box(low, high, (n,), dtype=np.float64)
+    box = spaces.Box(low, high, (policy.n_parameters,), dtype=np.float64)
     return estimate(
         Space.from_gymnasium(box, decimals=shown_decimals(low, high)),
         get_client(config.model) if client is None else client,
@@ -278,5 +278,5 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         iterations=config.iterations,
         # Points from a folder are counted as if they were the usual number.
         warmup=config.warmup if isinstance(config.warmup, int) else 20,
-        description=task.description,
+        description=prompt_description(task, policy, config.prompt),
     )

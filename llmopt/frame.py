@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llmopt.dimensions import Categorical, Dimension, Int
+from llmopt.dimensions import Categorical, Dimension, level_count
 from llmopt.space import Space, Value
 
 
@@ -155,7 +155,7 @@ def whole_frame(space: Space, cells: Cells, exact: int) -> Frame:
     """
     parts: list[Levels | Cells] = []
     for dimension in space.dimensions:
-        count = _level_count(dimension)
+        count = level_count(dimension)
         known = count <= exact or isinstance(dimension, Categorical)
         parts.append(Levels(dimension, int(count)) if known else cells)
     return Frame(space, tuple(parts))
@@ -173,7 +173,7 @@ def weigh(count: int) -> np.ndarray:
 
 
 def elites_frame(
-    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: float
+    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: np.ndarray
 ) -> Frame:
     """Fit the cells to elites, each dimension by itself.
 
@@ -183,7 +183,7 @@ def elites_frame(
         first: Integer of the lowest cell.
         last: Integer of the highest cell.
         spread: Half of the cells, in weighted standard deviations.
-        least: Least standard deviation.
+        least: ``(n_dimensions,)`` least standard deviations.
     """
     mean, deviation = _moments(units, least)
     half = spread * deviation
@@ -195,7 +195,7 @@ def elites_frame(
 
 
 def covariance_frame(
-    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: float
+    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: np.ndarray
 ) -> Frame:
     """Fit the cells to elites, along axes that take their correlation half into account.
 
@@ -210,16 +210,21 @@ def covariance_frame(
         first: Integer of the lowest cell.
         last: Integer of the highest cell.
         spread: Half of the cells, in weighted standard deviations.
-        least: Least standard deviation.
+        least: ``(n_dimensions,)`` least standard deviations.
     """
     chosen = whole.continuous
     if not chosen:
         return whole
     units = units[:, chosen]
-    mean, deviation = _moments(units, least)
+    mean, deviation = _moments(units, least[chosen])
     scaled = (units - mean) / deviation
     count, n = scaled.shape
     own = (weigh(count)[:, None] * scaled).T @ scaled
+    # Where discrete values agree, the least deviation keeps their neighbours in reach.
+    dimensions = [whole.space.dimensions[i] for i in chosen]
+    discrete = np.array([level_count(d) < math.inf for d in dimensions])
+    agree = np.flatnonzero(discrete & (deviation <= least[chosen]))
+    own[agree, agree] = 1.0
     share = min(0.5, count / (2 * n))
     blend = share * own + (1 - share) * np.diag(np.diag(own))
     # A direction in which the elites do not differ stays open by a hundredth.
@@ -231,21 +236,12 @@ def covariance_frame(
     return Frame(whole.space, parts, Axes(mean, matrix))
 
 
-def _moments(units: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray]:
+def _moments(units: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the weighted mean and standard deviation of each column."""
     weights = weigh(len(units))
     mean = weights @ units
     deviation = np.sqrt(weights @ (units - mean) ** 2)
     return mean, np.maximum(deviation, least)
-
-
-def _level_count(dimension: Dimension) -> float:
-    if isinstance(dimension, Categorical):
-        return len(dimension.choices)
-    if dimension.low == dimension.high:
-        return 1
-    step = dimension.step or (1 if isinstance(dimension, Int) else None)
-    return math.inf if step is None else round((dimension.high - dimension.low) / step) + 1
 
 
 def _level_value(dimension: Dimension, level: int) -> Value:

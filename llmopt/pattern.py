@@ -175,27 +175,32 @@ class PatternPrompt:
         notation = self._notation(space)
         return whole_frame(space, notation.whole, notation.exact)
 
+    def _rows(self, elites: list[Trial], space: Space) -> tuple[Frame, list[list[int]]]:
+        """Return what levels stand for, and the levels of the trials, given best first."""
+        frame = self._whole_frame(space)
+        if not elites:
+            # With nothing to show, the middle of the space shows the form of a line.
+            centre = space.decode(np.full(len(space), 0.5))
+            return frame, [frame.integers(centre, np.asarray(space.encode(centre), dtype=float))]
+        units = np.array([space.encode(t.values) for t in elites], dtype=float)
+        if self.frame != "space" and len(elites) > 1:
+            fit = elites_frame if self.frame == "elites" else covariance_frame
+            window = self._notation(space).window
+            frame = fit(frame, units, *window, self.spread, self._least(space))
+        return frame, [frame.integers(t.values, u) for t, u in zip(elites, units, strict=True)]
+
+    def _least(self, space: Space) -> np.ndarray:
+        return np.full(len(space), self.min_deviation)
+
     def _write(
         self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
     ) -> tuple[tuple[Message, ...], Frame]:
         """Write the trials, given best first, and return what their levels stand for."""
-        space = situation.space
-        notation = self._notation(space)
-        frame = self._whole_frame(space)
-        if elites:
-            units = np.array([space.encode(t.values) for t in elites], dtype=float)
-            if self.frame != "space" and len(elites) > 1:
-                fit = elites_frame if self.frame == "elites" else covariance_frame
-                frame = fit(frame, units, *notation.window, self.spread, self.min_deviation)
-            rows = [frame.integers(t.values, unit) for t, unit in zip(elites, units, strict=True)]
-        else:
-            # With nothing to show, the middle of the space shows the form of a line.
-            centre = space.decode(np.full(len(space), 0.5))
-            rows = [frame.integers(centre, np.asarray(space.encode(centre), dtype=float))]
+        notation = self._notation(situation.space)
+        frame, rows = self._rows(elites, situation.space)
         rows.reverse()
         if self.order == "shuffled":
-            rng = np.random.default_rng([situation.seed, situation.iteration])
-            rows = [rows[i] for i in rng.permutation(len(rows))]
+            rows = shuffled(rows, situation)
         text = "".join(notation.line(row) + "\n" for row in rows)
         if self.style == "completion":
             return (Message("user", text),), frame
@@ -205,7 +210,7 @@ class PatternPrompt:
             if isinstance(p, Levels)
         )
         system = (
-            f"Each line is one attempt: {notation.words.format(n=len(space))}"
+            f"Each line is one attempt: {notation.words.format(n=len(situation.space))}"
             f"{f' ({limits})' if limits else ''}. The lines go from the worst attempt to the "
             "best. Write the next line, an attempt that is better still. Answer with this one line "
             "and nothing else."
@@ -224,6 +229,12 @@ class LevelsPrompt(PatternPrompt):
     notation: Literal["integers", "letters"] = "letters"
     min_deviation: float = 1e-4
     name: str = field(default="levels", init=False)
+
+
+def shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
+    """Return rows in an order that the situation's seed decides."""
+    rng = np.random.default_rng([situation.seed, situation.iteration])
+    return [rows[i] for i in rng.permutation(len(rows))]
 
 
 class _LineReader:

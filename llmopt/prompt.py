@@ -5,7 +5,11 @@
 - ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);
+- ``"props-critic"``: a critique and a hypothesis before the point, with the outcome of
+  earlier hypotheses and the feedback of the best and the latest trials; for models that
+  reason well, and not measured with one;
 - ``"opro"``: the 20 best trials, worst first (OPRO);
+- ``"columns"``: one line of letters a parameter, for the embedded model and its adapter;
 - ``"levels"``: letters along the elites' own axes, for small and base models;
 - ``"pattern"``: plain integers for the same; see `llmopt.pattern`.
 
@@ -24,10 +28,14 @@ The variables:
 - ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
   ``"maximize"`` or ``"minimize"`` for each objective;
 - ``history``: the trials shown, each with ``number``, ``params``, ``f``, ``rewards``,
-  ``state``, ``feedback``, ``violation``, ``line`` (see `Entry`); ``lines``: their
+  ``state``, ``feedback``, ``violation``, ``line``, ``brief`` (see `Entry`); ``lines``: their
   ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
 - ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
   them, else none;
+- ``hypotheses``: the model's latest explanations with what came of them, in words, as many
+  as the option ``hypotheses`` says; ``closeups``: the best trial and as many of the latest
+  ones as the option ``closeups`` says, those with feedback, each with ``best`` (true or
+  false) and ``entry``;
 - ``pending``: points being evaluated, in words;
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;
@@ -41,6 +49,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.columns import ColumnsPrompt
 from llmopt.describe import Entry
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.parse import Reading
@@ -51,6 +60,7 @@ from llmopt.situation import Complaint, Prompt, Query, Situation
 
 __all__ = [
     "PROMPTS",
+    "ColumnsPrompt",
     "Complaint",
     "Entry",
     "LevelsPrompt",
@@ -65,7 +75,7 @@ __all__ = [
     "get_prompt",
 ]
 
-_PATTERNS = {"levels": LevelsPrompt, "pattern": PatternPrompt}
+_PATTERNS = {"columns": ColumnsPrompt, "levels": LevelsPrompt, "pattern": PatternPrompt}
 PROMPTS = (*SHIPPED, *_PATTERNS)
 
 
@@ -76,7 +86,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
             existing file, or any text that ends in ``.j2``); a template's text; what a
             prompt's ``to_dict`` returned; or a prompt object, which is returned as it is.
-        **options: Options of `TemplatePrompt`, `PatternPrompt` or `LevelsPrompt`, such as
+        **options: Options of `TemplatePrompt`, `PatternPrompt` and its kin, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 
     Raises:

@@ -6,27 +6,30 @@ import re
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import resources
+from itertools import islice
 from typing import Any, Literal
 
 import jinja2
 
 from llmopt.client.base import Message, Request, Style
+from llmopt.critique import parse_last
 from llmopt.describe import (
     Entry,
     describe_goal,
+    describe_hypothesis,
     describe_params,
     describe_space,
     describe_step,
     describe_trial,
 )
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
-from llmopt.history import Trial
+from llmopt.history import History, Trial
 from llmopt.parse import parse_parameters
 from llmopt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
 from llmopt.situation import Complaint, Query, Situation
 from llmopt.space import Space
 
-SHIPPED = ("props", "props-ab", "props-plus", "opro")
+SHIPPED = ("props", "props-ab", "props-plus", "props-critic", "opro")
 _BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 MAX_COMPLAINTS = 4  # latest answers to the same question that are sent back
@@ -59,6 +62,12 @@ class TemplatePrompt:
             ``"best"``. Counted by the model's own tokenizer where there is one, else
             over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
+        hypotheses: How many of the model's latest explanations the template is given, each
+            with what came of it.
+        closeups: Of how many of the latest trials the template is given the feedback, next
+            to that of the best one.
+        answer_last: Whether answers give their reasons before the values. Then the last
+            point of an answer counts, and what precedes it is the explanation.
 
     Raises:
         TemplateError: The template has a syntax error.
@@ -80,6 +89,9 @@ class TemplatePrompt:
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
     style: Style | None = None
+    hypotheses: int = 0
+    closeups: int = 0
+    answer_last: bool = False
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
         default=None, init=False, compare=False
@@ -93,6 +105,10 @@ class TemplatePrompt:
         check_option("style", self.style, (None, "chat", "completion"))
         check_positive("max_tokens", self.max_tokens)
         check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        for name in ("hypotheses", "closeups"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError(f"{name}={count!r}: expected a number of trials, 0 or more")
         self._compile()
 
     def __repr__(self) -> str:
@@ -140,6 +156,7 @@ class TemplatePrompt:
         entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
+        thoughts, close = self._thoughts(situation.history), self._close(situation.history)
         complaints = situation.complaints[-MAX_COMPLAINTS:] if style == "chat" else ()
 
         def render(k: int, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
@@ -149,6 +166,8 @@ class TemplatePrompt:
             if k < len(situation.history.trials) and situation.history.best is not None:
                 top = situation.history.best
                 best = None if any(t is top for t in shown) else entry_of(top)
+            # Where room is short, these go along with the trials.
+            most = k if k < len(picked) else len(thoughts) + len(close)
             text = self._render(
                 {
                     **static,
@@ -156,6 +175,12 @@ class TemplatePrompt:
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
                     "best": best,
+                    "hypotheses": thoughts[max(0, len(thoughts) - most) :],
+                    "closeups": [
+                        {"best": t is situation.history.best, "entry": entry_of(t)}
+                        for t in close[:most]
+                        if best is None or t.number != best.number
+                    ],
                 }
             )
             return _messages(text, style, complaints)
@@ -185,7 +210,10 @@ class TemplatePrompt:
             seed=situation.seed,
         )
         read = partial(
-            parse_parameters, space=space, labels=labels, out_of_range=situation.out_of_range
+            parse_last if self.answer_last else parse_parameters,
+            space=space,
+            labels=labels,
+            out_of_range=situation.out_of_range,
         )
         return Query(request, read)
 
@@ -215,6 +243,20 @@ class TemplatePrompt:
         else:
             order = list(situation.history.trials)
         return {id(t): i for i, t in enumerate(order)}
+
+    def _thoughts(self, history: History) -> list[str]:
+        """Return the model's latest hypotheses and what came of them, the oldest first."""
+        told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
+        latest = list(islice(told, self.hypotheses))
+        return [describe_hypothesis(t, history) for t in reversed(latest)]
+
+    def _close(self, history: History) -> list[Trial]:
+        """Return the best trial, then the latest others, where they have feedback."""
+        if not self.closeups:
+            return []
+        best = history.best
+        latest = [t for t in history.trials[-self.closeups :] if t is not best]
+        return [t for t in ([best] if best else []) + latest if t.feedback and t.rewards]
 
     # One trial in words
 
@@ -300,6 +342,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "props": {},
     "props-ab": {"labels": ("a", "b")},
     "props-plus": {"needs_description": True},
+    "props-critic": {"hypotheses": 8, "closeups": 3, "answer_last": True},
     # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
     "opro": {"history": "best", "best": 20, "order": "ascending"},
 }

@@ -35,7 +35,7 @@ NAMED = Space(
         "optimizer": Categorical(["adam", "sgd, plain", None]),
     }
 )
-TEMPLATES = [name for name in PROMPTS if name not in ("levels", "pattern")]
+TEMPLATES = [name for name in PROMPTS if name not in ("columns", "levels", "pattern")]
 
 
 def trials(space, n, seed=0):

@@ -517,10 +517,10 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
     run(config, tmp_path / "whole")
     tell, calls = run_module.LLMOptimizer.tell, itertools.count()
 
-    def interrupted(self, *told):
+    def interrupted(self, *told, **words):
         if next(calls) == 4:
             raise KeyboardInterrupt
-        return tell(self, *told)
+        return tell(self, *told, **words)
 
     with monkeypatch.context() as patch:
         patch.setattr(run_module.LLMOptimizer, "tell", interrupted)

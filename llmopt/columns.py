@@ -1,0 +1,100 @@
+"""The `columns` prompt: one line for each parameter, continued by one letter.
+
+A line holds one coordinate of the best trials, best first, as letters a to z over the frame of
+`llmopt.frame.covariance_frame`, behind a capital letter that says how many parameters there
+are. The model's probabilities of the next letter are where the parameter is drawn from. For the
+embedded model an adapter comes with the package that was trained on such lines
+(`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
+them (docs/strategies.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from string import ascii_lowercase, ascii_uppercase
+
+import numpy as np
+
+from llmopt.client.base import Message
+from llmopt.dimensions import Categorical, level_count
+from llmopt.frame import Frame, whole_frame
+from llmopt.history import Trial
+from llmopt.pattern import LevelsPrompt, shuffled
+from llmopt.selection import Keep, Selection
+from llmopt.situation import Complaint, Query, Situation
+from llmopt.space import Space
+
+ELITES = 20
+"""Trials of a line, as the adapter was trained."""
+
+SPREAD = 2.5
+"""Half of the frame, in standard deviations of the elites."""
+
+LEAST = 1e-4
+"""Least standard deviation of the frame, as a share of a dimension's range."""
+
+LEAST_STEPS = 0.4
+"""The same for a dimension of discrete values, in their steps: neighbours stay in reach."""
+
+
+@dataclass(repr=False)
+class ColumnsPrompt(LevelsPrompt):
+    """One line for each parameter: its levels in the best trials, best first.
+
+    The request holds the lines in `Request.columns`, for clients that give the probabilities of
+    the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
+    covariance frame. The prompt's length is the number of trials shown times that of parameters.
+    A space with a categorical parameter, whose choices have no order, is asked as `LevelsPrompt`
+    asks.
+
+    The options are those of `PatternPrompt`; the notation is always letters and the style a
+    completion.
+
+    Raises:
+        ValueError: An option is not valid.
+    """
+
+    history: Keep | Selection = "best"
+    best: int = ELITES
+    temperature: float | None = 0.7
+    min_deviation: float = LEAST
+    spread: float = SPREAD
+    name: str = field(default="columns", init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.notation != "letters" or self.style != "completion":
+            raise ValueError(
+                f"notation={self.notation!r}, style={self.style!r}: the prompt 'columns' has only "
+                "letters and 'completion'; take 'levels' or 'pattern' for others"
+            )
+
+    def prepare(self, situation: Situation) -> Query:
+        """Make the question for one situation; see `Prompt.prepare`."""
+        if any(isinstance(d, Categorical) for d in situation.space.dimensions):
+            return LevelsPrompt(
+                order=self.order, dither=self.dither, max_prompt_tokens=self.max_prompt_tokens
+            ).prepare(situation)
+        query = super().prepare(situation)
+        lines = tuple(query.request.messages[0].content.split("\n"))
+        choices = tuple(f" {letter}" for letter in ascii_lowercase)
+        return replace(query, request=replace(query.request, columns=lines, choices=choices))
+
+    def _whole_frame(self, space: Space) -> Frame:
+        # Discrete values are read off the cells, so that all lines are alike.
+        return whole_frame(space, self._notation(space).whole, 1)
+
+    def _least(self, space: Space) -> np.ndarray:
+        steps = np.array([level_count(d) for d in space.dimensions]) - 1
+        return np.maximum(self.min_deviation, LEAST_STEPS / np.maximum(steps, 1))
+
+    def _write(
+        self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
+    ) -> tuple[tuple[Message, ...], Frame]:
+        """Write the trials, given best first, and return what their levels stand for."""
+        frame, rows = self._rows(elites, situation.space)
+        if self.order == "shuffled":
+            rows = shuffled(rows, situation)
+        count = ascii_uppercase[min(len(situation.space), len(ascii_uppercase)) - 1]
+        letters = ("".join(f" {ascii_lowercase[k]}" for k in c) for c in zip(*rows, strict=True))
+        return (Message("user", "\n".join(count + line for line in letters)),), frame
