@@ -10,10 +10,13 @@ import functools
 import itertools
 import re
 from abc import ABC, abstractmethod
+from string import ascii_lowercase
 
 import numpy as np
 
+from llmopt.benchmarks.experiments.columns_data import NETWORK, Network, draw_levels
 from llmopt.client.base import Completion, Reply, Request
+from llmopt.columns import ELITES
 from llmopt.errors import ClientError
 
 _RULE = re.compile(r"^(\w+) ::= (.*)$", re.MULTILINE)
@@ -65,6 +68,7 @@ class _GrammarClient(ABC):
 
     default_prompt = "pattern"
     style = "completion"
+    columns = True
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
@@ -108,3 +112,40 @@ class GaussianGrammarClient(_GrammarClient):
     def _draw(self, rng: np.random.Generator, count: int) -> int:
         place = round(rng.normal((count - 1) / 2, count / 5))
         return min(max(place, 0), count - 1)
+
+
+class NetworkClient:
+    """Draws each parameter's level from a small network that reads the lines of `columns`.
+
+    The network (`llmopt.benchmarks.experiments.columns_data.Network`) was trained on the same
+    lines as the model's adapter and has 80,000 weights: what it finds, the training finds with no
+    language model.
+    """
+
+    name = "small-network"
+    default_prompt = "columns"
+    style = "completion"
+    columns = True
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request.
+
+        Raises:
+            ClientError: The request has no lines of letters.
+        """
+        if not request.columns:
+            raise ClientError("a network that reads lines of letters: take the prompt 'columns'")
+        lines = [[ord(c) - ord("a") for c in line[1:].split()] for line in request.columns]
+        levels = np.array(lines)[:, :ELITES]
+        # Fewer trials than it was trained on: the last one stands for those that are missing.
+        levels = np.pad(levels, ((0, 0), (0, ELITES - levels.shape[1])), mode="edge")
+        temperature = 1.0 if request.temperature is None else request.temperature
+        probabilities = _network(temperature)(levels, ord(request.columns[0][0]) - ord("A") + 1)
+        drawn = draw_levels(np.random.default_rng(request.seed), probabilities, request.n)
+        texts = ("".join(f" {ascii_lowercase[k]}" for k in row) for row in drawn)
+        return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)
+
+
+@functools.cache
+def _network(temperature: float) -> Network:
+    return Network.load(NETWORK, temperature)

@@ -21,7 +21,11 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.benchmarks.baselines import CMA, RandomSearch
-from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.benchmarks.grammar_clients import (
+    GaussianGrammarClient,
+    NetworkClient,
+    UniformGrammarClient,
+)
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, did_you_mean
@@ -115,6 +119,7 @@ class ModelMethod:
         prompt: A prompt object or a shipped prompt's name.
         seed: Source of all randomness.
         batch_size: Points asked of the model in one request.
+        partner: See `LLMOptimizer`.
 
     Attributes:
         last: The proposal asked last: its source, its explanation, its share of the costs.
@@ -127,6 +132,7 @@ class ModelMethod:
         prompt: str | Prompt,
         seed: np.random.SeedSequence,
         batch_size: int = 1,
+        partner: Literal["cma"] | None = None,
     ) -> None:
         low, high = problem.low, problem.high
         box = spaces.Box(low, high, (problem.n,), dtype=np.float64)
@@ -139,6 +145,7 @@ class ModelMethod:
             total=len(problem.warmup) + problem.evaluations,
             description=problem.description,
             batch_size=batch_size,
+            partner=partner,
         )
         for params, reward in problem.warmup:
             self._optimizer.tell(np.array(params), reward)
@@ -507,13 +514,14 @@ def _model(
     group: Literal["model", "ablation"] = "model",
     *,
     shuffled: bool = False,
+    partner: Literal["cma"] | None = None,
 ) -> Entry:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         made = get_prompt(prompt, max_tokens=asking.max_tokens)
         made = ShuffledRewards(made) if shuffled else made
-        return ModelMethod(problem, _client_of(asking), made, seed, asking.batch_size)
+        return ModelMethod(problem, _client_of(asking), made, seed, asking.batch_size, partner)
 
-    return Entry(label, make, group, asks_model=True)
+    return Entry(label, make, group, (partner,) if partner else (), asks_model=True)
 
 
 def _client_of(asking: Asking) -> Client:
@@ -534,11 +542,16 @@ def _published(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -
     return ModelMethod(problem, _client_of(asking), prompt, seed, 1)
 
 
-def _sampler(label: str, client_class: type[Any], prompt: str) -> Entry:
+def _sampler(
+    label: str,
+    client_class: type[Any],
+    prompt: str,
+    partner: Literal["cma"] | None = None,
+) -> Entry:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
-        return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size)
+        return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size, partner)
 
-    return Entry(label, make, "ablation")
+    return Entry(label, make, "ablation", (partner,) if partner else ())
 
 
 def _baseline(
@@ -560,11 +573,14 @@ def _cma(kind: type[CMA], problem: Problem, seed: np.random.SeedSequence) -> Met
 
 
 METHODS: Mapping[str, Entry] = {
+    "llm-columns": _model("{model} (columns)", "columns"),
     "llm-levels": _model("{model} (levels)", "levels"),
+    "llm-hybrid": _model("{model} (columns, with CMA-ES)", "columns", partner="cma"),
     "llm-pattern": _model("{model} (pattern)", "pattern"),
     "llm-props": _model("{model} (props)", "props"),
     "llm-props-ab": _model("{model} (props-ab)", "props-ab"),
     "llm-props-plus": _model("{model} (props-plus)", "props-plus"),
+    "llm-props-critic": _model("{model} (props-critic)", "props-critic"),
     "llm-opro": _model("{model} (opro)", "opro"),
     "llm-published": Entry(
         "{model} (published, told the optimum)", _published, "model", asks_model=True
@@ -572,8 +588,20 @@ METHODS: Mapping[str, Entry] = {
     "llm-shuffled": _model(
         "{model} (levels, shuffled rewards)", "levels", "ablation", shuffled=True
     ),
+    "llm-columns-shuffled": _model(
+        "{model} (columns, shuffled rewards)", "columns", "ablation", shuffled=True
+    ),
+    "columns-uniform": _sampler("no model (columns, uniform)", UniformGrammarClient, "columns"),
+    "columns-gaussian": _sampler("no model (columns, Gaussian)", GaussianGrammarClient, "columns"),
+    "columns-network": _sampler("no model (columns, small network)", NetworkClient, "columns"),
     "levels-uniform": _sampler("no model (levels, uniform)", UniformGrammarClient, "levels"),
     "levels-gaussian": _sampler("no model (levels, Gaussian)", GaussianGrammarClient, "levels"),
+    "hybrid-uniform": _sampler(
+        "no model (columns, uniform, with CMA-ES)", UniformGrammarClient, "columns", "cma"
+    ),
+    "hybrid-gaussian": _sampler(
+        "no model (columns, Gaussian, with CMA-ES)", GaussianGrammarClient, "columns", "cma"
+    ),
     "pattern-uniform": _sampler("no model (pattern, uniform)", UniformGrammarClient, "pattern"),
     "pattern-gaussian": _sampler("no model (pattern, Gaussian)", GaussianGrammarClient, "pattern"),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),

@@ -35,7 +35,11 @@ from llmopt.errors import LLMOptError
 
 _CURVES = 6  # methods drawn in colour; the others are grey
 _SAID = 40  # explanations shown of one run
-_SAMPLERS = {"llm-levels": "levels-uniform", "llm-pattern": "pattern-uniform"}
+_SAMPLERS = {
+    "llm-columns": "columns-gaussian",
+    "llm-levels": "levels-uniform",
+    "llm-pattern": "pattern-uniform",
+}
 
 Gif = Callable[[Mapping[str, Any]], bytes | None]
 Grouped = Mapping[ProblemKey, Mapping[str, Runs]]

@@ -194,12 +194,14 @@ def _markdown_costs(grouped: Grouped) -> list[str]:
         sources = [line["sources"] for own in many for line in own.lines.values()]
         lost = sum(found.get("fallback", 0) for found in sources)
         asked = lost + sum(found.get("llm", 0) for found in sources)
+        own = sum(found.get("cma", 0) for found in sources)
         text += [
             "",
             f"A run of {label} took {spent['requests']:,.0f} requests, "
             f"{spent['prompt_tokens']:,.0f} prompt and {spent['completion_tokens']:,.0f} answer "
             f"tokens and {cost} (means over {count} runs). Fallback: {lost:,} of the {asked:,} "
-            "points asked of it were not delivered, and drawn at random instead.",
+            "points asked of it were not delivered, and drawn at random instead."
+            + (f" CMA-ES gave {own:,} points beside the model's {asked:,}." if own else ""),
         ]
     return text
 

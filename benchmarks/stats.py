@@ -9,7 +9,7 @@ compared methods have finished.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -476,16 +476,18 @@ def any_line(runs: Mapping[str, Runs]) -> Mapping[str, Any]:
 def first_model(grouped: Mapping[ProblemKey, Mapping[str, Runs]]) -> str | None:
     """Return the label of the headline model's method, or ``None``.
 
-    It is the first of `METHODS` that a model has run, ``llm-levels`` where it has; of several
-    models the one with the most runs.
+    It is the one that was run on the most problems; of several the first of `METHODS`, and of
+    several models the one with the most runs.
     """
-    counts: dict[tuple[int, str], int] = defaultdict(int)
+    problems: Counter[tuple[int, str]] = Counter()
+    counts: Counter[tuple[int, str]] = Counter()
     order = list(METHODS)
     for runs in grouped.values():
         for label, own in runs.items():
             if group_of(own) == "model":
+                problems[order.index(own.method), label] += 1
                 counts[order.index(own.method), label] += len(own.lines)
-    return min(counts, key=lambda k: (k[0], -counts[k]))[1] if counts else None
+    return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
 
 
 def missing_runs(

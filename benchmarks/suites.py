@@ -17,6 +17,11 @@ SAMPLERS = ("levels-uniform", "levels-gaussian")
 MODEL = ("llm-levels", *SAMPLERS)
 """The model, and what answers in its place with no model."""
 
+ADAPTED = (
+    "llm-columns", "columns-uniform", "columns-gaussian", "columns-network", "llm-hybrid",
+)  # fmt: skip
+"""The embedded model with its adapter, its ablations, and CMA-ES beside it."""
+
 CHAT = ("llm-props", "llm-props-plus", "llm-opro", "llm-published")
 """Prompts that expect a model which can follow instructions."""
 
@@ -81,6 +86,18 @@ def _full(model: str, batch: int) -> list[Cell]:
         *_mountaincar(400, methods, model, batch),
         *_swimmer(100, ablated, model, batch),
         *_swimmer(400, methods, model, batch),
+        *_adapted(model, batch),
+    ]
+
+
+def _adapted(model: str, batch: int) -> list[Cell]:
+    ablated = ("llm-columns-shuffled", *ADAPTED)
+    return [
+        *_mountaincar(100, ablated, model, batch),
+        *_others(ADAPTED, model, batch),
+        *_swimmer(100, ablated, model, batch),
+        *_mountaincar(400, ADAPTED, model, batch),
+        *_swimmer(400, ADAPTED, model, batch),
     ]
 
 
@@ -112,6 +129,7 @@ def _smoke(model: str, batch: int) -> list[Cell]:
 
 SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
     "full": _full,
+    "adapted": _adapted,
     "baselines": _baselines,
     "prompts": _prompts,
     "proof": _proof,
@@ -119,7 +137,8 @@ SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
 }
 """Name -> the cells for a model and its batch size.
 
-- ``full``: the model, its ablations and all baselines; ``baselines``: the same without the
+- ``full``: the model, its ablations and all baselines; ``adapted``: that part of it which asks the
+  embedded model through its adapter, with its ablations; ``baselines``: the same without the
   model, which the same file can then take;
 - ``prompts``: the model under every shipped prompt, and the published loop;
 - ``proof``: CMA-ES on Swimmer-v5, as proof that the harness is sound;

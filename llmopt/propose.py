@@ -301,6 +301,11 @@ class Proposer:
             out_of_range=self.out_of_range,
         )
         query = self.prompt.prepare(situation)
+        if query.request.columns and not getattr(self.client, "columns", False):
+            raise ClientError(
+                f"{client_name(self.client)} does not give the probabilities that the prompt "
+                f"{self.prompt.name!r} needs: take prompt 'levels', or a model run in process"
+            )
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
     def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:

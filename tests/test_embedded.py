@@ -331,7 +331,7 @@ class TestClient:
     def test_made_without_fetching(self, folder: Path, no_installer: None) -> None:
         client = embedded.embedded_client(threads=1)
         assert isinstance(client, LocalClient)
-        assert (client.name, client.default_prompt) == ("smollm2", "levels")
+        assert (client.name, client.default_prompt) == ("smollm2", "columns")
         assert client.context_tokens == 8192
         for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
             assert (twin.name, twin.threads) == ("smollm2", 1)

@@ -354,6 +354,23 @@ def test_a_model_method_without_a_model_says_so(name):
         make_method(name, warmed(), np.random.SeedSequence(0))
 
 
+def test_the_hybrid_reports_who_proposed_what():
+    class Clueless(UniformGrammarClient):
+        name = "clueless"
+
+    method = make_method("llm-hybrid", warmed(), np.random.SeedSequence(3), client=Clueless())
+    found = {}
+    for _ in range(60):
+        point = method.ask()
+        found[method.last.source] = found.get(method.last.source, 0) + 1
+        method.tell(point, sphere(point))
+    assert set(found) == {"llm", "cma"}
+    assert method.usage.proposals == found
+    assert METHODS["llm-hybrid"].group == "model"
+    assert METHODS["llm-hybrid"].asks_model
+    assert METHODS["llm-hybrid"].needs == METHODS["hybrid-uniform"].needs == ("cma",)
+
+
 def test_every_shipped_prompt_has_a_method():
     from llmopt.prompt import PROMPTS
 

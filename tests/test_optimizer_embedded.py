@@ -44,7 +44,7 @@ class Counting:
 
 def test_the_points_of_a_search_are_the_models(embedded_client):
     optimizer = LLMOptimizer(BOX, embedded_client, seed=0)
-    assert optimizer.prompt.name == "levels"
+    assert optimizer.prompt.name == "columns"
     for _ in range(40):
         point = optimizer.ask()
         assert BOX.contains(point)

@@ -16,7 +16,7 @@ def test_smollm2_is_made_without_fetching(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(client, LocalClient)
     assert (client.name, client.default_prompt, client.context_tokens) == (
         "smollm2",
-        "levels",
+        "columns",
         8192,
     )
     assert not (tmp_path / "models").exists()

@@ -253,6 +253,11 @@ def test_the_markdown_counts_fallbacks_and_costs():
     text = markdown(results())
     assert f"A run of {MODEL} took 3 requests, 400 prompt and 30 answer tokens and no money" in text
     assert "Fallback: 6 of the 60 points" in text
+    assert "CMA-ES gave" not in text
+    lines = results()
+    asked = next(one for one in lines if one["sources"].get("llm"))
+    asked["sources"]["cma"] = 7
+    assert "CMA-ES gave 7 points beside the model's 60." in markdown(lines)
     lines = results()
     lines[0]["usage"]["cost"] = 1.2
     assert "tokens and $0.2000 (means over 6 runs)" in markdown(lines)

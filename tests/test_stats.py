@@ -265,6 +265,8 @@ def test_words_for_tables():
     named = [line("llm-levels", 3), *many, *[line("llm-levels", s, model="big") for s in (0, 1)]]
     assert stats.first_model(group(named)) == "big (levels)"
     assert stats.first_model(group(named[:-2])) == "smollm2 (levels)"
+    wide = [line("llm-columns", 0), *named, line("llm-levels", 0, task="Other-v0")]
+    assert stats.first_model(group(wide)) == "smollm2 (levels)"  # the one of most problems
 
 
 def test_problems_that_look_alike_are_told_apart():

@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 
 from llmopt.benchmarks.experiments import strategies
-from llmopt.benchmarks.experiments.strategies import FUNCTIONS, VARIANTS, Cell, problem_of, run_cell
+from llmopt.benchmarks.experiments.strategies import (
+    ALL,
+    FUNCTIONS,
+    SETS,
+    VARIANTS,
+    Cell,
+    problem_of,
+    run_cell,
+)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("dimension", [3, 10])
 def test_the_optimum_is_zero_inside_the_box(function, dimension):
     problem, reward = problem_of(Cell("random", function, dimension, 4))
-    place = list(FUNCTIONS).index(function)
+    place = list(ALL).index(function)
     shift = np.random.default_rng([place, dimension, 4]).uniform(-3, 3, dimension)
     assert reward(shift) == pytest.approx(0.0, abs=1e-4)
     assert np.abs(shift).max() < problem.high
@@ -72,3 +80,16 @@ def test_finished_cells_are_not_run_again(tmp_path, capsys):
     assert results.read_text() == before
     assert {json.loads(text)["variant"] for text in before.splitlines()} == {"random"}
     assert (tmp_path / "s.md").is_file()
+
+
+def test_the_held_out_functions_are_not_those_to_choose_by():
+    assert not set(SETS["held-out"].functions) & set(SETS["choosing"].functions)
+    assert len(SETS["held-out"].functions) == 8
+    assert SETS["held-out"].seeds == 10
+
+
+def test_the_table_goes_function_by_function_too():
+    lines = [line("columns", s, -0.1 * (s + 1), "smollm2") for s in range(8)]
+    lines += [line("columns, uniform", s, -10.0 * (s + 1)) for s in range(8)]
+    text = strategies.make_table(lines, "command")
+    assert "| discus | 8 of 8, 0.0078 |" in text

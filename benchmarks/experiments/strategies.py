@@ -1,9 +1,11 @@
-"""Prompts for a small model, each beside its ablations, on functions that nothing else reports.
+"""Prompts for a small model, each beside its ablations: functions to choose by, and to report.
 
 Question: what does the model add to the frame and to the selection of elites? Protocol:
 Zakharov, discus, sum of different powers and Styblinski-Tang in 3 and 10 dimensions on
 [-5, 5], the optimum shifted by U(-3, 3) and, but for the last, rotated. These are functions to
-choose strategies by: no other benchmark of this project reports them. 20 uniform warm-up
+choose strategies by: no other benchmark of this project reports them. ``--set held-out`` has the
+eight that are reported, shifted in the same way and not rotated: sphere, ellipsoid, rosenbrock,
+rastrigin, ackley, levy, griewank and schwefel; nothing was chosen by them. 20 uniform warm-up
 points, shared by all methods of a seed, then 100 evaluations; the best value of all counts
 (the optimum is 0). The variants:
 
@@ -11,14 +13,18 @@ points, shared by all methods of a seed, then 100 evaluations; the best value of
 - ``... shuffled rewards``: the same, asked with the rewards of the history exchanged;
 - ``... shuffled order``: the same, the elites listed in random order;
 - ``... uniform``, ``... Gaussian``: the same frame and grammar, drawn from with no model;
-- ``levels, plain axes`` and ``levels, 20 elites``: one option changed, with the samplers.
+- ``levels, plain axes`` and ``levels, 20 elites``: one option changed, with the samplers;
+- ``columns``: the prompt of the embedded model and its adapter, and the same drawn from by a
+  small network that was trained on the same lines (``columns, network``);
+- ``hybrid``, ``columns + CMA-ES``: `levels` and `columns` beside CMA-ES, with the samplers.
 
 Runtime: about 15 s for a cell of the model at 3 dimensions and 45 s at 10, on one core.
 
     python -m llmopt.benchmarks.experiments.strategies --seeds 2 --jobs 2
+    python -m llmopt.benchmarks.experiments.strategies --set held-out --jobs 2
 
-Each finished cell is a line of ``strategies.jsonl`` and is not run again; the table
-``strategies.md`` is made from that file alone (``--table-only``).
+Each finished cell is a line of ``strategies.jsonl`` (``functions.jsonl`` for the held-out set) and
+is not run again; the table ``strategies.md`` is made from that file alone (``--table-only``).
 """
 
 from __future__ import annotations
@@ -31,13 +37,17 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from llmopt._version import __version__
 from llmopt.benchmarks.experiments.pool import run_cells
-from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.benchmarks.grammar_clients import (
+    GaussianGrammarClient,
+    NetworkClient,
+    UniformGrammarClient,
+)
 from llmopt.benchmarks.methods import Method, ModelMethod, Problem, ShuffledRewards, make_method
 from llmopt.benchmarks.stats import paired_test, ranks
 from llmopt.client.base import Client
@@ -45,7 +55,7 @@ from llmopt.client.registry import get_client
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.storage import EventLog, read_events
 
-RESULTS = Path(__file__).parents[1] / "results" / "strategies.jsonl"
+RESULTS = Path(__file__).parents[1] / "results"
 DIMENSIONS = (3, 10)
 WARMUP, BUDGET, BATCH = 20, 100, 4
 SHIFT, BOUND = 3.0, 5.0
@@ -78,6 +88,67 @@ FUNCTIONS: Mapping[str, Callable[[np.ndarray], float]] = {
 }
 
 
+def _sphere(z: np.ndarray) -> float:
+    return float(z @ z)
+
+
+def _ellipsoid(z: np.ndarray) -> float:
+    return float((10 ** np.linspace(0, 6, len(z)) * z**2).sum())
+
+
+def _rosenbrock(z: np.ndarray) -> float:
+    z = z + 1
+    return float((100 * (z[1:] - z[:-1] ** 2) ** 2 + (1 - z[:-1]) ** 2).sum())
+
+
+def _rastrigin(z: np.ndarray) -> float:
+    return float((z**2 + 10 - 10 * np.cos(2 * np.pi * z)).sum())
+
+
+def _ackley(z: np.ndarray) -> float:
+    size = np.sqrt(np.mean(z**2))
+    return float(20 + np.e - 20 * np.exp(-0.2 * size) - np.exp(np.mean(np.cos(2 * np.pi * z))))
+
+
+def _levy(z: np.ndarray) -> float:
+    w = 1 + z / 4
+    middle = ((w[:-1] - 1) ** 2 * (1 + 10 * np.sin(np.pi * w[:-1] + 1) ** 2)).sum()
+    last = (w[-1] - 1) ** 2 * (1 + np.sin(2 * np.pi * w[-1]) ** 2)
+    return float(np.sin(np.pi * w[0]) ** 2 + middle + last)
+
+
+def _griewank(z: np.ndarray) -> float:
+    z = 20 * z  # from [-5, 5] to a part of the usual [-600, 600] with slopes and ripples
+    waves = np.cos(z / np.sqrt(np.arange(1, len(z) + 1))).prod()
+    return float((z**2).sum() / 4000 - waves + 1)
+
+
+_SCHWEFEL_AT, _SCHWEFEL_LOW = 420.968746, 418.9828872724338
+
+
+def _schwefel(z: np.ndarray) -> float:
+    z = 100 * z + _SCHWEFEL_AT
+    # Beyond the usual box there are lower values: the walls of BBOB's version keep them out.
+    inside = z.clip(-500, 500)
+    walls = ((z - inside) ** 2).sum() / 100
+    value = (_SCHWEFEL_LOW - inside * np.sin(np.sqrt(np.abs(inside)))).sum()
+    return float(max(value, 0.0) + walls)
+
+
+HELD_OUT: Mapping[str, Callable[[np.ndarray], float]] = {
+    "sphere": _sphere,
+    "ellipsoid": _ellipsoid,
+    "rosenbrock": _rosenbrock,
+    "rastrigin": _rastrigin,
+    "ackley": _ackley,
+    "levy": _levy,
+    "griewank": _griewank,
+    "schwefel": _schwefel,
+}
+
+ALL = {**FUNCTIONS, **HELD_OUT}
+
+
 @dataclass(frozen=True)
 class Variant:
     """A way to propose points.
@@ -85,8 +156,9 @@ class Variant:
     Attributes:
         prompt: A shipped prompt's name; empty for a method of `methods.METHODS`.
         options: Its options.
-        sampler: ``""`` for the model, ``"uniform"`` or ``"gaussian"`` for none.
+        sampler: ``""`` for the model, ``"uniform"``, ``"gaussian"`` or ``"network"`` for none.
         shuffled: Whether the rewards are exchanged before the prompt is made.
+        partner: See `LLMOptimizer`.
         method: Name of a method that asks no model.
     """
 
@@ -94,14 +166,24 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampler: str = ""
     shuffled: bool = False
+    partner: Literal["cma"] | None = None
     method: str = ""
 
 
-def _with_samplers(name: str, prompt: str, **options: Any) -> dict[str, Variant]:
+_SAMPLERS: Mapping[str, Callable[[], Client]] = {
+    "uniform": UniformGrammarClient,
+    "gaussian": GaussianGrammarClient,
+    "network": NetworkClient,
+}
+
+
+def _with_samplers(
+    name: str, prompt: str, partner: Literal["cma"] | None = None, **options: Any
+) -> dict[str, Variant]:
     return {
-        name: Variant(prompt, options),
-        f"{name}, uniform": Variant(prompt, options, "uniform"),
-        f"{name}, Gaussian": Variant(prompt, options, "gaussian"),
+        name: Variant(prompt, options, partner=partner),
+        f"{name}, uniform": Variant(prompt, options, "uniform", partner=partner),
+        f"{name}, Gaussian": Variant(prompt, options, "gaussian", partner=partner),
     }
 
 
@@ -112,9 +194,51 @@ VARIANTS: Mapping[str, Variant] = {
     **_with_samplers("pattern", "pattern"),
     **_with_samplers("levels, plain axes", "levels", frame="elites"),
     **_with_samplers("levels, 20 elites", "levels", best=20),
+    **_with_samplers("hybrid", "levels", "cma"),
+    **_with_samplers("columns", "columns"),
+    "columns, network": Variant("columns", sampler="network"),
+    "columns, shuffled rewards": Variant("columns", shuffled=True),
+    **_with_samplers("columns + CMA-ES", "columns", "cma"),
+    "columns + CMA-ES, network": Variant("columns", sampler="network", partner="cma"),
     "CMA-ES": Variant(method="cma"),
     "Optuna TPE": Variant(method="optuna-tpe"),
     "random": Variant(method="random"),
+}
+
+
+MAIN = "columns"
+RIVALS = (
+    "columns, uniform",
+    "columns, Gaussian",
+    "columns, network",
+    "columns, shuffled rewards",
+    "columns + CMA-ES",
+    "CMA-ES",
+    "Optuna TPE",
+    "random",
+)
+
+
+@dataclass(frozen=True)
+class FunctionSet:
+    """Functions, and what is run on them by default.
+
+    Attributes:
+        functions: Their names.
+        variants: Names of `VARIANTS`.
+        seeds: Instances of each.
+        file: Name of the results.
+    """
+
+    functions: tuple[str, ...]
+    variants: tuple[str, ...]
+    seeds: int
+    file: str
+
+
+SETS: Mapping[str, FunctionSet] = {
+    "choosing": FunctionSet(tuple(FUNCTIONS), tuple(VARIANTS), 2, "strategies"),
+    "held-out": FunctionSet(tuple(HELD_OUT), (MAIN, *RIVALS), 10, "functions"),
 }
 
 
@@ -131,13 +255,13 @@ class Cell:
 
 def problem_of(cell: Cell) -> tuple[Problem, Callable[[np.ndarray], float]]:
     """Return the problem, with its warm-up evaluated, and its reward."""
-    place = list(FUNCTIONS).index(cell.function)
+    place = list(ALL).index(cell.function)
     rng = np.random.default_rng([place, cell.dimension, cell.seed])
     shift = rng.uniform(-SHIFT, SHIFT, cell.dimension)
     rotation, _ = np.linalg.qr(rng.standard_normal((cell.dimension, cell.dimension)))
-    if cell.function == "styblinski-tang":
+    if cell.function == "styblinski-tang" or cell.function in HELD_OUT:
         rotation = np.eye(cell.dimension)
-    function = FUNCTIONS[cell.function]
+    function = ALL[cell.function]
 
     def reward(x: np.ndarray) -> float:
         return -function(rotation @ (np.asarray(x, dtype=float) - shift))
@@ -183,11 +307,10 @@ def _make(cell: Cell, problem: Problem) -> Method:
         prompt = ShuffledRewards(prompt)
     client: Client
     if variant.sampler:
-        uniform = variant.sampler == "uniform"
-        client = UniformGrammarClient() if uniform else GaussianGrammarClient()
+        client = _SAMPLERS[variant.sampler]()
     else:
         client = _model(cell.model)
-    return ModelMethod(problem, client, prompt, seed, BATCH)
+    return ModelMethod(problem, client, prompt, seed, BATCH, variant.partner)
 
 
 @functools.cache
@@ -213,7 +336,7 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
     head = ["variant", "runs", "mean rank", *(f"{f} {d}" for f, d in problems)]
     head += ["s a proposal", "tokens a proposal", "worse than its model's in", "p"]
     text = [
-        "# Strategies on functions that nothing else reports",
+        f"# Strategies on {len({f for f, _ in problems})} functions",
         "",
         f"Best of {WARMUP} + {BUDGET} evaluations (the optimum is 0), median over seeds. Ranks: "
         f"over the {len(shared)} instances that every variant has finished. The last columns: "
@@ -238,12 +361,37 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
         )
         row += _duel(best, keys, _model_variant(variant), variant)
         text.append(f"| {' | '.join(row)} |")
-    return "\n".join([*text, ""])
+    return "\n".join([*text, *_by_function(best, keys, variants), ""])
+
+
+def _by_function(
+    best: Mapping[tuple[Any, str], float], keys: Sequence[Any], variants: Sequence[str]
+) -> list[str]:
+    """Return the table of `columns` against its rivals, each function by itself."""
+    rivals = [v for v in variants if v in RIVALS]
+    if MAIN not in variants or not rivals:
+        return []
+    text = [
+        "",
+        f"## `{MAIN}` against the others, function by function",
+        "",
+        "Instances in which it is better, of those of both; the p value of the same test.",
+        "",
+        f"| function | {' | '.join(rivals)} |",
+        f"|{' --- |' * (len(rivals) + 1)}",
+    ]
+    for function in dict.fromkeys(key[0] for key in keys):
+        own = [key for key in keys if key[0] == function]
+        duels = [_duel(best, own, MAIN, rival) for rival in rivals]
+        cells = [f"{better}, {p}" if better else "" for better, p in duels]
+        text.append(f"| {function} | {' | '.join(cells)} |")
+    return text
 
 
 def _model_variant(variant: str) -> str:
     base, _, last = variant.rpartition(", ")
-    return base if last in ("uniform", "Gaussian") or last.startswith("shuffled") else variant
+    ablation = last in ("uniform", "Gaussian", "network") or last.startswith("shuffled")
+    return base if ablation else variant
 
 
 def _duel(
@@ -263,18 +411,25 @@ def _key(line: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--set", default="choosing", choices=SETS, help="of functions")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, help="those of the set")
     parser.add_argument("--dimensions", nargs="+", type=int, default=list(DIMENSIONS))
-    parser.add_argument("--seeds", type=int, default=2, help="instances of each function")
+    parser.add_argument("--seeds", type=int, help="instances of each function: 2, or 10 held out")
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--jobs", type=int, default=1, help="cells run at once")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="those of the set")
     parser.add_argument("--table-only", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
+    chosen = SETS[args.set]
+    args.variants = args.variants or list(chosen.variants)
+    args.seeds = args.seeds or chosen.seeds
+    args.results = args.results or RESULTS / f"{chosen.file}.jsonl"
     if not args.table_only:
         log = EventLog(args.results)
         done = {Cell(**{n: e[n] for n in Cell.__dataclass_fields__}) for e in log.events}
-        grid = itertools.product(range(args.seeds), args.dimensions, FUNCTIONS, args.variants)
+        grid = itertools.product(
+            range(args.seeds), args.dimensions, chosen.functions, args.variants
+        )
         wanted = []
         for seed, dimension, function, name in grid:
             variant = VARIANTS[name]
@@ -283,7 +438,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         todo = [cell for cell in wanted if cell not in done]
         print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
         run_cells(todo, run_cell, log, args.jobs)
-    command = "python -m llmopt.benchmarks.experiments.strategies --seeds 2 --jobs 2"
+    option = "" if args.set == "choosing" else f" --set {args.set}"
+    command = f"python -m llmopt.benchmarks.experiments.strategies{option} --jobs 2"
     table = args.results.with_suffix(".md")
     table.write_text(make_table(list(read_events(args.results)), command), encoding="utf-8")
     print(f"wrote {table}")

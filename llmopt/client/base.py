@@ -46,6 +46,10 @@ class Request:
         seed: Sampling seed, for clients that have one; `n` samples differ all the same.
         grammar: GBNF grammar the answer must match; ignored where not supported.
         json_schema: JSON schema the answer must match; ignored where not supported.
+        columns: Texts to be continued by one of `choices` each, in place of the messages: a
+            sample is a choice for every text, in their order, joined. Only for clients with
+            ``columns = True``.
+        choices: What may continue each of `columns`: single tokens of the model.
     """
 
     messages: tuple[Message, ...]
@@ -57,6 +61,8 @@ class Request:
     seed: int | None = None
     grammar: str | None = None
     json_schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    columns: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -65,14 +71,18 @@ class Request:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
-        return asdict(self)
+        data = asdict(self)
+        if not self.columns:  # as it was before there were any: digests stay the same
+            del data["columns"], data["choices"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Request:
         """Rebuild a request from `to_dict`'s result."""
         fields = dict(data)
         fields["messages"] = tuple(Message(**m) for m in fields["messages"])
-        fields["stop"] = tuple(fields.get("stop", ()))
+        for name in ("stop", "columns", "choices"):
+            fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
     def digest(self) -> str:
@@ -141,6 +151,7 @@ class Client(Protocol):
     - ``name`` (str): short model string for tables and files, never holding a secret;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
       (``"levels"`` for small and base models; ``"props"`` if the attribute is missing);
+    - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): prompt and completion together;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;

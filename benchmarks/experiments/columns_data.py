@@ -1,0 +1,326 @@
+"""Searches on synthetic functions, from which the adapter of the prompt `columns` is trained.
+
+A search keeps its best points; their frame (`llmopt.frame.covariance_frame`) writes each of
+their coordinates as one of 26 levels. A *column* is one coordinate of the twenty best points,
+best first. What is to be learned is where better points lie: of a thousand candidates drawn in
+the frame the best thirty-two are taken, and the share of each level among their coordinates is
+the target. The candidates are evaluated for the training alone; a search never sees them.
+
+The functions are none of the benchmarks': draws of Gaussian processes (by random Fourier
+features, Rahimi and Recht 2007), random networks, sharp and flat cones in the 1-, 1.4- and
+maximum norms, the same in steps or with ripples, curved valleys, and slopes with a bonus behind
+a few thresholds. All are shifted, most are rotated and scaled. Nothing of squared norms
+(sphere, ellipsoid, discus, Zakharov) and nothing separable with a known name is among them.
+
+Source of the idea: EvoLLM (Lange et al. 2024, arXiv 2402.18381), where a model is tuned on the
+trajectories of a teacher. Here the function itself is the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from llmopt.columns import ELITES, LEAST, SPREAD
+from llmopt.dimensions import Float
+from llmopt.frame import covariance_frame, whole_frame
+from llmopt.notation import Letters
+from llmopt.space import Space
+
+NETWORK = Path(__file__).with_name("columns_network.npz")
+"""Weights of `Network`, part of the package."""
+
+LEVELS = Letters.exact
+WARMUP, EVALUATIONS, BATCH = 20, 100, 4
+CANDIDATES, CHOSEN = 1024, 32
+COLUMNS_OF_ONE = 6
+"""Columns taken from one moment of a search, so that many dimensions do not prevail."""
+
+DIMENSIONS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 20])
+_SHARES = DIMENSIONS**-0.7 / (DIMENSIONS**-0.7).sum()
+
+Function = Callable[[np.ndarray], np.ndarray]
+"""Maps ``(count, n)`` points of the unit cube to ``(count,)`` losses."""
+
+
+class Policy(Protocol):
+    """Says how likely each level is to be a good one."""
+
+    def __call__(self, columns: np.ndarray, n: int) -> np.ndarray:
+        """Return ``(n_columns, LEVELS)`` probabilities.
+
+        Args:
+            columns: ``(n_columns, ELITES)`` levels, best first.
+            n: Dimensions of the search.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What there is to learn.
+
+    Attributes:
+        levels: ``(count, ELITES)`` levels of the best points, best first.
+        targets: ``(count, LEVELS)`` shares of the levels among better points.
+        dimensions: ``(count,)`` dimensions of the search that a column is from.
+    """
+
+    levels: np.ndarray
+    targets: np.ndarray
+    dimensions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+
+# -- functions ----------------------------------------------------------------------------
+
+
+def _map(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Return an ``(n, n)`` map with scales over up to one and a half decades, often rotated."""
+    rotation = np.linalg.qr(rng.standard_normal((n, n)))[0] if rng.random() < 0.6 else np.eye(n)
+    scales = 10 ** (rng.uniform(0, 1.5) * np.linspace(0, 1, n))
+    rng.shuffle(scales)
+    scaled: np.ndarray = rotation * (scales / np.sqrt(np.mean(scales**2)))[:, None]
+    return scaled
+
+
+def _process(rng: np.random.Generator, n: int, scale: float = 1.0) -> Function:
+    length = np.exp(rng.uniform(np.log(0.25), np.log(1.5))) * np.sqrt(n / 3)
+    waves = rng.standard_normal((200, n)) / length
+    if rng.random() < 0.5:  # a rougher kernel: Matern with nu = 5/2
+        waves /= np.sqrt(rng.chisquare(5, size=(200, 1)) / 5)
+    waves = waves @ _map(rng, n)
+    phases = rng.uniform(0, 2 * np.pi, 200)
+    weights = scale * rng.standard_normal(200) * np.sqrt(2 / 200)
+    return lambda x: np.cos(x @ waves.T + phases) @ weights
+
+
+def _cone(rng: np.random.Generator, n: int) -> Function:
+    centre, scaled = rng.uniform(0.1, 0.9, n), _map(rng, n)
+    norm, power = rng.choice([1.0, 1.4, np.inf]), rng.choice([0.5, 1.0, 3.0])
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        away = np.abs((x - centre) @ scaled.T)
+        size = away.max(1) if norm == np.inf else (away**norm).sum(1) ** (1 / norm)
+        result: np.ndarray = size**power
+        return result
+
+    return loss
+
+
+def _network(rng: np.random.Generator, n: int) -> Function:
+    first = rng.standard_normal((16, n)) * rng.uniform(1, 4) / np.sqrt(n)
+    bias = rng.uniform(-1, 1, 16)
+    second, last = rng.standard_normal((8, 16)) * 0.4, rng.standard_normal(8)
+    return lambda x: np.tanh(np.tanh((2 * x - 1) @ first.T + bias) @ second.T) @ last
+
+
+def _steps(rng: np.random.Generator, n: int) -> Function:
+    centre, scaled = rng.uniform(0.1, 0.9, n), _map(rng, n)
+    norm, count = rng.choice([1.0, 1.4]), rng.integers(4, 25)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        size = (np.abs((x - centre) @ scaled.T) ** norm).sum(1) ** (1 / norm)
+        result: np.ndarray = np.round(size * count / np.sqrt(n))
+        return result
+
+    return loss
+
+
+def _valley(rng: np.random.Generator, n: int) -> Function:
+    centre, scaled = rng.uniform(0.1, 0.9, n), 2 * _map(rng, n)
+    bends, walls = rng.uniform(-2, 2, n), 10 ** rng.uniform(-0.5, 1)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        z = (x - centre) @ scaled.T
+        off = np.abs(z[:, 1:] - bends[1:] * np.sin(2 * z[:, :-1]))
+        result: np.ndarray = 0.3 * np.abs(z[:, 0]) + walls * (off**1.5).sum(1)
+        return result
+
+    return loss
+
+
+def _ripples(rng: np.random.Generator, n: int) -> Function:
+    slope, waves = _cone(rng, n), _process(rng, n, rng.uniform(0.05, 0.3))
+    scale = max(float(slope(np.full((1, n), 0.8))[0]), 1e-3)
+    return lambda x: slope(x) / scale + waves(x)
+
+
+def _thresholds(rng: np.random.Generator, n: int) -> Function:
+    """Make a gentle slope, and a bonus where a few sums all exceed their thresholds."""
+    slope = _cone(rng, n)
+    sums = rng.standard_normal((rng.integers(1, 4), n)) / np.sqrt(n)
+    limits = rng.normal(0.05, 0.15, len(sums))
+    steep = 10 ** rng.uniform(0.5, 2)
+
+    def loss(x: np.ndarray) -> np.ndarray:
+        beyond = ((x - 0.5) @ sums.T - limits).min(1)
+        return 0.1 * slope(x) - 3 / (1 + np.exp(-np.clip(steep * beyond, -60, 60)))
+
+    return loss
+
+
+FAMILIES: Mapping[str, Callable[[np.random.Generator, int], Function]] = {
+    "process": _process,
+    "cone": _cone,
+    "network": _network,
+    "steps": _steps,
+    "valley": _valley,
+    "ripples": _ripples,
+    "thresholds": _thresholds,
+}
+_WEIGHTS = np.array([2, 1, 1, 1, 1, 1, 1]) / 8
+
+
+def draw_function(rng: np.random.Generator, n: int) -> Function:
+    """Draw a function of `n` dimensions."""
+    return FAMILIES[str(rng.choice(list(FAMILIES), p=_WEIGHTS))](rng, n)
+
+
+# -- searches -----------------------------------------------------------------------------
+
+
+class _Window:
+    """The frame of the best points, and the way between its levels and points."""
+
+    def __init__(self, points: np.ndarray, losses: np.ndarray) -> None:
+        best = points[np.argsort(losses, kind="stable")[:ELITES]]
+        n = points.shape[1]
+        space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
+        whole = whole_frame(space, Letters.whole, 1)
+        frame = covariance_frame(whole, best, *Letters.window, SPREAD, np.full(n, LEAST))
+        assert frame.axes is not None
+        self._mean, self._matrix = frame.axes.mean, frame.axes.matrix
+        coordinates = np.linalg.solve(self._matrix, (best - self._mean).T)
+        self.columns = _levels(coordinates)
+
+    def points(self, levels: np.ndarray, within: np.ndarray) -> np.ndarray:
+        """Return ``(count, n)`` points of levels and places within them."""
+        coordinates = (levels + within) / LEVELS * 2 * SPREAD - SPREAD
+        return (self._mean + coordinates @ self._matrix.T).clip(0, 1)
+
+
+def _levels(coordinates: np.ndarray) -> np.ndarray:
+    cells = np.floor((coordinates + SPREAD) / (2 * SPREAD) * LEVELS)
+    levels: np.ndarray = cells.clip(0, LEVELS - 1).astype(np.int64)
+    return levels
+
+
+def _search(
+    rng: np.random.Generator, n: int, policy: Policy | None, moments: int = 4
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Run one search; return columns and targets of some of its moments."""
+    function = draw_function(rng, n)
+    points = rng.random((WARMUP, n))
+    if rng.random() < 0.3:  # a warm-up that is not over the whole space
+        around = rng.uniform(0.3, 0.7, n)
+        points = (around + rng.uniform(0.05, 0.3) * rng.standard_normal((WARMUP, n))).clip(0, 1)
+    losses = function(points)
+    taken = set(rng.choice(EVALUATIONS // BATCH, moments, replace=False).tolist())
+    manner, spread = rng.random(), rng.uniform(0.6, 1.2)
+    found = []
+    for step in range(max(taken) + 1):
+        window = _Window(points, losses)
+        if step in taken:
+            found.append((window.columns, _target(rng, function, window, n)))
+        if manner < 0.15:
+            levels = rng.integers(0, LEVELS, (BATCH, n))
+        elif manner < 0.5 or policy is None:
+            levels = _levels(spread * rng.standard_normal((BATCH, n)))
+        else:
+            levels = draw_levels(rng, policy(window.columns, n), BATCH)
+        new = window.points(levels, rng.random((BATCH, n)))
+        points, losses = np.vstack([points, new]), np.append(losses, function(new))
+    return found
+
+
+def _target(rng: np.random.Generator, function: Function, window: _Window, n: int) -> np.ndarray:
+    levels = _levels(rng.standard_normal((CANDIDATES, n)))
+    wide = CANDIDATES // 8
+    levels[:wide] = rng.integers(0, LEVELS, (wide, n))
+    # Equal losses are in random order: those who come first are no better.
+    levels = levels[rng.permutation(CANDIDATES)]
+    losses = function(window.points(levels, rng.random((CANDIDATES, n))))
+    best = levels[np.argsort(losses, kind="stable")[:CHOSEN]]
+    shares = np.stack([np.bincount(column, minlength=LEVELS) for column in best.T]) / CHOSEN
+    return shares.astype(np.float32)
+
+
+def draw_levels(rng: np.random.Generator, probabilities: np.ndarray, count: int) -> np.ndarray:
+    """Draw ``(count, n)`` levels from ``(n, LEVELS)`` probabilities."""
+    sums = probabilities.cumsum(1)
+    drawn = rng.random((count, len(sums), 1)) * sums[None, :, -1:]
+    levels: np.ndarray = (drawn >= sums[None]).sum(-1).clip(0, LEVELS - 1)
+    return levels
+
+
+def make_columns(seed: int | list[int], count: int, policy: Policy | None = None) -> Columns:
+    """Return columns of searches on freshly drawn functions.
+
+    Args:
+        seed: Source of all randomness.
+        count: How many.
+        policy: Proposes the points of half of the searches; normal draws in the frame do, where
+            it is missing, and uniform draws in some searches always.
+    """
+    rng = np.random.default_rng(seed)
+    levels, targets, dimensions, found = [], [], [], 0
+    while found < count:
+        n = int(rng.choice(DIMENSIONS, p=_SHARES))
+        for columns, target in _search(rng, n, policy):
+            chosen = rng.permutation(n)[:COLUMNS_OF_ONE]
+            levels.append(columns[chosen])
+            targets.append(target[chosen])
+            dimensions.append(np.full(len(chosen), n))
+            found += len(chosen)
+    order = rng.permutation(found)[:count]
+    joined = (np.concatenate(parts)[order] for parts in (levels, targets, dimensions))
+    return Columns(*joined)
+
+
+# -- a small network in the model's place -------------------------------------------------
+
+
+class Network:
+    """Two hidden layers that read a column as numbers: what there is to learn without words.
+
+    It proposes points in the searches that the adapter is trained on, and shows in the results
+    what the same training gives with no language model.
+
+    Args:
+        weights: ``{"w0", "b0", "w1", "b1", "w2", "b2"}``, as `train_columns` writes them.
+        temperature: Above 1 it spreads the probabilities, below 1 it sharpens them.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray], temperature: float = 1.0) -> None:
+        self._weights = [(weights[f"w{i}"], weights[f"b{i}"]) for i in range(3)]
+        self._temperature = temperature
+
+    @classmethod
+    def load(cls, path: Path, temperature: float = 1.0) -> Network:
+        """Read the weights from an ``.npz`` file."""
+        with np.load(path) as stored:
+            return cls({k: stored[k].astype(np.float64) for k in stored.files}, temperature)
+
+    def __call__(self, columns: np.ndarray, n: int) -> np.ndarray:
+        """Return the probabilities; see `Policy`."""
+        x = features(columns, np.full(len(columns), n))
+        for weight, bias in self._weights[:-1]:
+            x = np.maximum(x @ weight.T + bias, 0)
+        weight, bias = self._weights[-1]
+        scores = (x @ weight.T + bias) / self._temperature
+        powers = np.exp(scores - scores.max(1, keepdims=True))
+        probabilities: np.ndarray = powers / powers.sum(1, keepdims=True)
+        return probabilities
+
+
+def features(columns: np.ndarray, dimensions: np.ndarray) -> np.ndarray:
+    """Return the ``(count, ELITES + 1)`` numbers that the network reads."""
+    levels = (np.asarray(columns, dtype=float) - (LEVELS - 1) / 2) / 6
+    return np.column_stack([levels, np.log(dimensions) - 1.5])

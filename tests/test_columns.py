@@ -1,0 +1,302 @@
+"""The prompt `columns`: lines of letters, the probabilities they are continued by, the adapter."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from llmopt import (
+    Categorical,
+    ClientError,
+    Float,
+    Int,
+    LLMOptimizer,
+    ModelNotFoundError,
+    ScriptedClient,
+    get_client,
+    get_prompt,
+)
+from llmopt.benchmarks.experiments.columns_data import (
+    FAMILIES,
+    LEVELS,
+    Network,
+    draw_levels,
+    features,
+    make_columns,
+)
+from llmopt.benchmarks.grammar_clients import UniformGrammarClient
+from llmopt.client.base import Message, Request
+from llmopt.client.embedded import ADAPTER
+from llmopt.client.local import LocalClient
+from llmopt.columns import ColumnsPrompt
+from llmopt.history import History, Trial
+from llmopt.prompt import LevelsPrompt, Situation
+from llmopt.space import Space
+
+SPACE = Space({"x": Float(-5, 5), "y": Float(0, 1), "z": Float(-1, 1)})
+
+
+def situation(space=SPACE, n=30, **options) -> Situation:
+    rng = np.random.default_rng(4)
+    trials = []
+    for i in range(n):
+        values = space.sample(rng)
+        trials.append(Trial(i, None, values, (-float(np.sum(space.encode(values)) ** 2),)))
+    return Situation(space, History(tuple(trials)), n + 1, **options)
+
+
+def test_a_line_for_each_parameter_best_first():
+    state = situation(seed=3)
+    query = ColumnsPrompt(dither=False).prepare(state)
+    lines = query.request.columns
+    assert len(lines) == 3
+    assert query.request.messages == (Message("user", "\n".join(lines)),)
+    assert query.request.choices == tuple(f" {c}" for c in "abcdefghijklmnopqrstuvwxyz")
+    for line in lines:
+        head, *letters = line.split(" ")
+        assert head == "C"  # three parameters
+        assert len(letters) == 20
+    # The best trial's letters, read back, are a point within half a cell of it.
+    best = "".join(" " + line.split(" ")[1] for line in lines)
+    units = np.array([SPACE.encode(t.values) for t in state.history.ranked[:20]])
+    cell = 5 * units.std(axis=0) / 26
+    away = np.abs(np.array(SPACE.encode(query.read(best).values)) - units[0])
+    assert (away < 2 * cell).all()
+
+
+def test_the_rewards_order_the_letters_and_their_shuffling_does_not():
+    state = situation()
+    plain = ColumnsPrompt().prepare(state).request.columns
+    shuffled = ColumnsPrompt(order="shuffled").prepare(state).request.columns
+    assert plain != shuffled
+    assert [sorted(a) for a in plain] == [sorted(b) for b in shuffled]
+    turned = tuple(replace(t, rewards=(-t.rewards[0],)) for t in state.history.trials)
+    other = ColumnsPrompt(best=30).prepare(replace(state, history=History(turned)))
+    assert other.request.columns != ColumnsPrompt(best=30).prepare(state).request.columns
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_few_trials(n):
+    query = ColumnsPrompt().prepare(situation(n=n))
+    assert all(len(line.split(" ")) == max(n, 1) + 1 for line in query.request.columns)
+    assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
+
+
+def test_many_parameters_stop_at_z():
+    space = Space({f"x{i}": Float(0, 1) for i in range(40)})
+    columns = ColumnsPrompt().prepare(situation(space)).request.columns
+    assert len(columns) == 40
+    assert {line[0] for line in columns} == {"Z"}
+
+
+def test_discrete_values_are_read_off_the_cells():
+    """Neighbours of a whole number stay in reach however much the elites agree."""
+    space = Space({"k": Int(1, 9), "s": Float(0, 1, step=0.25), "x": Float(0, 1)})
+    same = History(tuple(Trial(i, None, (5, 0.5, 0.3), (1.0,)) for i in range(20)))
+    query = ColumnsPrompt(dither=False).prepare(replace(situation(space), history=same))
+    low, high = query.read(" a a a").values, query.read(" z z z").values
+    assert low[0] < 5 < high[0]
+    assert low[1] < 0.5 < high[1]
+    assert high[2] - low[2] < 0.01
+    assert isinstance(low[0], int)
+
+
+def test_a_fixed_dimension_keeps_its_value():
+    space = Space({"x": Float(0, 1), "fixed": Float(2, 2)})
+    assert ColumnsPrompt().prepare(situation(space)).read(" c z").values[1] == 2
+
+
+def test_choices_without_an_order_are_asked_as_levels():
+    space = Space({"x": Float(0, 1), "kind": Categorical(["a", "b"])})
+    state = situation(space, seed=5)
+    assert ColumnsPrompt().prepare(state).request == LevelsPrompt().prepare(state).request
+
+
+def test_the_length_does_not_grow_and_keeps_within_a_budget():
+    lengths = {len(ColumnsPrompt().prepare(situation(n=n)).request.text) for n in (20, 100, 1000)}
+    assert len(lengths) == 1
+    tight = ColumnsPrompt(max_prompt_tokens=40).prepare(situation())
+    assert 0 < len(tight.request.columns[0].split(" ")) - 1 < 20
+
+
+@pytest.mark.parametrize("options", [{"notation": "integers"}, {"style": "chat"}])
+def test_other_forms_are_refused(options):
+    with pytest.raises(ValueError, match="levels"):
+        ColumnsPrompt(**options)
+
+
+def test_it_is_rebuilt_from_its_dictionary_and_pickles():
+    prompt = get_prompt("columns", best=12, temperature=1.0)
+    assert prompt.to_dict() == {"name": "columns", "best": 12, "temperature": 1.0}
+    assert get_prompt(prompt.to_dict()) == prompt == pickle.loads(pickle.dumps(prompt))
+
+
+# Requests and clients
+
+
+def test_a_request_with_columns_goes_through_json_and_others_are_as_before():
+    plain = Request((Message("user", "x"),))
+    assert "columns" not in plain.to_dict()
+    asked = replace(plain, columns=("C a b", "C c d"), choices=(" a", " b"))
+    assert Request.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+    assert len({plain.digest(), asked.digest(), replace(asked, choices=(" a",)).digest()}) == 3
+
+
+def test_a_client_without_probabilities_is_told_what_to_take():
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([" a b c"]), "columns", warmup=1, seed=0)
+    optimizer.tell(optimizer.ask(), 1.0)
+    with pytest.raises(ClientError, match="take prompt 'levels'"):
+        optimizer.ask()
+    assert optimizer.usage.requests == 0
+
+
+def test_a_sampler_without_a_model_answers():
+    optimizer = LLMOptimizer(SPACE, UniformGrammarClient(), "columns", warmup=5, seed=0)
+    for _ in range(20):
+        point = optimizer.ask()
+        optimizer.tell(point, -(point["x"] ** 2))
+    assert optimizer.usage.proposals == {"warmup": 5, "llm": 15}
+
+
+# The embedded model with its adapter
+
+
+def ask(client, letters, seed=0, n=200, temperature=1.0):
+    """Return the shares of the levels that answer lines of the given letters."""
+    lines = tuple("C" + "".join(f" {c}" for c in line) for line in letters)
+    request = Request(
+        (Message("user", "\n".join(lines)),),
+        n=n,
+        style="completion",
+        temperature=temperature,
+        seed=seed,
+        columns=lines,
+        choices=tuple(f" {chr(97 + i)}" for i in range(26)),
+    )
+    reply = client.complete(request)
+    return reply, [c.text.replace(" ", "") for c in reply.completions]
+
+
+@pytest.mark.embedded
+def test_the_adapter_follows_the_best_points(embedded_client):
+    """Towards the letters that the best trials have, not those of the worst."""
+    low_first = "cdcedbcdefghhjklmopq"
+    high_first = "xwxvwyxwvutssqponlkj"
+    reply, drawn = ask(embedded_client, [low_first, high_first])
+    assert len(drawn) == 200
+    means = np.array([[ord(c) - 97 for c in text] for text in drawn]).mean(axis=0)
+    assert means[0] + 3 < means[1]
+    assert reply.requests == 1
+    assert reply.prompt_tokens == 2 * 21
+    _, again = ask(embedded_client, [low_first, high_first])
+    assert again == drawn
+    _, cold = ask(embedded_client, [low_first], temperature=0.0, n=5)
+    assert len(set(cold)) == 1
+
+
+@pytest.mark.embedded
+def test_the_adapter_leaves_other_requests_alone(embedded_client):
+    text = Request(
+        (Message("user", "One, two, three,"),), style="completion", temperature=0, max_tokens=8
+    )
+    ask(embedded_client, ["abcdefgabcdefgabcdef"])
+    after = embedded_client.complete(text).completions[0].text
+    without = LocalClient(embedded_client.path, context_tokens=512)
+    try:
+        assert without.complete(text).completions[0].text == after
+    finally:
+        without.close()
+
+
+@pytest.mark.embedded
+def test_choices_must_be_single_tokens(embedded_client):
+    request = Request((Message("user", "x"),), columns=("C a",), choices=(" incomprehensibility",))
+    with pytest.raises(ClientError, match="must be one"):
+        embedded_client.complete(request)
+
+
+@pytest.mark.embedded
+def test_a_missing_or_foreign_adapter_is_an_error(embedded_client, tmp_path):
+    request = Request((Message("user", "x"),), columns=("C a",), choices=(" a",))
+    with pytest.raises(ModelNotFoundError, match="no adapter at"):
+        LocalClient(embedded_client.path, adapter=tmp_path / "none.gguf").complete(request)
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(60))
+    with pytest.raises(ClientError, match=r"bad\.gguf is no adapter"):
+        LocalClient(embedded_client.path, adapter=tmp_path / "bad.gguf").complete(request)
+
+
+def test_the_adapter_is_a_few_megabytes():
+    assert 1e6 < ADAPTER.stat().st_size < 6e6
+    assert get_client("smollm2").adapter == ADAPTER
+
+
+# What it is trained on
+
+
+def test_lines_to_learn_from():
+    data = make_columns(0, 300)
+    assert data.levels.shape == (300, 20)
+    assert data.targets.shape == (300, LEVELS)
+    np.testing.assert_allclose(data.targets.sum(axis=1), 1, atol=1e-6)
+    assert data.levels.min() >= 0
+    assert data.levels.max() < LEVELS
+    assert set(data.dimensions) > {1, 3}
+    again = make_columns(0, 300)
+    np.testing.assert_array_equal(again.levels, data.levels)
+    assert (make_columns(1, 300).levels != data.levels).any()
+
+
+def test_better_points_lie_where_the_best_ones_are():
+    """The targets hold what is to be learned: they follow the first letters of a line."""
+    data = make_columns(2, 2000)
+    wanted = data.targets @ np.arange(LEVELS)
+    first, last = data.levels[:, :3].mean(axis=1), data.levels[:, -3:].mean(axis=1)
+    assert np.corrcoef(wanted, first)[0, 1] > 0.3
+    assert np.corrcoef(wanted, first)[0, 1] > np.corrcoef(wanted, last)[0, 1] + 0.2
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("n", [1, 2, 7])
+def test_every_family_gives_finite_losses_that_differ(family, n):
+    rng = np.random.default_rng(3)
+    losses = FAMILIES[family](rng, n)(rng.random((200, n)))
+    assert losses.shape == (200,)
+    assert np.isfinite(losses).all()
+    assert len(np.unique(losses)) > 1
+
+
+def test_a_policy_proposes_in_half_of_the_searches():
+    asked = []
+
+    def policy(columns, n):
+        asked.append((columns.shape, n))
+        return np.full((n, LEVELS), 1 / LEVELS)
+
+    make_columns(0, 300, policy)
+    assert asked
+    assert all(shape == (n, 20) for shape, n in asked)
+
+
+def test_levels_are_drawn_by_their_probabilities():
+    probabilities = np.zeros((2, LEVELS))
+    probabilities[0, 3] = 1
+    probabilities[1, [0, 25]] = 0.25, 0.75
+    drawn = draw_levels(np.random.default_rng(0), probabilities, 4000)
+    assert (drawn[:, 0] == 3).all()
+    assert set(drawn[:, 1]) == {0, 25}
+    assert abs((drawn[:, 1] == 25).mean() - 0.75) < 0.04
+
+
+def test_the_small_network():
+    rng = np.random.default_rng(0)
+    shapes = {"w0": (8, 21), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
+    weights = {k: rng.standard_normal(s) for k, s in shapes.items()}
+    columns = rng.integers(0, 26, (5, 20))
+    soft, sharp = Network(weights)(columns, 5), Network(weights, 0.5)(columns, 5)
+    np.testing.assert_allclose(soft.sum(axis=1), 1)
+    assert (sharp.max(axis=1) > soft.max(axis=1)).all()
+    assert features(columns, np.full(5, 5)).shape == (5, 21)
