@@ -86,7 +86,8 @@ class ColumnsPrompt(LevelsPrompt):
 
     def _least(self, space: Space) -> np.ndarray:
         steps = np.array([level_count(d) for d in space.dimensions]) - 1
-        return np.maximum(self.min_deviation, LEAST_STEPS / np.maximum(steps, 1))
+        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS / np.maximum(steps, 1))
+        return least
 
     def _write(
         self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]

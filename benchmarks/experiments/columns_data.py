@@ -161,7 +161,9 @@ def _thresholds(rng: np.random.Generator, n: int) -> Function:
 
     def loss(x: np.ndarray) -> np.ndarray:
         beyond = ((x - 0.5) @ sums.T - limits).min(1)
-        return 0.1 * slope(x) - 3 / (1 + np.exp(-np.clip(steep * beyond, -60, 60)))
+        bonus = 3 / (1 + np.exp(-np.clip(steep * beyond, -60, 60)))
+        result: np.ndarray = 0.1 * slope(x) - bonus
+        return result
 
     return loss
 
@@ -203,7 +205,8 @@ class _Window:
     def points(self, levels: np.ndarray, within: np.ndarray) -> np.ndarray:
         """Return ``(count, n)`` points of levels and places within them."""
         coordinates = (levels + within) / LEVELS * 2 * SPREAD - SPREAD
-        return (self._mean + coordinates @ self._matrix.T).clip(0, 1)
+        points: np.ndarray = (self._mean + coordinates @ self._matrix.T).clip(0, 1)
+        return points
 
 
 def _levels(coordinates: np.ndarray) -> np.ndarray:

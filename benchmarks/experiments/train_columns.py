@@ -300,7 +300,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.network.exists():
         weights = train_network(args.network_columns, args.network_steps)
-        np.savez(args.network, **{k: v.astype(np.float32) for k, v in weights.items()})
+        arrays: dict[str, Any] = {k: v.astype(np.float32) for k, v in weights.items()}
+        np.savez(args.network, **arrays)
         print(f"wrote {args.network}")
     train_adapter(args)
 

@@ -481,7 +481,7 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
     sums = np.exp(scores / max(temperature, 1e-3)).cumsum(axis=1)
     places = np.random.default_rng(request.seed).random((request.n, len(sums), 1))
     drawn: np.ndarray = (places * sums[:, -1:] >= sums).sum(axis=-1)
-    return np.minimum(drawn, probabilities.shape[1] - 1)
+    return drawn.clip(0, probabilities.shape[1] - 1)
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:
