@@ -66,7 +66,7 @@ METHODS = ("llm", *BASELINES)
 # What a resumed run may change: it touches no result.
 _MINOR = ("gif", "max_requests", "max_tokens", "max_cost")
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
-_NUMERIC = ("auto", "props", "props-ab", "opro", "levels", "pattern")
+_NUMERIC = ("auto", "props", "props-ab", "opro", "columns", "levels", "pattern")
 _VERSIONED = ("gymnasium", "numpy", "mujoco", "cma", "xllamacpp")
 
 

@@ -192,6 +192,7 @@ def test_the_adapter_follows_the_best_points(embedded_client):
     assert means[0] + 3 < means[1]
     assert reply.requests == 1
     assert reply.prompt_tokens == 2 * 21
+    ask(embedded_client, ["abcdefghijklmnopqrst"] * 5, seed=9)
     _, again = ask(embedded_client, [low_first, high_first])
     assert again == drawn
     _, cold = ask(embedded_client, [low_first], temperature=0.0, n=5)

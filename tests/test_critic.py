@@ -618,7 +618,7 @@ def test_the_meaning_of_every_parameter_is_told(task):
 def test_which_prompts_are_told_the_meaning():
     task = get_task("mountaincar")
     policy = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
-    for name in ("auto", "props", "props-ab", "opro", "levels", "pattern"):
+    for name in ("auto", "props", "props-ab", "opro", "columns", "levels", "pattern"):
         assert prompt_description(task, policy, name) == task.description
     for name in ("props-plus", "props-critic", "mine.j2"):
         assert prompt_description(task, policy, name) == task.words(policy)

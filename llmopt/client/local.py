@@ -196,32 +196,36 @@ class LocalClient:
             tokens = self._choice_tokens(request.choices)
             body = {
                 **_WHOLE_DISTRIBUTION,
-                "prompt": [_sendable(text) for text in request.columns],
                 "max_tokens": 1,
                 "temperature": 1.0,
                 "logit_bias": [[token, _ONLY_THESE] for token in tokens],
                 "logprobs": len(tokens),
                 "post_sampling_probs": True,
-                # The texts are short and differ from the start on.
+                # The texts differ from the start on, so that a cache would serve nothing. One
+                # after the other in one slot they are always processed in the same way, and
+                # together they would not be faster.
                 "cache_prompt": False,
+                "id_slot": 0,
                 "seed": 0,
             }
             if self.adapter is not None:
                 body["lora"] = [{"id": 0, "scale": 1.0}]
-            answer = self._call(self._loaded().handle_completions, body)
-        probabilities = np.zeros((len(request.columns), len(tokens)))
+            answers = [
+                self._call(self._loaded().handle_completions, {**body, "prompt": _sendable(text)})
+                for text in request.columns
+            ]
+        probabilities = np.zeros((len(answers), len(tokens)))
         place = {token: i for i, token in enumerate(tokens)}
-        for choice in answer["choices"]:
-            for item in choice["logprobs"]["content"][0]["top_probs"]:
+        for row, answer in zip(probabilities, answers, strict=True):
+            for item in answer["choices"][0]["logprobs"]["content"][0]["top_probs"]:
                 if item["id"] in place:
-                    probabilities[choice["index"], place[item["id"]]] = item["prob"]
+                    row[place[item["id"]]] = item["prob"]
         drawn = _draw(probabilities, request)
         return Reply(
             tuple(Completion("".join(request.choices[k] for k in row)) for row in drawn),
             model=self.name,
-            # llama.cpp reports the first text's; all have the same form.
-            prompt_tokens=answer["usage"]["prompt_tokens"] * len(request.columns),
-            completion_tokens=len(request.columns),
+            prompt_tokens=sum(answer["usage"]["prompt_tokens"] for answer in answers),
+            completion_tokens=len(answers),
             seconds=time.perf_counter() - start,
             cost=0.0,
         )
