@@ -418,7 +418,7 @@ def test_error_inside_an_included_file_names_that_file(tmp_path):
     [
         ("prosp", r"unknown prompt 'prosp'; did you mean 'props'\? Valid: 'props', "),
         ("zzz",
-         r"unknown prompt 'zzz'; Valid: 'levels', 'opro', 'pattern', 'props', 'props-ab'"),
+         r"unknown prompt 'zzz'; Valid: 'columns', 'levels', 'opro', 'pattern', 'props'"),
         ("nowhere.j2", r"'nowhere.j2' cannot be read: No such file"),
         (Path("props"), r"'props' cannot be read"),
         ("x" * 5000, r"unknown prompt 'xxx.*\.\.\.'"),

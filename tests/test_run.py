@@ -528,7 +528,7 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
             run(config, tmp_path / "cut")
     result = run(config, tmp_path / "cut", resume=True)
     assert facts(tmp_path / "cut") == facts(tmp_path / "whole")
-    assert result.methods[0].label == "smollm2 (levels)"
+    assert result.methods[0].label == "smollm2 (columns)"
     assert result.methods[0].fallback_share == 0.0
 
 
