@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llmopt.dimensions import Categorical, Dimension, Int
+from llmopt.dimensions import Categorical, level_count
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.history import History, Proposal, Trial
 from llmopt.space import Space, Value
@@ -112,7 +112,7 @@ class CMAPartner:
             )
         self.space = space
         self.seed = seed
-        counts = np.array([_values_of(d) for d in space.dimensions])
+        counts = np.array([level_count(d) for d in space.dimensions])
         self._free = np.flatnonzero(counts > 1)
         # The package fails on a single dimension: a second one goes along, to no effect.
         self._size = max(2, len(self._free))
@@ -277,11 +277,3 @@ def _losses(ranks: Sequence[tuple[float, float]]) -> list[float]:
         else worst + step * (1 + (violation / (1 + violation) if violation < math.inf else 2))
         for violation, loss in ranks
     ]
-
-
-def _values_of(dimension: Dimension) -> float:
-    """Return how many values a number has; infinite without a step."""
-    if isinstance(dimension, Categorical) or dimension.low == dimension.high:
-        return 1
-    step = dimension.step or (1 if isinstance(dimension, Int) else None)
-    return math.inf if step is None else (dimension.high - dimension.low) / step + 1
