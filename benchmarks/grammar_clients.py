@@ -108,18 +108,26 @@ class GaussianGrammarClient(_GrammarClient):
     """
 
     name = "gaussian-grammar"
+    width = 1.0
 
     def _draw(self, rng: np.random.Generator, count: int) -> int:
-        place = round(rng.normal((count - 1) / 2, count / 5))
+        place = round(rng.normal((count - 1) / 2, self.width * count / 5))
         return min(max(place, 0), count - 1)
+
+
+class NarrowGrammarClient(GaussianGrammarClient):
+    """The same with 0.7 standard deviations."""
+
+    name = "narrow-grammar"
+    width = 0.7
 
 
 class NetworkClient:
     """Draws each parameter's level from a small network that reads the lines of `columns`.
 
-    The network (`llmopt.benchmarks.experiments.columns_data.Network`) was trained on the same
-    lines as the model's adapter and has 80,000 weights: what it finds, the training finds with no
-    language model.
+    The network (`llmopt.benchmarks.experiments.columns_data.Network`) has 80,000 weights and was
+    trained on lines like those of the model's adapter, but of searches by normal and uniform draws
+    alone: what it finds as well, needs no language model.
     """
 
     name = "small-network"

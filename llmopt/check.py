@@ -11,7 +11,7 @@ from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt import get_prompt
+from llmopt.prompt import check_prompt_for, get_prompt
 from llmopt.situation import Situation
 from llmopt.space import Float, Space
 
@@ -36,6 +36,7 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
     if prompt == "auto":
         prompt = getattr(client, "default_prompt", None) or "props"
     made = get_prompt(prompt)
+    check_prompt_for(made, client)
     query = made.prepare(_situation(client))
     reply = complete_with_retries(client, query.request, attempts=attempts)
     completion = reply.completions[0]

@@ -10,6 +10,7 @@ them (docs/strategies.md).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 
@@ -33,8 +34,11 @@ SPREAD = 2.5
 LEAST = 1e-4
 """Least standard deviation of the frame, as a share of a dimension's range."""
 
-LEAST_STEPS = 0.4
-"""The same for a dimension of discrete values, in their steps: neighbours stay in reach."""
+LEAST_STEPS = 0.8
+"""The same for a dimension of discrete values, in steps: two to each side stay in reach."""
+
+FEWEST = 5
+"""With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
 
 
 @dataclass(repr=False)
@@ -43,9 +47,9 @@ class ColumnsPrompt(LevelsPrompt):
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
     the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
-    covariance frame. The prompt's length is the number of trials shown times that of parameters.
-    A space with a categorical parameter, whose choices have no order, is asked as `LevelsPrompt`
-    asks.
+    covariance frame. The prompt's length is the number of trials shown times that of parameters;
+    each line is a text of its own to the model. With fewer than `FEWEST` complete trials, or with
+    a categorical parameter, whose choices have no order, it asks as `LevelsPrompt` does.
 
     The options are those of `PatternPrompt`; the notation is always letters and the style a
     completion.
@@ -71,11 +75,13 @@ class ColumnsPrompt(LevelsPrompt):
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        if any(isinstance(d, Categorical) for d in situation.space.dimensions):
-            return LevelsPrompt(
-                order=self.order, dither=self.dither, max_prompt_tokens=self.max_prompt_tokens
-            ).prepare(situation)
-        query = super().prepare(situation)
+        few = len(situation.history.complete) < FEWEST
+        if few or any(isinstance(d, Categorical) for d in situation.space.dimensions):
+            same = ("order", "dither", "max_prompt_tokens", "max_tokens")
+            other = LevelsPrompt(**{name: getattr(self, name) for name in same})
+            return other.prepare(situation)
+        # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
+        query = super().prepare(replace(situation, context_tokens=None))
         lines = tuple(query.request.messages[0].content.split("\n"))
         choices = tuple(f" {letter}" for letter in ascii_lowercase)
         return replace(query, request=replace(query.request, columns=lines, choices=choices))
@@ -84,9 +90,21 @@ class ColumnsPrompt(LevelsPrompt):
         # Discrete values are read off the cells, so that all lines are alike.
         return whole_frame(space, self._notation(space).whole, 1)
 
-    def _least(self, space: Space) -> np.ndarray:
-        steps = np.array([level_count(d) for d in space.dimensions]) - 1
-        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS / np.maximum(steps, 1))
+    def _least(self, space: Space, best: Trial) -> np.ndarray:
+        # On a logarithmic scale a step is as wide as it is where the best trial lies.
+        steps = [
+            0 if math.isinf(level_count(d)) else getattr(d, "step", None) or 1
+            for d in space.dimensions
+        ]
+        here = np.asarray(space.encode(best.values), dtype=float)
+        gaps = [
+            np.abs(np.asarray(space.encode(space.clip(tuple(moved)))) - here)
+            for moved in (
+                [v + sign * s if s else v for v, s in zip(best.values, steps, strict=True)]
+                for sign in (-1, 1)
+            )
+        ]
+        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS * np.maximum(*gaps))
         return least
 
     def _write(

@@ -195,6 +195,8 @@ def _shared(before: str, now: str) -> str:
 def _answer_tokens(
     request: Request, space: Space, trials: tuple[Trial, ...], count: Callable[[str], int]
 ) -> int:
+    if request.columns:
+        return len(request.columns)
     values = trials[0].values
     if request.style == "completion" and request.grammar is not None:
         tokens = count(request.text.splitlines()[0])  # a line as those that are shown

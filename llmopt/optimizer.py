@@ -618,10 +618,11 @@ class LLMOptimizer:
         pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
         for name, stored, given in pairs:
             if stored != given:
+                hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
                 raise StorageError(
                     f"{path} holds a run with {name}={_short(stored)}, and this optimizer has "
-                    f"{name}={_short(given)}: give the same configuration to go on with that "
-                    "run, or another file to start a new one"
+                    f"{name}={_short(given)}{hint}: give the same configuration to go on with "
+                    "that run, or another file to start a new one"
                 )
         if start["client"] != own["client"]:
             logger.warning(

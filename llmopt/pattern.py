@@ -186,10 +186,10 @@ class PatternPrompt:
         if self.frame != "space" and len(elites) > 1:
             fit = elites_frame if self.frame == "elites" else covariance_frame
             window = self._notation(space).window
-            frame = fit(frame, units, *window, self.spread, self._least(space))
+            frame = fit(frame, units, *window, self.spread, self._least(space, elites[0]))
         return frame, [frame.integers(t.values, u) for t, u in zip(elites, units, strict=True)]
 
-    def _least(self, space: Space) -> np.ndarray:
+    def _least(self, space: Space, best: Trial) -> np.ndarray:
         return np.full(len(space), self.min_deviation)
 
     def _write(

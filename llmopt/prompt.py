@@ -49,6 +49,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.base import client_name
 from llmopt.columns import ColumnsPrompt
 from llmopt.describe import Entry
 from llmopt.errors import TemplateError, did_you_mean
@@ -129,6 +130,19 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         f"got {type(prompt).__name__} for a prompt, expected a name ({', '.join(PROMPTS)}), "
         "a template's text or path, or an object with prepare(situation)"
     )
+
+
+def check_prompt_for(prompt: Prompt, client: Any) -> None:
+    """Raise if a client cannot answer what a prompt asks.
+
+    Raises:
+        ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities.
+    """
+    if isinstance(prompt, ColumnsPrompt) and not getattr(client, "columns", False):
+        raise ValueError(
+            f"{client_name(client)} does not give the probabilities that the prompt "
+            f"{prompt.name!r} needs: take prompt 'levels', or a model that runs in this process"
+        )
 
 
 def _is_path(text: str) -> bool:

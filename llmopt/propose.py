@@ -22,7 +22,7 @@ from llmopt.client.base import Client, Completion, Reply, Request, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
-from llmopt.prompt import Complaint, Prompt, Query, Situation, get_prompt
+from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 
 logger = logging.getLogger(__name__)
@@ -142,6 +142,7 @@ class Proposer:
         if prompt == "auto":
             prompt = getattr(client, "default_prompt", None) or "props"
         self.prompt = get_prompt(prompt)
+        check_prompt_for(self.prompt, client)
         self.description = description
         self.total = None if total is None else whole_number("total", total, 1)
         self.attempts = whole_number("attempts", attempts, 1)
@@ -301,11 +302,6 @@ class Proposer:
             out_of_range=self.out_of_range,
         )
         query = self.prompt.prepare(situation)
-        if query.request.columns and not getattr(self.client, "columns", False):
-            raise ClientError(
-                f"{client_name(self.client)} does not give the probabilities that the prompt "
-                f"{self.prompt.name!r} needs: take prompt 'levels', or a model run in process"
-            )
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
     def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ModelNotFoundError,
+    RecordClient,
+    ReplayClient,
     ScriptedClient,
     get_client,
     get_prompt,
@@ -28,7 +31,8 @@ from llmopt.benchmarks.experiments.columns_data import (
     features,
     make_columns,
 )
-from llmopt.benchmarks.grammar_clients import UniformGrammarClient
+from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.check import check
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.local import LocalClient
@@ -79,10 +83,16 @@ def test_the_rewards_order_the_letters_and_their_shuffling_does_not():
     assert other.request.columns != ColumnsPrompt(best=30).prepare(state).request.columns
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 5])
-def test_few_trials(n):
+@pytest.mark.parametrize("n", [0, 1, 4])
+def test_very_few_trials_are_asked_as_levels(n):
+    state = situation(n=n)
+    assert ColumnsPrompt().prepare(state).request == LevelsPrompt().prepare(state).request
+
+
+@pytest.mark.parametrize("n", [5, 12])
+def test_few_trials_are_short_lines(n):
     query = ColumnsPrompt().prepare(situation(n=n))
-    assert all(len(line.split(" ")) == max(n, 1) + 1 for line in query.request.columns)
+    assert all(len(line.split(" ")) == n + 1 for line in query.request.columns)
     assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
 
 
@@ -105,6 +115,27 @@ def test_discrete_values_are_read_off_the_cells():
     assert isinstance(low[0], int)
 
 
+@pytest.mark.parametrize("at", [1, 2, 9, 16])
+def test_steps_of_a_logarithmic_scale_stay_in_reach(at):
+    space = Space({"k": Int(1, 16, log=True), "x": Float(0, 1)})
+    same = History(tuple(Trial(i, None, (at, 0.3), (1.0,)) for i in range(20)))
+    query = ColumnsPrompt(dither=False).prepare(replace(situation(space), history=same))
+    read = {query.read(f" {chr(97 + i)} m").values[0] for i in range(26)}
+    assert {max(at - 1, 1), min(at + 1, 16)} <= read
+
+
+def test_a_small_space_of_numbers_does_not_end_in_fallbacks():
+    space = {name: Int(0, 9) for name in "abc"}
+    optimizer = LLMOptimizer(space, GaussianGrammarClient(), "columns", warmup=20, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(60):
+            point = optimizer.ask()
+            optimizer.tell(point, -sum((v - 4) ** 2 for v in point.values()))
+    assert optimizer.usage.fallbacks <= 4
+    assert optimizer.best.reward == 0
+
+
 def test_a_fixed_dimension_keeps_its_value():
     space = Space({"x": Float(0, 1), "fixed": Float(2, 2)})
     assert ColumnsPrompt().prepare(situation(space)).read(" c z").values[1] == 2
@@ -119,6 +150,9 @@ def test_choices_without_an_order_are_asked_as_levels():
 def test_the_length_does_not_grow_and_keeps_within_a_budget():
     lengths = {len(ColumnsPrompt().prepare(situation(n=n)).request.text) for n in (20, 100, 1000)}
     assert len(lengths) == 1
+    wide = Space({f"x{i}": Float(0, 1) for i in range(500)})
+    columns = ColumnsPrompt().prepare(situation(wide, context_tokens=2048)).request.columns
+    assert {len(line.split(" ")) for line in columns} == {21}  # each line is a text of its own
     tight = ColumnsPrompt(max_prompt_tokens=40).prepare(situation())
     assert 0 < len(tight.request.columns[0].split(" ")) - 1 < 20
 
@@ -147,11 +181,33 @@ def test_a_request_with_columns_goes_through_json_and_others_are_as_before():
 
 
 def test_a_client_without_probabilities_is_told_what_to_take():
-    optimizer = LLMOptimizer(SPACE, ScriptedClient([" a b c"]), "columns", warmup=1, seed=0)
-    optimizer.tell(optimizer.ask(), 1.0)
-    with pytest.raises(ClientError, match="take prompt 'levels'"):
-        optimizer.ask()
-    assert optimizer.usage.requests == 0
+    with pytest.raises(ValueError, match="take prompt 'levels'"):
+        LLMOptimizer(SPACE, ScriptedClient([" a b c"]), "columns")
+    with pytest.raises(ValueError, match="take prompt 'levels'"):
+        check(ScriptedClient([" a b c"]), "columns")
+
+
+def test_a_recorded_search_is_replayed(tmp_path):
+    def search(client):
+        optimizer = LLMOptimizer(SPACE, client, "columns", warmup=6, seed=0)
+        points = []
+        for _ in range(9):
+            points.append(optimizer.ask())
+            optimizer.tell(points[-1], -points[-1]["x"])
+        return points
+
+    file = tmp_path / "replies.jsonl"
+    made = search(RecordClient(UniformGrammarClient(), file))
+    assert search(ReplayClient(file)) == made
+
+
+def test_a_cache_tells_adapters_apart(tmp_path):
+    one, other = tmp_path / "one.gguf", tmp_path / "other.gguf"
+    one.write_bytes(b"1")
+    other.write_bytes(b"2")
+    settings = [LocalClient("m.gguf", adapter=a).settings for a in (None, one, other)]
+    assert settings[0] == {}
+    assert settings[1] != settings[2]
 
 
 def test_a_sampler_without_a_model_answers():

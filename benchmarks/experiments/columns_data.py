@@ -7,10 +7,11 @@ the frame the best thirty-two are taken, and the share of each level among their
 the target. The candidates are evaluated for the training alone; a search never sees them.
 
 The functions are none of the benchmarks': draws of Gaussian processes (by random Fourier
-features, Rahimi and Recht 2007), random networks, sharp and flat cones in the 1-, 1.4- and
-maximum norms, the same in steps or with ripples, curved valleys, and slopes with a bonus behind
-a few thresholds. All are shifted, most are rotated and scaled. Nothing of squared norms
-(sphere, ellipsoid, discus, Zakharov) and nothing separable with a known name is among them.
+features, Rahimi and Recht 2007), random networks, cones in the 1-, 1.4- and maximum norms, the
+same in steps or with ripples, curved valleys, and slopes with a bonus behind a few thresholds.
+All are shifted, most are rotated and scaled. They are kin all the same: to a search, which sees
+ranks alone, a scaled cone is not far from an ellipsoid (in one dimension it is one), ripples on
+a cone from rastrigin, a curved valley from rosenbrock.
 
 Source of the idea: EvoLLM (Lange et al. 2024, arXiv 2402.18381), where a model is tuned on the
 trajectories of a teacher. Here the function itself is the teacher.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import hashlib
 import http.client
 import json
 import os
@@ -73,7 +74,8 @@ class LocalClient:
             models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
         adapter: A LoRA adapter of the model in GGUF, used for requests with
             `Request.columns` and for no others.
-        sampling: Further llama.cpp sampling settings sent with each request, such as
+        sampling: Further llama.cpp sampling settings sent with each request but those with
+            `Request.columns`, such as
             ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
             the temperature is applied; for a request with a grammar, which holds the answer
             to its form anyway, they are switched off.
@@ -144,6 +146,14 @@ class LocalClient:
             ClientError: It is not a readable GGUF file.
         """
         return read_header(self.path)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What changes the answers beside `name` and the request; a cache must tell it apart."""
+        settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
+        if self.adapter is not None and self.adapter.is_file():
+            settings["adapter"] = hashlib.sha256(self.adapter.read_bytes()).hexdigest()
+        return settings
 
     @property
     def context_tokens(self) -> int:
@@ -478,6 +488,8 @@ def _import_xllamacpp() -> Any:
 def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
     """Return ``(request.n, n_columns)`` choices, drawn at the request's temperature."""
     temperature = 1.0 if request.temperature is None else request.temperature
+    if not (probabilities.max(axis=1, initial=0.0) > 0).all():
+        raise ClientError("llama.cpp gave no probability for any choice after a column")
     with np.errstate(divide="ignore"):
         scores = np.log(probabilities)
     scores -= scores.max(axis=1, keepdims=True)

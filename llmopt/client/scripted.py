@@ -136,6 +136,8 @@ class ReplayClient:
             recorded client.
     """
 
+    columns = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
