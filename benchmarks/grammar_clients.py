@@ -14,8 +14,9 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from llmopt.benchmarks.experiments.columns_data import NETWORK, Network, draw_levels
+from llmopt.benchmarks.experiments.columns_data import NETWORK, Network
 from llmopt.client.base import Completion, Reply, Request
+from llmopt.client.local import draw_choices
 from llmopt.columns import ELITES
 from llmopt.errors import ClientError
 
@@ -149,7 +150,7 @@ class NetworkClient:
         levels = np.pad(levels, ((0, 0), (0, ELITES - levels.shape[1])), mode="edge")
         temperature = 1.0 if request.temperature is None else request.temperature
         probabilities = _network(temperature)(levels, ord(request.columns[0][0]) - ord("A") + 1)
-        drawn = draw_levels(np.random.default_rng(request.seed), probabilities, request.n)
+        drawn = draw_choices(np.random.default_rng(request.seed), probabilities, request.n)
         texts = ("".join(f" {ascii_lowercase[k]}" for k in row) for row in drawn)
         return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)
 

@@ -30,6 +30,7 @@ from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, did_you_mean
 from llmopt.history import Proposal, Trial, Usage
+from llmopt.hybrid import Partner
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt, Query, Situation, get_prompt
 from llmopt.space import Space
@@ -132,7 +133,7 @@ class ModelMethod:
         prompt: str | Prompt,
         seed: np.random.SeedSequence,
         batch_size: int = 1,
-        partner: Literal["cma"] | None = None,
+        partner: Partner | None = None,
     ) -> None:
         low, high = problem.low, problem.high
         box = spaces.Box(low, high, (problem.n,), dtype=np.float64)
@@ -514,7 +515,7 @@ def _model(
     group: Literal["model", "ablation"] = "model",
     *,
     shuffled: bool = False,
-    partner: Literal["cma"] | None = None,
+    partner: Partner | None = None,
 ) -> Entry:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         made = get_prompt(prompt, max_tokens=asking.max_tokens)
@@ -546,7 +547,7 @@ def _sampler(
     label: str,
     client_class: type[Any],
     prompt: str,
-    partner: Literal["cma"] | None = None,
+    partner: Partner | None = None,
 ) -> Entry:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size, partner)

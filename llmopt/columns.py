@@ -10,20 +10,19 @@ them (docs/strategies.md).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 
 import numpy as np
 
 from llmopt.client.base import Message
-from llmopt.dimensions import Categorical, level_count
+from llmopt.dimensions import Categorical
 from llmopt.frame import Frame, whole_frame
 from llmopt.history import Trial
 from llmopt.pattern import LevelsPrompt, shuffled
 from llmopt.selection import Keep, Selection
 from llmopt.situation import Complaint, Query, Situation
-from llmopt.space import Space
+from llmopt.space import Space, step_lengths
 
 ELITES = 20
 """Trials of a line, as the adapter was trained."""
@@ -92,19 +91,8 @@ class ColumnsPrompt(LevelsPrompt):
 
     def _least(self, space: Space, best: Trial) -> np.ndarray:
         # On a logarithmic scale a step is as wide as it is where the best trial lies.
-        steps = [
-            0 if math.isinf(level_count(d)) else getattr(d, "step", None) or 1
-            for d in space.dimensions
-        ]
-        here = np.asarray(space.encode(best.values), dtype=float)
-        gaps = [
-            np.abs(np.asarray(space.encode(space.clip(tuple(moved)))) - here)
-            for moved in (
-                [v + sign * s if s else v for v, s in zip(best.values, steps, strict=True)]
-                for sign in (-1, 1)
-            )
-        ]
-        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS * np.maximum(*gaps))
+        steps = step_lengths(space, best.values)
+        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS * steps)
         return least
 
     def _write(

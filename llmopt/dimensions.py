@@ -242,8 +242,9 @@ def level_count(dimension: Dimension) -> float:
         return len(dimension.choices)
     if dimension.low == dimension.high:
         return 1
-    step = dimension.step or (1 if isinstance(dimension, Int) else None)
-    return math.inf if step is None else round((dimension.high - dimension.low) / step) + 1
+    if dimension.step is None:
+        return math.inf
+    return round((dimension.high - dimension.low) / dimension.step) + 1
 
 
 def as_number(value: object) -> float | int | None:

@@ -21,7 +21,7 @@ import numpy as np
 from llmopt.dimensions import Categorical, level_count
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.history import History, Proposal, Trial
-from llmopt.space import Space, Value
+from llmopt.space import Space, Value, step_lengths
 
 Partner = Literal["cma"]
 
@@ -118,7 +118,9 @@ class CMAPartner:
         self._size = max(2, len(self._free))
         # Less than a fifth of a step would draw the same value again and again.
         self._least = np.zeros(self._size)
-        self._least[: len(self._free)] = 0.2 * _first_steps(space)[self._free]
+        # On a logarithmic scale the first step is the widest.
+        low = tuple(d.low for d in space.dimensions if not isinstance(d, Categorical))
+        self._least[: len(self._free)] = 0.2 * step_lengths(space, low)[self._free]
         self._forget()
 
     def _forget(self) -> None:
@@ -277,15 +279,3 @@ def _losses(ranks: Sequence[tuple[float, float]]) -> list[float]:
         else worst + step * (1 + (violation / (1 + violation) if violation < math.inf else 2))
         for violation, loss in ranks
     ]
-
-
-def _first_steps(space: Space) -> np.ndarray:
-    """Return the encoded length of each dimension's first step, its widest; 0 without steps."""
-    low = [0 if isinstance(d, Categorical) else d.low for d in space.dimensions]
-    next_ = [
-        v if isinstance(d, Categorical) or math.isinf(level_count(d)) else v + (d.step or 1)
-        for v, d in zip(low, space.dimensions, strict=True)
-    ]
-    first, second = (space.encode(space.clip(tuple(v))) for v in (low, next_))
-    steps: np.ndarray = np.asarray(second, dtype=float) - np.asarray(first, dtype=float)
-    return steps

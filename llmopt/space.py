@@ -464,3 +464,24 @@ class Space:
             ParameterError: A number does not belong to the space.
         """
         return tuple([s.restore(v) for s, v in self._pairs(values)])
+
+
+def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
+    """Return ``(n,)`` how far the farther neighbour of each value is, in encoded coordinates.
+
+    It is 0 for a continuous or fixed dimension and for a categorical one, which has no steps.
+
+    Args:
+        space: The search space.
+        values: A point of it.
+    """
+    here = space.encode(values)
+    gaps = np.zeros(len(space))
+    for sign in (-1, 1):
+        moved = [
+            v if isinstance(d, Categorical) or d.step is None else v + sign * d.step
+            for v, d in zip(values, space.dimensions, strict=True)
+        ]
+        there = space.encode(space.clip(moved))
+        gaps = np.maximum(gaps, np.abs(there - here))
+    return gaps

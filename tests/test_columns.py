@@ -27,7 +27,6 @@ from llmopt.benchmarks.experiments.columns_data import (
     FAMILIES,
     LEVELS,
     Network,
-    draw_levels,
     features,
     make_columns,
 )
@@ -35,7 +34,7 @@ from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGram
 from llmopt.check import check
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
-from llmopt.client.local import LocalClient
+from llmopt.client.local import LocalClient, draw_choices
 from llmopt.columns import ColumnsPrompt
 from llmopt.history import History, Trial
 from llmopt.prompt import LevelsPrompt, Situation
@@ -342,7 +341,7 @@ def test_levels_are_drawn_by_their_probabilities():
     probabilities = np.zeros((2, LEVELS))
     probabilities[0, 3] = 1
     probabilities[1, [0, 25]] = 0.25, 0.75
-    drawn = draw_levels(np.random.default_rng(0), probabilities, 4000)
+    drawn = draw_choices(np.random.default_rng(0), probabilities, 4000)
     assert (drawn[:, 0] == 3).all()
     assert set(drawn[:, 1]) == {0, 25}
     assert abs((drawn[:, 1] == 25).mean() - 0.75) < 0.04

@@ -26,6 +26,7 @@ from typing import Protocol
 
 import numpy as np
 
+from llmopt.client.local import draw_choices
 from llmopt.columns import ELITES, LEAST, SPREAD
 from llmopt.dimensions import Float
 from llmopt.frame import covariance_frame, whole_frame
@@ -238,7 +239,7 @@ def _search(
         elif manner < 0.5 or policy is None:
             levels = _levels(spread * rng.standard_normal((BATCH, n)))
         else:
-            levels = draw_levels(rng, policy(window.columns, n), BATCH)
+            levels = draw_choices(rng, policy(window.columns, n), BATCH)
         new = window.points(levels, rng.random((BATCH, n)))
         points, losses = np.vstack([points, new]), np.append(losses, function(new))
     return found
@@ -254,14 +255,6 @@ def _target(rng: np.random.Generator, function: Function, window: _Window, n: in
     best = levels[np.argsort(losses, kind="stable")[:CHOSEN]]
     shares = np.stack([np.bincount(column, minlength=LEVELS) for column in best.T]) / CHOSEN
     return shares.astype(np.float32)
-
-
-def draw_levels(rng: np.random.Generator, probabilities: np.ndarray, count: int) -> np.ndarray:
-    """Draw ``(count, n)`` levels from ``(n, LEVELS)`` probabilities."""
-    sums = probabilities.cumsum(1)
-    drawn = rng.random((count, len(sums), 1)) * sums[None, :, -1:]
-    levels: np.ndarray = (drawn >= sums[None]).sum(-1).clip(0, LEVELS - 1)
-    return levels
 
 
 def make_columns(seed: int | list[int], count: int, policy: Policy | None = None) -> Columns:
@@ -294,8 +287,8 @@ def make_columns(seed: int | list[int], count: int, policy: Policy | None = None
 class Network:
     """Two hidden layers that read a column as numbers: what there is to learn without words.
 
-    It proposes points in the searches that the adapter is trained on, and shows in the results
-    what the same training gives with no language model.
+    It proposes points in half of the searches that the adapter is trained on, and shows in the
+    results what such lines give with no language model.
 
     Args:
         weights: ``{"w0", "b0", "w1", "b1", "w2", "b2"}``, as `train_columns` writes them.

@@ -17,7 +17,7 @@ points, shared by all methods of a seed, then 100 evaluations; the best value of
 - ``levels, plain axes`` and ``levels, 20 elites``: one option changed, with the samplers;
 - ``columns``: the prompt of the embedded model and its adapter, and the same drawn from by a
   small network that was trained on such lines (``columns, network``), and by normal draws of 0.7
-  standard deviations (``columns, narrow``), as sharp as the temperature of the model is;
+  standard deviations (``columns, narrow``);
 - ``hybrid``, ``columns + CMA-ES``: `levels` and `columns` beside CMA-ES, with the samplers.
 
 Runtime: about 15 s for a cell of the model at 3 dimensions and 45 s at 10, on one core.
@@ -39,7 +39,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +55,7 @@ from llmopt.benchmarks.methods import Method, ModelMethod, Problem, ShuffledRewa
 from llmopt.benchmarks.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
+from llmopt.hybrid import Partner
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.storage import EventLog, read_events
 
@@ -170,7 +171,7 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     sampler: str = ""
     shuffled: bool = False
-    partner: Literal["cma"] | None = None
+    partner: Partner | None = None
     method: str = ""
 
 
@@ -183,7 +184,7 @@ _SAMPLERS: Mapping[str, Callable[[], Client]] = {
 
 
 def _with_samplers(
-    name: str, prompt: str, partner: Literal["cma"] | None = None, **options: Any
+    name: str, prompt: str, partner: Partner | None = None, **options: Any
 ) -> dict[str, Variant]:
     return {
         name: Variant(prompt, options, partner=partner),

@@ -97,8 +97,7 @@ class Model(torch.nn.Module):
         reader = gguf.GGUFReader(path)
 
         def read(name: str) -> Any:
-            field = reader.fields[f"llama.{name}"].contents()
-            return field
+            return reader.fields[f"llama.{name}"].contents()
 
         self.rank = rank
         self.layers = read("block_count")

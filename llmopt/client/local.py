@@ -152,8 +152,13 @@ class LocalClient:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
         settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
         if self.adapter is not None and self.adapter.is_file():
-            settings["adapter"] = hashlib.sha256(self.adapter.read_bytes()).hexdigest()
+            settings["adapter"] = self._adapter_digest
         return settings
+
+    @cached_property
+    def _adapter_digest(self) -> str:
+        assert self.adapter is not None
+        return hashlib.sha256(self.adapter.read_bytes()).hexdigest()
 
     @property
     def context_tokens(self) -> int:
@@ -494,10 +499,15 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
         scores = np.log(probabilities)
     scores -= scores.max(axis=1, keepdims=True)
     # The limit of low temperatures is the likeliest choice.
-    sums = np.exp(scores / max(temperature, 1e-3)).cumsum(axis=1)
-    places = np.random.default_rng(request.seed).random((request.n, len(sums), 1))
-    drawn: np.ndarray = (places * sums[:, -1:] >= sums).sum(axis=-1)
-    return drawn.clip(0, probabilities.shape[1] - 1)
+    weights = np.exp(scores / max(temperature, 1e-3))
+    return draw_choices(np.random.default_rng(request.seed), weights, request.n)
+
+
+def draw_choices(rng: np.random.Generator, weights: np.ndarray, count: int) -> np.ndarray:
+    """Draw ``(count, n)`` choices, each column by its row of ``(n, n_choices)`` weights."""
+    sums = weights.cumsum(axis=1)
+    drawn: np.ndarray = (rng.random((count, len(sums), 1)) * sums[:, -1:] >= sums).sum(axis=-1)
+    return drawn.clip(0, weights.shape[1] - 1)
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:
