@@ -27,7 +27,7 @@ Partner = Literal["cma"]
 
 _SIGMA = 1 / 6
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
-_LEAST, _MOST = 0.4, 0.9  # of the shares of CMA-ES
+_LEAST, _MOST = 0.15, 0.9  # of the shares of CMA-ES
 _TRIES = 100
 _LARGEST = 1e300  # so that worse ones still have finite numbers
 _FAILED = (math.inf, math.inf)
@@ -40,8 +40,8 @@ class Bandit:
     A point is good if it enters the best ten of all points told before it (the better half,
     where there are fewer than twenty). Older ones count less, by 3 % with each point of either
     arm. The shares are as the cubes of the rates of good points. The model gets a tenth at
-    least. CMA-ES gets two fifths at least: its points also adapt its distribution, which pays
-    only later.
+    least. CMA-ES gets a little more: its points also adapt its distribution, which pays only
+    later.
     """
 
     def __init__(self) -> None:
