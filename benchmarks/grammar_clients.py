@@ -14,10 +14,10 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from llmopt.benchmarks.experiments.columns_data import NETWORK, Network
+from llmopt.benchmarks.experiments.columns_data import NETWORK, Lines, Network
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.local import draw_choices
-from llmopt.columns import ELITES
+from llmopt.columns import ELITES, read_line
 from llmopt.errors import ClientError
 
 _RULE = re.compile(r"^(\w+) ::= (.*)$", re.MULTILINE)
@@ -123,12 +123,37 @@ class NarrowGrammarClient(GaussianGrammarClient):
     width = 0.7
 
 
+class SlopeGrammarClient(GaussianGrammarClient):
+    """Draws a little narrower, and along the slope of the prompt `columns` one deviation ahead.
+
+    A fixed rule that uses what `llmopt.frame.slope_frame` shows: the best of five on functions
+    that no table reports (docs/strategies.md, round 9).
+    """
+
+    name = "slope-grammar"
+    width = 0.8
+    ahead = 1.0
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request; see `GaussianGrammarClient`."""
+        leading = np.array([read_line(line)[1] for line in request.columns], dtype=float)
+        if not leading.any():
+            return super().complete(request)
+        count = len(request.choices)
+        rng = np.random.default_rng(request.seed)
+        middle = (count - 1) / 2 + self.ahead * count / 5 * leading
+        drawn = rng.normal(middle, self.width * count / 5, (request.n, len(leading)))
+        rows = drawn.round().clip(0, count - 1).astype(int)
+        texts = ("".join(request.choices[k] for k in row) for row in rows)
+        return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)
+
+
 class NetworkClient:
     """Draws each parameter's level from a small network that reads the lines of `columns`.
 
     The network (`llmopt.benchmarks.experiments.columns_data.Network`) has 80,000 weights and was
-    trained on lines like those of the model's adapter, but of searches by normal and uniform draws
-    alone: what it finds as well, needs no language model.
+    trained on lines like those of the model's adapter: what it finds as well, needs no language
+    model.
     """
 
     name = "small-network"
@@ -144,12 +169,13 @@ class NetworkClient:
         """
         if not request.columns:  # so few trials that the prompt shows no lines yet
             return GaussianGrammarClient().complete(request)
-        lines = [[ord(c) - ord("a") for c in line[1:].split()] for line in request.columns]
-        levels = np.array(lines)[:, :ELITES]
+        dimensions, leading, rows = zip(*map(read_line, request.columns), strict=True)
+        levels = np.array(rows)[:, :ELITES]
         # Fewer trials than it was trained on: the last one stands for those that are missing.
         levels = np.pad(levels, ((0, 0), (0, ELITES - levels.shape[1])), mode="edge")
+        lines = Lines(levels, np.array(leading), np.array(dimensions))
         temperature = 1.0 if request.temperature is None else request.temperature
-        probabilities = _network(temperature)(levels, ord(request.columns[0][0]) - ord("A") + 1)
+        probabilities = _network(temperature)(lines)
         drawn = draw_choices(np.random.default_rng(request.seed), probabilities, request.n)
         texts = ("".join(f" {ascii_lowercase[k]}" for k in row) for row in drawn)
         return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)

@@ -24,6 +24,7 @@ from llmopt.benchmarks.baselines import CMA, RandomSearch
 from llmopt.benchmarks.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
+    SlopeGrammarClient,
     UniformGrammarClient,
 )
 from llmopt.client.base import Client
@@ -594,6 +595,7 @@ METHODS: Mapping[str, Entry] = {
     ),
     "columns-uniform": _sampler("no model (columns, uniform)", UniformGrammarClient, "columns"),
     "columns-gaussian": _sampler("no model (columns, Gaussian)", GaussianGrammarClient, "columns"),
+    "columns-slope": _sampler("no model (columns, along the slope)", SlopeGrammarClient, "columns"),
     "columns-network": _sampler("no model (columns, small network)", NetworkClient, "columns"),
     "levels-uniform": _sampler("no model (levels, uniform)", UniformGrammarClient, "levels"),
     "levels-gaussian": _sampler("no model (levels, Gaussian)", GaussianGrammarClient, "levels"),

@@ -18,7 +18,8 @@ MODEL = ("llm-levels", *SAMPLERS)
 """The model, and what answers in its place with no model."""
 
 ADAPTED = (
-    "llm-columns", "columns-uniform", "columns-gaussian", "columns-network", "llm-hybrid",
+    "llm-columns", "columns-uniform", "columns-gaussian", "columns-slope", "columns-network",
+    "llm-hybrid",
 )  # fmt: skip
 """The embedded model with its adapter, its ablations, and CMA-ES beside it."""
 

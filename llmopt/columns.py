@@ -1,15 +1,18 @@
 """The `columns` prompt: one line for each parameter, continued by one letter.
 
 A line holds one coordinate of the best trials, best first, as letters a to z over the frame of
-`llmopt.frame.covariance_frame`, behind a capital letter that says how many parameters there
-are. The model's probabilities of the next letter are where the parameter is drawn from. For the
-embedded model an adapter comes with the package that was trained on such lines
-(`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
-them (docs/strategies.md).
+`llmopt.frame.covariance_frame`, behind a letter that says how many parameters there are. One of
+the frame's axes is turned to where the trials get better (`llmopt.frame.slope_frame`); its line
+begins with a small letter, the others with a capital. The model's probabilities of the next
+letter are where the coordinate is drawn from. For the embedded model an adapter comes with the
+package that was trained on such lines (`llmopt.benchmarks.experiments.train_columns`); without
+one a model of that size does not read them (docs/strategies.md).
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 
@@ -17,9 +20,9 @@ import numpy as np
 
 from llmopt.client.base import Message
 from llmopt.dimensions import Categorical
-from llmopt.frame import Frame, whole_frame
+from llmopt.frame import Frame, slope_frame, whole_frame
 from llmopt.history import Trial
-from llmopt.pattern import LevelsPrompt, shuffled
+from llmopt.pattern import LevelsPrompt, encode_trials, shuffled
 from llmopt.selection import Keep, Selection
 from llmopt.situation import Complaint, Query, Situation
 from llmopt.space import Space, step_lengths
@@ -35,6 +38,9 @@ LEAST = 1e-4
 
 LEAST_STEPS = 0.8
 """The same for a dimension of discrete values, in steps: two to each side stay in reach."""
+
+REGRESSION = 60
+"""How many of the best trials tell the slope."""
 
 FEWEST = 5
 """With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
@@ -99,9 +105,44 @@ class ColumnsPrompt(LevelsPrompt):
         self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
     ) -> tuple[tuple[Message, ...], Frame]:
         """Write the trials, given best first, and return what their levels stand for."""
-        frame, rows = self._rows(elites, situation.space)
+        space = situation.space
+        frame, leading = self._frame(elites, space), None
+        if len(elites) > 1:
+            known = situation.history.ranked[:REGRESSION]
+            frame, leading = slope_frame(frame, encode_trials(known, space), _places(known))
+        rows = frame.rows([t.values for t in elites])
         if self.order == "shuffled":
             rows = shuffled(rows, situation)
-        count = ascii_uppercase[min(len(situation.space), len(ascii_uppercase)) - 1]
-        letters = ("".join(f" {ascii_lowercase[k]}" for k in c) for c in zip(*rows, strict=True))
-        return (Message("user", "\n".join(count + line for line in letters)),), frame
+        columns = enumerate(zip(*rows, strict=True))
+        lines = (write_line(len(space), i == leading, levels) for i, levels in columns)
+        return (Message("user", "\n".join(lines)),), frame
+
+
+def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
+    """Return the line of one parameter.
+
+    Args:
+        n: Parameters of the space; from 26 on they are written alike.
+        leading: Whether its axis is the slope (`slope_frame`): the line's first letter is small.
+        levels: Its levels in the best trials, best first.
+    """
+    head = ascii_uppercase[min(n, len(ascii_uppercase)) - 1]
+    return " ".join([head.lower() if leading else head, *(ascii_lowercase[k] for k in levels)])
+
+
+def read_line(line: str) -> tuple[int, bool, list[int]]:
+    """Return what `write_line` was given."""
+    head, *letters = line.split(" ")
+    n = ascii_uppercase.index(head.upper()) + 1
+    return n, head.islower(), [ascii_lowercase.index(letter) for letter in letters]
+
+
+def _places(ranked: Sequence[Trial]) -> np.ndarray:
+    """Return the places of trials, given best first; equals share their mean place."""
+    places = np.arange(len(ranked), dtype=float)
+    for _, group in itertools.groupby(
+        range(len(ranked)), lambda i: (ranked[i].rewards, ranked[i].constraint_violation)
+    ):
+        same = list(group)
+        places[same] = places[same].mean()
+    return places

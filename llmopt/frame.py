@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
 from llmopt.dimensions import Categorical, Dimension, level_count
 from llmopt.space import Space, Value
+
+SLOPE_RIDGE = 20.0
+"""Penalty of `slope_frame`: chosen, with its other constants, on functions made for training."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Axes:
 
     Attributes:
         mean: ``(n,)`` unit coordinates of the origin.
-        matrix: ``(n, n)`` symmetric up to the scale of its rows, regular.
+        matrix: ``(n, n)``, regular.
     """
 
     mean: np.ndarray
@@ -120,6 +124,10 @@ class Frame:
                 step = part.dimension.step or 1
                 row.append(round((value - part.dimension.low) / step))
         return row
+
+    def rows(self, points: Sequence[tuple[Value, ...]]) -> list[list[int]]:
+        """Return the integers of points, one row for each."""
+        return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]
 
     def values(self, integers: Sequence[int], within: np.ndarray) -> tuple[Value, ...]:
         """Return the point of some integers, clipped to the space.
@@ -234,6 +242,54 @@ def covariance_frame(
     cells = Cells(first, last, -spread, 2 * spread)
     parts = tuple(cells if isinstance(part, Cells) else part for part in whole.parts)
     return Frame(whole.space, parts, Axes(mean, matrix))
+
+
+def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Frame, int | None]:
+    """Turn a frame's axes so that one of them points to where points get better.
+
+    The slope is that of a ridge regression of the places' normal scores on the coordinates and
+    their squares, in which points count the less the farther they are from the frame's middle.
+    The axis nearest to it is reflected onto it (Householder) and the others follow, so that what
+    was one unit long stays so.
+
+    Args:
+        frame: One of `covariance_frame`.
+        units: ``(count, n_dimensions)`` encoded coordinates of points.
+        places: ``(count,)`` places of these points, 0 for the best; equals share their mean place.
+
+    Returns:
+        The frame, and the dimension whose axis is the slope, worse to better from its lowest cell
+        to its highest; where the points show no slope the same frame and ``None``.
+    """
+    if frame.axes is None:
+        return frame, None
+    chosen = frame.continuous
+    mean, matrix = frame.axes.mean, frame.axes.matrix
+    z = np.linalg.solve(matrix, (units[:, chosen] - mean).T).T
+    weights = np.exp(-0.5 * (z**2).mean(axis=1)) + 1e-9
+    weights *= len(z) / weights.sum()
+    z = z.clip(-3, 3)
+    normal = NormalDist()
+    scores = np.array([-normal.inv_cdf((k + 0.5) / len(z)) for k in places])
+    scores -= np.average(scores, weights=weights)
+    deviation = math.sqrt(np.average(scores**2, weights=weights))
+    if deviation < 1e-9:
+        return frame, None
+    terms = np.hstack([z, 0.5 * z**2])
+    terms -= np.average(terms, axis=0, weights=weights)
+    weighted = terms * weights[:, None]
+    ridge = weighted.T @ terms + SLOPE_RIDGE * np.eye(terms.shape[1])
+    slope = np.linalg.solve(ridge, weighted.T @ scores / deviation)[: len(chosen)]
+    length = np.linalg.norm(slope)
+    if length < 1e-9:
+        return frame, None
+    slope /= length
+    nearest = int(np.abs(slope).argmax())
+    away = slope - np.eye(len(slope))[nearest]
+    size = away @ away
+    if size > 1e-12:
+        matrix = matrix - np.outer(matrix @ away, away) * (2 / size)
+    return replace(frame, axes=Axes(mean, matrix)), chosen[nearest]
 
 
 def _moments(units: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

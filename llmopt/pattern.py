@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from llmopt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too
 from llmopt.situation import Complaint, Query, Situation
 from llmopt.space import Space
 
+_T = TypeVar("_T")
 _NOTATIONS: dict[str, Notation] = {"integers": Integers(), "letters": Letters()}
 
 
@@ -175,19 +177,15 @@ class PatternPrompt:
         notation = self._notation(space)
         return whole_frame(space, notation.whole, notation.exact)
 
-    def _rows(self, elites: list[Trial], space: Space) -> tuple[Frame, list[list[int]]]:
-        """Return what levels stand for, and the levels of the trials, given best first."""
+    def _frame(self, elites: list[Trial], space: Space) -> Frame:
+        """Return what levels stand for beside some trials, given best first."""
         frame = self._whole_frame(space)
-        if not elites:
-            # With nothing to show, the middle of the space shows the form of a line.
-            centre = space.decode(np.full(len(space), 0.5))
-            return frame, [frame.integers(centre, np.asarray(space.encode(centre), dtype=float))]
-        units = np.array([space.encode(t.values) for t in elites], dtype=float)
-        if self.frame != "space" and len(elites) > 1:
-            fit = elites_frame if self.frame == "elites" else covariance_frame
-            window = self._notation(space).window
-            frame = fit(frame, units, *window, self.spread, self._least(space, elites[0]))
-        return frame, [frame.integers(t.values, u) for t, u in zip(elites, units, strict=True)]
+        if self.frame == "space" or len(elites) < 2:
+            return frame
+        fit = elites_frame if self.frame == "elites" else covariance_frame
+        window = self._notation(space).window
+        least = self._least(space, elites[0])
+        return fit(frame, encode_trials(elites, space), *window, self.spread, least)
 
     def _least(self, space: Space, best: Trial) -> np.ndarray:
         return np.full(len(space), self.min_deviation)
@@ -197,7 +195,11 @@ class PatternPrompt:
     ) -> tuple[tuple[Message, ...], Frame]:
         """Write the trials, given best first, and return what their levels stand for."""
         notation = self._notation(situation.space)
-        frame, rows = self._rows(elites, situation.space)
+        space = situation.space
+        frame = self._frame(elites, space)
+        # With nothing to show, the middle of the space shows the form of a line.
+        shown = [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
+        rows = frame.rows(shown)
         rows.reverse()
         if self.order == "shuffled":
             rows = shuffled(rows, situation)
@@ -231,7 +233,12 @@ class LevelsPrompt(PatternPrompt):
     name: str = field(default="levels", init=False)
 
 
-def shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
+def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
+    """Return the ``(len(trials), n)`` encoded coordinates of trials."""
+    return np.array([space.encode(t.values) for t in trials], dtype=float)
+
+
+def shuffled(rows: list[_T], situation: Situation) -> list[_T]:
     """Return rows in an order that the situation's seed decides."""
     rng = np.random.default_rng([situation.seed, situation.iteration])
     return [rows[i] for i in rng.permutation(len(rows))]

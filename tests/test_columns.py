@@ -26,7 +26,9 @@ from llmopt import (
 from llmopt.benchmarks.experiments.columns_data import (
     FAMILIES,
     LEVELS,
+    Lines,
     Network,
+    Window,
     features,
     make_columns,
 )
@@ -35,7 +37,8 @@ from llmopt.check import check
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.local import LocalClient, draw_choices
-from llmopt.columns import ColumnsPrompt
+from llmopt.columns import ColumnsPrompt, read_line, write_line
+from llmopt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.history import History, Trial
 from llmopt.prompt import LevelsPrompt, Situation
 from llmopt.space import Space
@@ -59,16 +62,45 @@ def test_a_line_for_each_parameter_best_first():
     assert len(lines) == 3
     assert query.request.messages == (Message("user", "\n".join(lines)),)
     assert query.request.choices == tuple(f" {c}" for c in "abcdefghijklmnopqrstuvwxyz")
-    for line in lines:
-        head, *letters = line.split(" ")
-        assert head == "C"  # three parameters
-        assert len(letters) == 20
+    heads = [line.split(" ")[0] for line in lines]
+    assert sorted(heads) == ["C", "C", "c"]  # three parameters, one of them along the slope
+    assert all(len(line.split(" ")) == 21 for line in lines)
     # The best trial's letters, read back, are a point within half a cell of it.
     best = "".join(" " + line.split(" ")[1] for line in lines)
     units = np.array([SPACE.encode(t.values) for t in state.history.ranked[:20]])
     cell = 5 * units.std(axis=0) / 26
     away = np.abs(np.array(SPACE.encode(query.read(best).values)) - units[0])
     assert (away < 2 * cell).all()
+
+
+def test_one_line_leads_to_better_points():
+    """Its letters fall from the best trial to the worst, and z is better than a."""
+    state = situation(seed=3)
+    query = ColumnsPrompt(dither=False).prepare(state)
+    leading = [line[0].islower() for line in query.request.columns]
+    line = query.request.columns[leading.index(True)]
+    _, _, levels = read_line(line)
+    assert np.corrcoef(levels, np.arange(20))[0, 1] < -0.5
+
+    def reward(letter):
+        units = SPACE.encode(
+            query.read(" " + " ".join(letter if i else "m" for i in leading)).values
+        )
+        return -(float(np.sum(units)) ** 2)
+
+    assert reward("s") > reward("m") > reward("g")
+
+
+def test_no_line_leads_where_all_are_equal():
+    same = History(tuple(replace(t, rewards=(1.0,)) for t in situation().history.trials))
+    columns = ColumnsPrompt().prepare(replace(situation(), history=same)).request.columns
+    assert {line[0] for line in columns} == {"C"}
+
+
+def test_a_line_is_read_as_it_was_written():
+    assert write_line(3, True, [0, 25, 2]) == "c a z c"
+    assert read_line("c a z c") == (3, True, [0, 25, 2])
+    assert read_line(write_line(40, False, [1])) == (26, False, [1])
 
 
 def test_the_rewards_order_the_letters_and_their_shuffling_does_not():
@@ -99,7 +131,7 @@ def test_many_parameters_stop_at_z():
     space = Space({f"x{i}": Float(0, 1) for i in range(40)})
     columns = ColumnsPrompt().prepare(situation(space)).request.columns
     assert len(columns) == 40
-    assert {line[0] for line in columns} == {"Z"}
+    assert sorted({line[0] for line in columns}) == ["Z", "z"]
 
 
 def test_discrete_values_are_read_off_the_cells():
@@ -166,6 +198,68 @@ def test_it_is_rebuilt_from_its_dictionary_and_pickles():
     prompt = get_prompt("columns", best=12, temperature=1.0)
     assert prompt.to_dict() == {"name": "columns", "best": 12, "temperature": 1.0}
     assert get_prompt(prompt.to_dict()) == prompt == pickle.loads(pickle.dumps(prompt))
+
+
+# The slope
+
+
+def sloped(points, places):
+    """Return the plain and the turned frame of points of the unit cube, and the line that leads."""
+    n = points.shape[1]
+    space = Space({f"x{i}": Float(0, 1) for i in range(n)})
+    best = points[np.argsort(places)][:20]
+    whole = whole_frame(space, Cells(0, 25, 0, 1), 1)
+    plain = covariance_frame(whole, best, 0, 25, 2.5, np.full(n, 1e-4))
+    return plain, *slope_frame(plain, points, places)
+
+
+def test_the_slope_keeps_the_covariance_and_finds_the_direction():
+    rng = np.random.default_rng(1)
+    points, way = rng.random((60, 5)), np.array([1.0, -2.0, 0.5, 0.0, 1.0])
+    places = np.argsort(np.argsort(-(points @ way))).astype(float)
+    plain, turned, leading = sloped(points, places)
+    before, after = plain.axes.matrix, turned.axes.matrix
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-12)
+    np.testing.assert_array_equal(turned.axes.mean, plain.axes.mean)
+    gains = way @ after  # of a step of one along each axis
+    assert gains.argmax() == leading
+    assert gains[leading] > 0.9 * np.linalg.norm(gains)
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_with_one_parameter_z_is_better(rising):
+    points = np.random.default_rng(2).random((40, 1))
+    places = np.argsort(np.argsort(points[:, 0])).astype(float)
+    _, turned, leading = sloped(points, 39 - places if rising else places)
+    assert leading == 0
+    assert (turned.axes.matrix[0, 0] > 0) == rising
+
+
+def test_a_parameter_that_never_differs_is_left_out_of_the_slope():
+    points = np.random.default_rng(3).random((60, 3))
+    points[:, 1] = 0.5
+    places = np.argsort(np.argsort(points[:, 0])).astype(float)
+    plain, turned, leading = sloped(points, places)
+    assert leading == 0
+    np.testing.assert_allclose(turned.axes.matrix[1], plain.axes.matrix[1], atol=1e-12)
+
+
+def test_equal_places_have_no_slope():
+    points = np.random.default_rng(4).random((30, 3))
+    plain, turned, leading = sloped(points, np.full(30, 14.5))
+    assert leading is None
+    assert turned == plain
+
+
+def test_far_points_do_not_set_the_slope():
+    """A hill beside the elites' valley: what is far away says nothing about the way down."""
+    rng = np.random.default_rng(5)
+    near = 0.3 + 0.02 * rng.standard_normal((40, 2))
+    far = rng.uniform(0.6, 1.0, (20, 2))
+    points = np.vstack([near, far])
+    losses = np.concatenate([near[:, 0], 10 - far[:, 0]])  # near: down to the left
+    _, turned, leading = sloped(points, np.argsort(np.argsort(losses)).astype(float))
+    assert turned.axes.matrix[0, leading] < 0
 
 
 # Requests and clients
@@ -295,22 +389,42 @@ def test_the_adapter_is_a_few_megabytes():
 
 def test_lines_to_learn_from():
     data = make_columns(0, 300)
-    assert data.levels.shape == (300, 20)
+    lines = data.lines
+    assert lines.levels.shape == (300, 20)
     assert data.targets.shape == (300, LEVELS)
     np.testing.assert_allclose(data.targets.sum(axis=1), 1, atol=1e-6)
-    assert data.levels.min() >= 0
-    assert data.levels.max() < LEVELS
-    assert set(data.dimensions) > {1, 3}
-    again = make_columns(0, 300)
-    np.testing.assert_array_equal(again.levels, data.levels)
-    assert (make_columns(1, 300).levels != data.levels).any()
+    assert lines.levels.min() >= 0
+    assert lines.levels.max() < LEVELS
+    assert set(lines.dimensions) > {1, 3}
+    assert 0.1 < lines.leading.mean() < 0.5
+    again = make_columns(0, 300).lines
+    np.testing.assert_array_equal(again.levels, lines.levels)
+    assert (make_columns(1, 300).lines.levels != lines.levels).any()
+
+
+def test_a_line_to_learn_from_is_that_of_the_prompt():
+    """What the training shows of a search is what `ColumnsPrompt` writes of it."""
+    rng = np.random.default_rng(5)
+    points = rng.random((40, 3))
+    losses = ((points - 0.4) ** 2).sum(axis=1).round(1)  # some are equal
+    space = Space({name: Float(0, 1) for name in "xyz"})
+    units = zip(points.tolist(), losses.tolist(), strict=True)
+    trials = tuple(Trial(i, None, tuple(p), (-y,)) for i, (p, y) in enumerate(units))
+    asked = ColumnsPrompt().prepare(Situation(space, History(trials), 40)).request
+    shown = Window(points, losses).lines
+    written = [
+        write_line(3, bool(leading), levels)
+        for leading, levels in zip(shown.leading, shown.levels, strict=True)
+    ]
+    assert tuple(written) == asked.columns
 
 
 def test_better_points_lie_where_the_best_ones_are():
     """The targets hold what is to be learned: they follow the first letters of a line."""
     data = make_columns(2, 2000)
     wanted = data.targets @ np.arange(LEVELS)
-    first, last = data.levels[:, :3].mean(axis=1), data.levels[:, -3:].mean(axis=1)
+    levels = data.lines.levels
+    first, last = levels[:, :3].mean(axis=1), levels[:, -3:].mean(axis=1)
     assert np.corrcoef(wanted, first)[0, 1] > 0.3
     assert np.corrcoef(wanted, first)[0, 1] > np.corrcoef(wanted, last)[0, 1] + 0.2
 
@@ -325,16 +439,16 @@ def test_every_family_gives_finite_losses_that_differ(family, n):
     assert len(np.unique(losses)) > 1
 
 
-def test_a_policy_proposes_in_half_of_the_searches():
+def test_a_policy_proposes_in_most_of_the_searches():
     asked = []
 
-    def policy(columns, n):
-        asked.append((columns.shape, n))
-        return np.full((n, LEVELS), 1 / LEVELS)
+    def policy(lines):
+        asked.append(lines)
+        return np.full((len(lines), LEVELS), 1 / LEVELS)
 
     make_columns(0, 300, policy)
     assert asked
-    assert all(shape == (n, 20) for shape, n in asked)
+    assert all((lines.dimensions == len(lines)).all() for lines in asked)
 
 
 def test_levels_are_drawn_by_their_probabilities():
@@ -349,10 +463,10 @@ def test_levels_are_drawn_by_their_probabilities():
 
 def test_the_small_network():
     rng = np.random.default_rng(0)
-    shapes = {"w0": (8, 21), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
-    weights = {k: rng.standard_normal(s) for k, s in shapes.items()}
-    columns = rng.integers(0, 26, (5, 20))
-    soft, sharp = Network(weights)(columns, 5), Network(weights, 0.5)(columns, 5)
+    shapes = {"w0": (8, 22), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
+    weights = {k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()}
+    lines = Lines(rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5))
+    soft, sharp = Network(weights)(lines), Network(weights, 0.5)(lines)
     np.testing.assert_allclose(soft.sum(axis=1), 1)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-    assert features(columns, np.full(5, 5)).shape == (5, 21)
+    assert features(lines).shape == (5, 22)

@@ -1,10 +1,11 @@
 """Searches on synthetic functions, from which the adapter of the prompt `columns` is trained.
 
-A search keeps its best points; their frame (`llmopt.frame.covariance_frame`) writes each of
-their coordinates as one of 26 levels. A *column* is one coordinate of the twenty best points,
-best first. What is to be learned is where better points lie: of a thousand candidates drawn in
-the frame the best thirty-two are taken, and the share of each level among their coordinates is
-the target. The candidates are evaluated for the training alone; a search never sees them.
+A search keeps its best points; their frame (`llmopt.frame.covariance_frame`, turned by
+`llmopt.frame.slope_frame`) writes each of their coordinates as one of 26 levels. A *line* is one
+coordinate of the twenty best points, best first. What is to be learned is where better points
+lie: of a thousand candidates drawn in the frame the best thirty-two are taken, and the share of
+each level among their coordinates is the target. The candidates are evaluated for the training
+alone; a search never sees them.
 
 The functions are none of the benchmarks': draws of Gaussian processes (by random Fourier
 features, Rahimi and Recht 2007), random networks, cones in the 1-, 1.4- and maximum norms, the
@@ -19,17 +20,18 @@ trajectories of a teacher. Here the function itself is the teacher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from llmopt.client.local import draw_choices
-from llmopt.columns import ELITES, LEAST, SPREAD
+from llmopt.columns import ELITES, LEAST, REGRESSION, SPREAD
 from llmopt.dimensions import Float
-from llmopt.frame import covariance_frame, whole_frame
+from llmopt.frame import Frame, covariance_frame, slope_frame, whole_frame
 from llmopt.notation import Letters
 from llmopt.space import Space
 
@@ -39,8 +41,11 @@ NETWORK = Path(__file__).with_name("columns_network.npz")
 LEVELS = Letters.exact
 WARMUP, EVALUATIONS, BATCH = 20, 100, 4
 CANDIDATES, CHOSEN = 1024, 32
-COLUMNS_OF_ONE = 6
-"""Columns taken from one moment of a search, so that many dimensions do not prevail."""
+MOMENTS = 4
+"""Moments taken from one search."""
+
+LINES_OF_ONE = 6
+"""Lines taken from one moment of a search, so that many dimensions do not prevail."""
 
 DIMENSIONS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 20])
 _SHARES = DIMENSIONS**-0.7 / (DIMENSIONS**-0.7).sum()
@@ -49,16 +54,33 @@ Function = Callable[[np.ndarray], np.ndarray]
 """Maps ``(count, n)`` points of the unit cube to ``(count,)`` losses."""
 
 
+@dataclass(frozen=True)
+class Lines:
+    """What the prompt `columns` shows.
+
+    Attributes:
+        levels: ``(count, ELITES)`` levels of the best points, best first.
+        leading: ``(count,)`` whether a line's axis is the slope.
+        dimensions: ``(count,)`` dimensions of the search that a line is from.
+    """
+
+    levels: np.ndarray
+    leading: np.ndarray
+    dimensions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> Lines:
+        parts = (getattr(self, f.name)[chosen] for f in fields(self))
+        return Lines(*parts)
+
+
 class Policy(Protocol):
     """Says how likely each level is to be a good one."""
 
-    def __call__(self, columns: np.ndarray, n: int) -> np.ndarray:
-        """Return ``(n_columns, LEVELS)`` probabilities.
-
-        Args:
-            columns: ``(n_columns, ELITES)`` levels, best first.
-            n: Dimensions of the search.
-        """
+    def __call__(self, lines: Lines) -> np.ndarray:
+        """Return ``(count, LEVELS)`` probabilities."""
         ...
 
 
@@ -67,17 +89,24 @@ class Columns:
     """What there is to learn.
 
     Attributes:
-        levels: ``(count, ELITES)`` levels of the best points, best first.
+        lines: What is read.
         targets: ``(count, LEVELS)`` shares of the levels among better points.
-        dimensions: ``(count,)`` dimensions of the search that a column is from.
     """
 
-    levels: np.ndarray
+    lines: Lines
     targets: np.ndarray
-    dimensions: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.levels)
+        return len(self.targets)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> Columns:
+        return Columns(self.lines[chosen], self.targets[chosen])
+
+
+def join(parts: Sequence[Columns]) -> Columns:
+    """Return all of them in one."""
+    lines = (np.concatenate([getattr(p.lines, f.name) for p in parts]) for f in fields(Lines))
+    return Columns(Lines(*lines), np.concatenate([p.targets for p in parts]))
 
 
 # -- functions ----------------------------------------------------------------------------
@@ -179,7 +208,7 @@ FAMILIES: Mapping[str, Callable[[np.random.Generator, int], Function]] = {
     "ripples": _ripples,
     "thresholds": _thresholds,
 }
-_WEIGHTS = np.array([2, 1, 1, 1, 1, 1, 1]) / 8
+_WEIGHTS = np.array([2, 1, 1, 1, 1, 1, 2]) / 9
 
 
 def draw_function(rng: np.random.Generator, n: int) -> Function:
@@ -190,19 +219,20 @@ def draw_function(rng: np.random.Generator, n: int) -> Function:
 # -- searches -----------------------------------------------------------------------------
 
 
-class _Window:
+class Window:
     """The frame of the best points, and the way between its levels and points."""
 
     def __init__(self, points: np.ndarray, losses: np.ndarray) -> None:
-        best = points[np.argsort(losses, kind="stable")[:ELITES]]
-        n = points.shape[1]
-        space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
-        whole = whole_frame(space, Letters.whole, 1)
-        frame = covariance_frame(whole, best, *Letters.window, SPREAD, np.full(n, LEAST))
+        order = np.argsort(losses, kind="stable")
+        best, n = points[order[:ELITES]], points.shape[1]
+        least = np.full(n, LEAST)
+        frame = covariance_frame(_whole(n), best, *Letters.window, SPREAD, least)
+        known = order[:REGRESSION]
+        frame, leading = slope_frame(frame, points[known], _places(losses[known]))
         assert frame.axes is not None
         self._mean, self._matrix = frame.axes.mean, frame.axes.matrix
         coordinates = np.linalg.solve(self._matrix, (best - self._mean).T)
-        self.columns = _levels(coordinates)
+        self.lines = Lines(_levels(coordinates), np.arange(n) == leading, np.full(n, n))
 
     def points(self, levels: np.ndarray, within: np.ndarray) -> np.ndarray:
         """Return ``(count, n)`` points of levels and places within them."""
@@ -211,41 +241,52 @@ class _Window:
         return points
 
 
+@functools.cache
+def _whole(n: int) -> Frame:
+    space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
+    return whole_frame(space, Letters.whole, 1)
+
+
+def _places(losses: np.ndarray) -> np.ndarray:
+    """Return the places of losses in rising order; equals share their mean place."""
+    _, which, counts = np.unique(losses, return_inverse=True, return_counts=True)
+    places: np.ndarray = (np.cumsum(counts) - (counts + 1) / 2)[which]
+    return places
+
+
 def _levels(coordinates: np.ndarray) -> np.ndarray:
     cells = np.floor((coordinates + SPREAD) / (2 * SPREAD) * LEVELS)
     levels: np.ndarray = cells.clip(0, LEVELS - 1).astype(np.int64)
     return levels
 
 
-def _search(
-    rng: np.random.Generator, n: int, policy: Policy | None, moments: int = 4
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Run one search; return columns and targets of some of its moments."""
+def _search(rng: np.random.Generator, n: int, policy: Policy | None) -> list[Columns]:
+    """Run one search; return what there is to learn at some of its moments."""
     function = draw_function(rng, n)
     points = rng.random((WARMUP, n))
     if rng.random() < 0.3:  # a warm-up that is not over the whole space
         around = rng.uniform(0.3, 0.7, n)
         points = (around + rng.uniform(0.05, 0.3) * rng.standard_normal((WARMUP, n))).clip(0, 1)
     losses = function(points)
-    taken = set(rng.choice(EVALUATIONS // BATCH, moments, replace=False).tolist())
+    taken = set(rng.choice(EVALUATIONS // BATCH, MOMENTS, replace=False).tolist())
     manner, spread = rng.random(), rng.uniform(0.6, 1.2)
     found = []
     for step in range(max(taken) + 1):
-        window = _Window(points, losses)
+        window = Window(points, losses)
         if step in taken:
-            found.append((window.columns, _target(rng, function, window, n)))
-        if manner < 0.15:
+            found.append(Columns(window.lines, _target(rng, function, window, n)))
+        if manner < 0.1:
             levels = rng.integers(0, LEVELS, (BATCH, n))
-        elif manner < 0.5 or policy is None:
+        elif manner < 0.2 or policy is None:
             levels = _levels(spread * rng.standard_normal((BATCH, n)))
         else:
-            levels = draw_choices(rng, policy(window.columns, n), BATCH)
+            levels = draw_choices(rng, policy(window.lines), BATCH)
         new = window.points(levels, rng.random((BATCH, n)))
         points, losses = np.vstack([points, new]), np.append(losses, function(new))
     return found
 
 
-def _target(rng: np.random.Generator, function: Function, window: _Window, n: int) -> np.ndarray:
+def _target(rng: np.random.Generator, function: Function, window: Window, n: int) -> np.ndarray:
     levels = _levels(rng.standard_normal((CANDIDATES, n)))
     wide = CANDIDATES // 8
     levels[:wide] = rng.integers(0, LEVELS, (wide, n))
@@ -258,36 +299,33 @@ def _target(rng: np.random.Generator, function: Function, window: _Window, n: in
 
 
 def make_columns(seed: int | list[int], count: int, policy: Policy | None = None) -> Columns:
-    """Return columns of searches on freshly drawn functions.
+    """Return lines of searches on freshly drawn functions, and what to learn from them.
 
     Args:
         seed: Source of all randomness.
         count: How many.
-        policy: Proposes the points of half of the searches; normal draws in the frame do, where
-            it is missing, and uniform draws in some searches always.
+        policy: Proposes the points of four fifths of the searches; normal draws in the frame do,
+            where it is missing, and in a tenth always, as do uniform draws in another.
     """
     rng = np.random.default_rng(seed)
-    levels, targets, dimensions, found = [], [], [], 0
+    parts, found = [], 0
     while found < count:
         n = int(rng.choice(DIMENSIONS, p=_SHARES))
-        for columns, target in _search(rng, n, policy):
-            chosen = rng.permutation(n)[:COLUMNS_OF_ONE]
-            levels.append(columns[chosen])
-            targets.append(target[chosen])
-            dimensions.append(np.full(len(chosen), n))
+        for moment in _search(rng, n, policy):
+            # The slope's line among them: there is most to learn from it.
+            chosen = np.argsort(rng.random(n) - moment.lines.leading)[:LINES_OF_ONE]
+            parts.append(moment[chosen])
             found += len(chosen)
-    order = rng.permutation(found)[:count]
-    joined = (np.concatenate(parts)[order] for parts in (levels, targets, dimensions))
-    return Columns(*joined)
+    return join(parts)[rng.permutation(found)[:count]]
 
 
 # -- a small network in the model's place -------------------------------------------------
 
 
 class Network:
-    """Two hidden layers that read a column as numbers: what there is to learn without words.
+    """Two hidden layers that read a line as numbers: what there is to learn without words.
 
-    It proposes points in half of the searches that the adapter is trained on, and shows in the
+    It proposes points in most of the searches that the adapter is trained on, and shows in the
     results what such lines give with no language model.
 
     Args:
@@ -305,9 +343,9 @@ class Network:
         with np.load(path) as stored:
             return cls({k: stored[k].astype(np.float64) for k in stored.files}, temperature)
 
-    def __call__(self, columns: np.ndarray, n: int) -> np.ndarray:
+    def __call__(self, lines: Lines) -> np.ndarray:
         """Return the probabilities; see `Policy`."""
-        x = features(columns, np.full(len(columns), n))
+        x = features(lines)
         for weight, bias in self._weights[:-1]:
             x = np.maximum(x @ weight.T + bias, 0)
         weight, bias = self._weights[-1]
@@ -317,7 +355,8 @@ class Network:
         return probabilities
 
 
-def features(columns: np.ndarray, dimensions: np.ndarray) -> np.ndarray:
-    """Return the ``(count, ELITES + 1)`` numbers that the network reads."""
-    levels = (np.asarray(columns, dtype=float) - (LEVELS - 1) / 2) / 6
-    return np.column_stack([levels, np.log(dimensions) - 1.5])
+def features(lines: Lines) -> np.ndarray:
+    """Return the ``(count, ELITES + 2)`` numbers that the network reads."""
+    levels = (np.asarray(lines.levels, dtype=float) - (LEVELS - 1) / 2) / 6
+    size = np.log(lines.dimensions) - 1.5
+    return np.column_stack([levels, lines.leading, size])

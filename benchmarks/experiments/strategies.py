@@ -16,8 +16,9 @@ points, shared by all methods of a seed, then 100 evaluations; the best value of
 - ``... uniform``, ``... Gaussian``: the same frame and grammar, drawn from with no model;
 - ``levels, plain axes`` and ``levels, 20 elites``: one option changed, with the samplers;
 - ``columns``: the prompt of the embedded model and its adapter, and the same drawn from by a
-  small network that was trained on such lines (``columns, network``), and by normal draws of 0.7
-  standard deviations (``columns, narrow``);
+  small network that was trained on such lines (``columns, network``), by normal draws of 0.7
+  standard deviations (``columns, narrow``), and by normal draws that lean along the slope which
+  the prompt shows (``columns, slope``);
 - ``hybrid``, ``columns + CMA-ES``: `levels` and `columns` beside CMA-ES, with the samplers.
 
 Runtime: about 15 s for a cell of the model at 3 dimensions and 45 s at 10, on one core.
@@ -49,6 +50,7 @@ from llmopt.benchmarks.grammar_clients import (
     GaussianGrammarClient,
     NarrowGrammarClient,
     NetworkClient,
+    SlopeGrammarClient,
     UniformGrammarClient,
 )
 from llmopt.benchmarks.methods import Method, ModelMethod, Problem, ShuffledRewards, make_method
@@ -160,8 +162,7 @@ class Variant:
     Attributes:
         prompt: A shipped prompt's name; empty for a method of `methods.METHODS`.
         options: Its options.
-        sampler: ``""`` for the model, ``"uniform"``, ``"gaussian"``, ``"narrow"`` or ``"network"``
-            for none.
+        sampler: ``""`` for the model, else a name of the samplers without one.
         shuffled: Whether the rewards are exchanged before the prompt is made.
         partner: See `LLMOptimizer`.
         method: Name of a method that asks no model.
@@ -179,6 +180,7 @@ _SAMPLERS: Mapping[str, Callable[[], Client]] = {
     "uniform": UniformGrammarClient,
     "gaussian": GaussianGrammarClient,
     "narrow": NarrowGrammarClient,
+    "slope": SlopeGrammarClient,
     "network": NetworkClient,
 }
 
@@ -204,6 +206,7 @@ VARIANTS: Mapping[str, Variant] = {
     **_with_samplers("columns", "columns"),
     "columns, network": Variant("columns", sampler="network"),
     "columns, narrow": Variant("columns", sampler="narrow"),
+    "columns, slope": Variant("columns", sampler="slope"),
     "columns, shuffled order": Variant("columns", {"order": "shuffled"}),
     "columns, shuffled rewards": Variant("columns", shuffled=True),
     **_with_samplers("columns + CMA-ES", "columns", "cma"),
@@ -219,6 +222,7 @@ RIVALS = (
     "columns, uniform",
     "columns, Gaussian",
     "columns, narrow",
+    "columns, slope",
     "columns, network",
     "columns, shuffled order",
     "columns, shuffled rewards",
@@ -400,7 +404,7 @@ def _by_function(
 
 def _model_variant(variant: str) -> str:
     base, _, last = variant.rpartition(", ")
-    ablation = last in ("uniform", "Gaussian", "narrow", "network") or last.startswith("shuffled")
+    ablation = last.lower() in _SAMPLERS or last.startswith("shuffled")
     return base if ablation else variant
 
 

@@ -29,6 +29,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import gguf
@@ -40,12 +41,14 @@ from llmopt.benchmarks.experiments.columns_data import (
     LEVELS,
     NETWORK,
     Columns,
+    Lines,
     Network,
     features,
+    join,
     make_columns,
 )
 from llmopt.client.embedded import ADAPTER, fetch_model
-from llmopt.columns import ELITES
+from llmopt.columns import ELITES, write_line
 
 REPORT = Path(__file__).parents[1] / "results" / "columns_training.json"
 POLICY_TEMPERATURE = 0.7
@@ -58,12 +61,26 @@ SHARD = 2000
 
 
 def train_network(count: int, steps: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Train the small network on searches without one; return its weights."""
+    """Train the small network, first on searches without one, then on its own as well.
+
+    Args:
+        count: Lines of its own searches; half as many come from those without one.
+        steps: Of the second training; the first has half as many.
+        seed: Source of all randomness.
+
+    Returns:
+        Its weights.
+    """
+    first = make_columns([seed, 1], count // 2)
+    policy = Network(_fit_network(first, steps // 2, seed), POLICY_TEMPERATURE)
+    return _fit_network(join([first, make_columns([seed, 4], count, policy)]), steps, seed)
+
+
+def _fit_network(data: Columns, steps: int, seed: int) -> dict[str, np.ndarray]:
     torch.manual_seed(seed)
-    data = make_columns([seed, 1], count)
-    x = torch.from_numpy(features(data.levels, data.dimensions)).float()
+    x = torch.from_numpy(features(data.lines)).float()
     y = torch.from_numpy(data.targets)
-    layers = [torch.nn.Linear(a, b) for a, b in ((ELITES + 1, 256), (256, 256), (256, LEVELS))]
+    layers = [torch.nn.Linear(a, b) for a, b in ((ELITES + 2, 256), (256, 256), (256, LEVELS))]
     net = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.01, steps)
@@ -106,10 +123,8 @@ class Model(torch.nn.Module):
         self.epsilon = read("attention.layer_norm_rms_epsilon")
         self.base = read("rope.freq_base")
         tokens = reader.fields["tokenizer.ggml.tokens"].contents()
-        known = {token: i for i, token in enumerate(tokens)}
-        a, A = ord("a"), ord("A")
-        self.letters = torch.tensor([known[f"Ġ{chr(a + i)}"] for i in range(LEVELS)])
-        self.counts = torch.tensor([known[chr(A + i)] for i in range(LEVELS)])
+        self.known = {token: i for i, token in enumerate(tokens)}
+        self.letters = torch.tensor([self.known[f"Ġ{letter}"] for letter in ascii_lowercase])
         self.weights: dict[str, torch.Tensor] = {}
         for tensor in reader.tensors:
             array = np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
@@ -123,11 +138,16 @@ class Model(torch.nn.Module):
                 self.down[key] = torch.nn.Parameter(torch.randn(rank, low) / math.sqrt(low))
                 self.up[key] = torch.nn.Parameter(torch.zeros(high, rank))
 
-    def tokens(self, levels: np.ndarray, dimensions: np.ndarray) -> torch.Tensor:
+    def tokens(self, lines: Lines) -> torch.Tensor:
         """Return ``(count, ELITES + 1)`` tokens of lines as the prompt writes them."""
-        count = torch.from_numpy(np.minimum(dimensions, LEVELS).astype(np.int64)) - 1
-        letters = self.letters[torch.from_numpy(levels.astype(np.int64))]
-        return torch.cat([self.counts[count][:, None], letters], 1)
+        texts = (
+            write_line(int(n), bool(leading), levels.tolist())
+            for n, leading, levels in zip(
+                lines.dimensions, lines.leading, lines.levels, strict=True
+            )
+        )
+        rows = [[self.known[part] for part in text.replace(" ", " Ġ").split(" ")] for text in texts]
+        return torch.tensor(rows)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return ``(count, length, LEVELS)`` scores of the letter after each token."""
@@ -194,7 +214,7 @@ class Model(torch.nn.Module):
 
 def place_losses(model: Model, data: Columns) -> torch.Tensor:
     """Return the ``(ELITES + 1,)`` mean cross-entropies after each token of the lines."""
-    scores = model(model.tokens(data.levels, data.dimensions)).log_softmax(-1)
+    scores = model(model.tokens(data.lines)).log_softmax(-1)
     return -(torch.from_numpy(data.targets)[:, None] * scores).sum(-1).mean(0)
 
 
@@ -218,8 +238,7 @@ def _batches(policy: Network, size: int, skip: int, seed: int) -> Iterator[Colum
             continue
         data = make_columns([seed, 2, shard], count * size, policy)
         for start in range(skip * size, count * size, size):
-            part = slice(start, start + size)
-            yield Columns(data.levels[part], data.targets[part], data.dimensions[part])
+            yield data[start : start + size]
         skip = 0
 
 
@@ -265,7 +284,8 @@ def train_adapter(args: argparse.Namespace) -> None:
             seconds = (time.perf_counter() - start) / (step + 1 - done)
             print(f"step {step + 1}: {fresh:.4f} on fresh lines, {seconds:.1f} s", flush=True)
     model.export(args.out)
-    network = -float((held_out.targets * np.log(_by_network(args.network, held_out))).sum(1).mean())
+    by_network = np.log(Network.load(args.network)(held_out.lines))
+    network = -float((held_out.targets * by_network).sum(1).mean())
     marginal = -float((held_out.targets * np.log(held_out.targets.mean(0))).sum(1).mean())
     report = {
         "steps": args.steps,
@@ -286,12 +306,6 @@ def train_adapter(args: argparse.Namespace) -> None:
 def _fresh_loss(model: Model, data: Columns) -> float:
     with torch.no_grad():
         return float(place_losses(model, data)[-1])
-
-
-def _by_network(path: Path, data: Columns) -> np.ndarray:
-    network = Network.load(path)
-    rows = zip(data.levels, data.dimensions, strict=True)
-    return np.concatenate([network(level[None], int(n)) for level, n in rows])
 
 
 def main() -> None:
