@@ -145,7 +145,7 @@ class SlopeGrammarClient(GaussianGrammarClient):
         drawn = rng.normal(middle, self.width * count / 5, (request.n, len(leading)))
         rows = drawn.round().clip(0, count - 1).astype(int)
         texts = ("".join(request.choices[k] for k in row) for row in rows)
-        return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)
+        return Reply(tuple(Completion(t) for t in texts), type(self).__name__, cost=0.0)
 
 
 class NetworkClient:

@@ -11,7 +11,7 @@ one a model of that size does not read them (docs/strategies.md).
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
@@ -22,7 +22,7 @@ from llmopt.client.base import Message
 from llmopt.dimensions import Categorical
 from llmopt.frame import Frame, slope_frame, whole_frame
 from llmopt.history import Trial
-from llmopt.pattern import LevelsPrompt, encode_trials, shuffled
+from llmopt.pattern import LevelsPrompt, encode_trials, shown_points, shuffled
 from llmopt.selection import Keep, Selection
 from llmopt.situation import Complaint, Query, Situation
 from llmopt.space import Space, step_lengths
@@ -57,7 +57,8 @@ class ColumnsPrompt(LevelsPrompt):
     a categorical parameter, whose choices have no order, it asks as `LevelsPrompt` does.
 
     The options are those of `PatternPrompt`; the notation is always letters and the style a
-    completion.
+    completion. The adapter knows the frame ``"covariance"`` alone; in the others no line follows
+    the slope. ``order="shuffled"`` leaves the slope as it is.
 
     Raises:
         ValueError: An option is not valid.
@@ -107,10 +108,10 @@ class ColumnsPrompt(LevelsPrompt):
         """Write the trials, given best first, and return what their levels stand for."""
         space = situation.space
         frame, leading = self._frame(elites, space), None
-        if len(elites) > 1:
+        if frame.axes is not None:
             known = situation.history.ranked[:REGRESSION]
-            frame, leading = slope_frame(frame, encode_trials(known, space), _places(known))
-        rows = frame.rows([t.values for t in elites])
+            frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
+        rows = frame.rows(shown_points(elites, space))
         if self.order == "shuffled":
             rows = shuffled(rows, situation)
         columns = enumerate(zip(*rows, strict=True))
@@ -137,12 +138,12 @@ def read_line(line: str) -> tuple[int, bool, list[int]]:
     return n, head.islower(), [ascii_lowercase.index(letter) for letter in letters]
 
 
-def _places(ranked: Sequence[Trial]) -> np.ndarray:
+def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
     """Return the places of trials, given best first; equals share their mean place."""
     places = np.arange(len(ranked), dtype=float)
-    for _, group in itertools.groupby(
-        range(len(ranked)), lambda i: (ranked[i].rewards, ranked[i].constraint_violation)
-    ):
-        same = list(group)
+    equal = defaultdict(list)
+    for i, trial in enumerate(ranked):
+        equal[trial.rewards, trial.constraint_violation].append(i)
+    for same in equal.values():
         places[same] = places[same].mean()
     return places

@@ -249,8 +249,8 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
 
     The slope is that of a ridge regression of the places' normal scores on the coordinates and
     their squares, in which points count the less the farther they are from the frame's middle.
-    The axis nearest to it is reflected onto it (Householder) and the others follow, so that what
-    was one unit long stays so.
+    The axis nearest to it is reflected onto it (Householder): the others turn too, as far as all
+    stay orthogonal where they were and what was one unit long stays so.
 
     Args:
         frame: One of `covariance_frame`.
@@ -266,7 +266,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
     chosen = frame.continuous
     mean, matrix = frame.axes.mean, frame.axes.matrix
     z = np.linalg.solve(matrix, (units[:, chosen] - mean).T).T
-    weights = np.exp(-0.5 * (z**2).mean(axis=1)) + 1e-9
+    weights = np.exp(-0.5 * (z**2).mean(axis=1).clip(max=80)) + 1e-9
     weights *= len(z) / weights.sum()
     z = z.clip(-3, 3)
     normal = NormalDist()

@@ -12,7 +12,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,9 +26,8 @@ from llmopt.parse import Reading, strip_thinking
 from llmopt.rendering import MAX_COMPLAINTS, chat_messages, check_option, check_positive
 from llmopt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
 from llmopt.situation import Complaint, Query, Situation
-from llmopt.space import Space
+from llmopt.space import Space, Value
 
-_T = TypeVar("_T")
 _NOTATIONS: dict[str, Notation] = {"integers": Integers(), "letters": Letters()}
 
 
@@ -197,9 +196,7 @@ class PatternPrompt:
         notation = self._notation(situation.space)
         space = situation.space
         frame = self._frame(elites, space)
-        # With nothing to show, the middle of the space shows the form of a line.
-        shown = [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
-        rows = frame.rows(shown)
+        rows = frame.rows(shown_points(elites, space))
         rows.reverse()
         if self.order == "shuffled":
             rows = shuffled(rows, situation)
@@ -233,12 +230,17 @@ class LevelsPrompt(PatternPrompt):
     name: str = field(default="levels", init=False)
 
 
+def shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
+    """Return the points of trials; with none, the middle of the space shows a line's form."""
+    return [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
+
+
 def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
     """Return the ``(len(trials), n)`` encoded coordinates of trials."""
     return np.array([space.encode(t.values) for t in trials], dtype=float)
 
 
-def shuffled(rows: list[_T], situation: Situation) -> list[_T]:
+def shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
     """Return rows in an order that the situation's seed decides."""
     rng = np.random.default_rng([situation.seed, situation.iteration])
     return [rows[i] for i in rng.permutation(len(rows))]
@@ -266,6 +268,8 @@ class _LineReader:
         clipped = False
         for i, part in enumerate(self.frame.parts):
             inside = min(max(integers[i], part.first), part.last)
+            if part.first == part.last:  # a fixed dimension: any answer means its one value
+                integers[i] = inside
             if self.reject and inside != integers[i] and isinstance(part, Levels):
                 line = self.notation.line([integers[i]]).strip()
                 top = self.notation.line([part.last]).strip()

@@ -17,6 +17,7 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ModelNotFoundError,
+    PromptTooLongError,
     RecordClient,
     ReplayClient,
     ScriptedClient,
@@ -32,12 +33,17 @@ from llmopt.benchmarks.experiments.columns_data import (
     features,
     make_columns,
 )
-from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.benchmarks.grammar_clients import (
+    GaussianGrammarClient,
+    NetworkClient,
+    SlopeGrammarClient,
+    UniformGrammarClient,
+)
 from llmopt.check import check
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.local import LocalClient, draw_choices
-from llmopt.columns import ColumnsPrompt, read_line, write_line
+from llmopt.columns import ColumnsPrompt, rank_places, read_line, write_line
 from llmopt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.history import History, Trial
 from llmopt.prompt import LevelsPrompt, Situation
@@ -169,7 +175,11 @@ def test_a_small_space_of_numbers_does_not_end_in_fallbacks():
 
 def test_a_fixed_dimension_keeps_its_value():
     space = Space({"x": Float(0, 1), "fixed": Float(2, 2)})
-    assert ColumnsPrompt().prepare(situation(space)).read(" c z").values[1] == 2
+    for out_of_range in ("clip", "reject"):
+        query = ColumnsPrompt().prepare(situation(space, out_of_range=out_of_range))
+        reading = query.read(" c z")
+        assert reading.values[1] == 2
+        assert not reading.clipped
 
 
 def test_choices_without_an_order_are_asked_as_levels():
@@ -186,6 +196,14 @@ def test_the_length_does_not_grow_and_keeps_within_a_budget():
     assert {len(line.split(" ")) for line in columns} == {21}  # each line is a text of its own
     tight = ColumnsPrompt(max_prompt_tokens=40).prepare(situation())
     assert 0 < len(tight.request.columns[0].split(" ")) - 1 < 20
+    with pytest.raises(PromptTooLongError):
+        ColumnsPrompt(max_prompt_tokens=5).prepare(situation())
+
+
+def test_with_nothing_to_show_the_middle_shows_the_form():
+    query = ColumnsPrompt(best=0).prepare(situation())
+    assert query.request.columns == ("C n", "C n", "C n")
+    assert np.isfinite(SPACE.encode(query.read(" a m z").values)).all()
 
 
 @pytest.mark.parametrize("options", [{"notation": "integers"}, {"style": "chat"}])
@@ -222,7 +240,7 @@ def test_the_slope_keeps_the_covariance_and_finds_the_direction():
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-12)
     np.testing.assert_array_equal(turned.axes.mean, plain.axes.mean)
     gains = way @ after  # of a step of one along each axis
-    assert gains.argmax() == leading
+    assert gains.argmax() == leading == 4
     assert gains[leading] > 0.9 * np.linalg.norm(gains)
 
 
@@ -237,27 +255,50 @@ def test_with_one_parameter_z_is_better(rising):
 
 def test_a_parameter_that_never_differs_is_left_out_of_the_slope():
     points = np.random.default_rng(3).random((60, 3))
-    points[:, 1] = 0.5
-    places = np.argsort(np.argsort(points[:, 0])).astype(float)
+    points[:, 0] = 0.5
+    places = np.argsort(np.argsort(points[:, 1])).astype(float)
     plain, turned, leading = sloped(points, places)
-    assert leading == 0
-    np.testing.assert_allclose(turned.axes.matrix[1], plain.axes.matrix[1], atol=1e-12)
+    assert leading == 1
+    np.testing.assert_allclose(turned.axes.matrix[0], plain.axes.matrix[0], atol=1e-12)
+
+
+def test_the_line_that_leads_is_counted_among_all_parameters():
+    space = Space({"fixed": Float(2, 2), "x": Float(0, 1), "y": Float(0, 1)})
+    rng = np.random.default_rng(6)
+    points = [space.sample(rng) for _ in range(30)]
+    trials = tuple(Trial(i, None, p, (p[2],)) for i, p in enumerate(points))
+    state = replace(situation(space), history=History(trials))
+    assert [line[0] for line in ColumnsPrompt().prepare(state).request.columns] == ["C", "C", "c"]
+
+
+def test_the_slope_is_the_one_that_the_adapter_was_trained_with():
+    """Its constants belong to the adapter: another slope needs another training."""
+    points = np.random.default_rng(7).random((60, 3))
+    losses = ((points - [0.2, 0.5, 0.9]) ** 2) @ [1.0, 3.0, 9.0]
+    _, turned, leading = sloped(points, np.argsort(np.argsort(losses)).astype(float))
+    assert leading == 1
+    expected = [
+        [0.1486753, 0.054617, -0.1018109],
+        [0.035491, 0.0977408, 0.0973342],
+        [-0.0269928, 0.0419837, -0.042714],
+    ]
+    np.testing.assert_allclose(turned.axes.matrix, expected, atol=1e-6)
 
 
 def test_equal_places_have_no_slope():
     points = np.random.default_rng(4).random((30, 3))
     plain, turned, leading = sloped(points, np.full(30, 14.5))
     assert leading is None
-    assert turned == plain
+    assert turned is plain
 
 
 def test_far_points_do_not_set_the_slope():
     """A hill beside the elites' valley: what is far away says nothing about the way down."""
     rng = np.random.default_rng(5)
-    near = 0.3 + 0.02 * rng.standard_normal((40, 2))
-    far = rng.uniform(0.6, 1.0, (20, 2))
+    near = 0.7 + 0.02 * rng.standard_normal((40, 2))
+    far = rng.uniform(0, 0.4, (20, 2))
     points = np.vstack([near, far])
-    losses = np.concatenate([near[:, 0], 10 - far[:, 0]])  # near: down to the left
+    losses = np.concatenate([near[:, 0], 10 + far[:, 0]])  # near: better to the left
     _, turned, leading = sloped(points, np.argsort(np.argsort(losses)).astype(float))
     assert turned.axes.matrix[0, leading] < 0
 
@@ -311,12 +352,26 @@ def test_a_sampler_without_a_model_answers():
     assert optimizer.usage.proposals == {"warmup": 5, "llm": 15}
 
 
+@pytest.mark.parametrize("client", [SlopeGrammarClient(), NetworkClient()])
+def test_samplers_that_read_the_slope_follow_it(client):
+    middle = "nmonlmonmnlomnmonlmn"
+    _, drawn = ask(client, [middle, middle], heads="cC")
+    ahead, other = np.array([[ord(c) - 97 for c in text] for text in drawn]).mean(axis=0)
+    assert ahead > other + 1
+
+
+def test_equal_trials_share_their_place_wherever_they_stand():
+    values = [((0.0, 0.0), 0.0), ((1.0, -1.0), 0.0), ((0.0, 0.0), 0.0), ((0.0, 0.0), 0.5)]
+    trials = [Trial(i, None, (0.0,), r, constraint_violation=v) for i, (r, v) in enumerate(values)]
+    assert rank_places(trials).tolist() == [1, 1, 1, 3]
+
+
 # The embedded model with its adapter
 
 
-def ask(client, letters, seed=0, n=200, temperature=1.0):
-    """Return the shares of the levels that answer lines of the given letters."""
-    lines = tuple("C" + "".join(f" {c}" for c in line) for line in letters)
+def ask(client, letters, seed=0, n=200, temperature=1.0, heads="CCCCC"):
+    """Return the reply to lines of the given letters, and the letters of its samples."""
+    lines = tuple(" ".join([head, *line]) for head, line in zip(heads, letters, strict=False))
     request = Request(
         (Message("user", "\n".join(lines)),),
         n=n,
@@ -339,6 +394,9 @@ def test_the_adapter_follows_the_best_points(embedded_client):
     assert len(drawn) == 200
     means = np.array([[ord(c) - 97 for c in text] for text in drawn]).mean(axis=0)
     assert means[0] + 3 < means[1]
+    _, along = ask(embedded_client, ["nmonlmonmnlomnmonlmn"] * 2, heads="cC")
+    ahead, other = np.array([[ord(c) - 97 for c in text] for text in along]).mean(axis=0)
+    assert ahead > other + 1
     assert reply.requests == 1
     assert reply.prompt_tokens == 2 * 21
     ask(embedded_client, ["abcdefghijklmnopqrst"] * 5, seed=9)
@@ -405,12 +463,12 @@ def test_lines_to_learn_from():
 def test_a_line_to_learn_from_is_that_of_the_prompt():
     """What the training shows of a search is what `ColumnsPrompt` writes of it."""
     rng = np.random.default_rng(5)
-    points = rng.random((40, 3))
+    points = rng.random((100, 3))
     losses = ((points - 0.4) ** 2).sum(axis=1).round(1)  # some are equal
     space = Space({name: Float(0, 1) for name in "xyz"})
     units = zip(points.tolist(), losses.tolist(), strict=True)
     trials = tuple(Trial(i, None, tuple(p), (-y,)) for i, (p, y) in enumerate(units))
-    asked = ColumnsPrompt().prepare(Situation(space, History(trials), 40)).request
+    asked = ColumnsPrompt().prepare(Situation(space, History(trials), 100)).request
     shown = Window(points, losses).lines
     written = [
         write_line(3, bool(leading), levels)
@@ -466,6 +524,8 @@ def test_the_small_network():
     shapes = {"w0": (8, 22), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
     weights = {k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()}
     lines = Lines(rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5))
+    turned = replace(lines, leading=~lines.leading)
+    assert (Network(weights)(turned) != Network(weights)(lines)).any(axis=1).all()
     soft, sharp = Network(weights)(lines), Network(weights, 0.5)(lines)
     np.testing.assert_allclose(soft.sum(axis=1), 1)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()

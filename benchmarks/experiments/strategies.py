@@ -12,7 +12,8 @@ points, shared by all methods of a seed, then 100 evaluations; the best value of
 
 - ``levels``, ``pattern``: the shipped prompts;
 - ``... shuffled rewards``: the same, asked with the rewards of the history exchanged;
-- ``... shuffled order``: the same, the elites listed in random order;
+- ``... shuffled order``: the same, the elites listed in random order (under ``columns`` the slope
+  still follows it);
 - ``... uniform``, ``... Gaussian``: the same frame and grammar, drawn from with no model;
 - ``levels, plain axes`` and ``levels, 20 elites``: one option changed, with the samplers;
 - ``columns``: the prompt of the embedded model and its adapter, and the same drawn from by a
