@@ -87,7 +87,6 @@ def _full(model: str, batch: int) -> list[Cell]:
         *_mountaincar(400, methods, model, batch),
         *_swimmer(100, ablated, model, batch),
         *_swimmer(400, methods, model, batch),
-        *_adapted(model, batch),
     ]
 
 
@@ -138,9 +137,10 @@ SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
 }
 """Name -> the cells for a model and its batch size.
 
-- ``full``: the model, its ablations and all baselines; ``adapted``: that part of it which asks the
-  embedded model through its adapter, with its ablations; ``baselines``: the same without the
-  model, which the same file can then take;
+- ``full``: the model under `levels`, its ablations and all baselines; ``baselines``: the same
+  without the model, which the same file can then take;
+- ``adapted``: the same problems for the embedded model under `columns`, through its adapter, with
+  its ablations; a report takes both files;
 - ``prompts``: the model under every shipped prompt, and the published loop;
 - ``proof``: CMA-ES on Swimmer-v5, as proof that the harness is sound;
 - ``smoke``: a minute's worth of everything.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from string import ascii_lowercase
 
 import numpy as np
@@ -318,6 +319,16 @@ def test_the_full_suite_is_the_promised_one():
     for key in {(c.task, c.box, c.bias, c.evaluations) for c in cells}:
         same = [c for c in cells if (c.task, c.box, c.bias, c.evaluations) == key]
         assert len({(c.episodes, c.warmup, c.heldout) for c in same}) == 1
+
+
+def test_the_adapter_is_run_on_the_problems_of_all_others():
+    """So that one report can take both files."""
+
+    def problems(name):
+        return {replace(c, method="cma", seed=0, model="", batch=0) for c in SUITES[name]("m", 4)}
+
+    assert problems("adapted") == problems("full")
+    assert not set(SUITES["adapted"]("m", 4)) & set(SUITES["full"]("m", 4))
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))
