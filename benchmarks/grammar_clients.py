@@ -10,7 +10,6 @@ import functools
 import itertools
 import re
 from abc import ABC, abstractmethod
-from string import ascii_lowercase
 
 import numpy as np
 
@@ -144,8 +143,7 @@ class SlopeGrammarClient(GaussianGrammarClient):
         middle = (count - 1) / 2 + self.ahead * count / 5 * leading
         drawn = rng.normal(middle, self.width * count / 5, (request.n, len(leading)))
         rows = drawn.round().clip(0, count - 1).astype(int)
-        texts = ("".join(request.choices[k] for k in row) for row in rows)
-        return Reply(tuple(Completion(t) for t in texts), type(self).__name__, cost=0.0)
+        return _reply(request, rows, type(self).__name__)
 
 
 class NetworkClient:
@@ -177,8 +175,13 @@ class NetworkClient:
         temperature = 1.0 if request.temperature is None else request.temperature
         probabilities = _network(temperature)(lines)
         drawn = draw_choices(np.random.default_rng(request.seed), probabilities, request.n)
-        texts = ("".join(f" {ascii_lowercase[k]}" for k in row) for row in drawn)
-        return Reply(tuple(Completion(text) for text in texts), self.name, cost=0.0)
+        return _reply(request, drawn, self.name)
+
+
+def _reply(request: Request, rows: np.ndarray, model: str) -> Reply:
+    """Return the reply of ``(request.n, n)`` choices drawn for a request's columns."""
+    texts = ("".join(request.choices[k] for k in row) for row in rows)
+    return Reply(tuple(Completion(text) for text in texts), model, cost=0.0)
 
 
 @functools.cache

@@ -11,7 +11,6 @@ one a model of that size does not read them (docs/strategies.md).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
@@ -20,7 +19,7 @@ import numpy as np
 
 from llmopt.client.base import Message
 from llmopt.dimensions import Categorical
-from llmopt.frame import Frame, slope_frame, whole_frame
+from llmopt.frame import Frame, share_places, slope_frame, whole_frame
 from llmopt.history import Trial
 from llmopt.pattern import LevelsPrompt, encode_trials, shown_points, shuffled
 from llmopt.selection import Keep, Selection
@@ -140,10 +139,4 @@ def read_line(line: str) -> tuple[int, bool, list[int]]:
 
 def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
     """Return the places of trials, given best first; equals share their mean place."""
-    places = np.arange(len(ranked), dtype=float)
-    equal = defaultdict(list)
-    for i, trial in enumerate(ranked):
-        equal[trial.rewards, trial.constraint_violation].append(i)
-    for same in equal.values():
-        places[same] = places[same].mean()
-    return places
+    return share_places([(t.rewards, t.constraint_violation) for t in ranked])

@@ -8,7 +8,8 @@ that follows the elites.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -82,6 +83,11 @@ class Axes:
     mean: np.ndarray
     matrix: np.ndarray
 
+    def coordinates(self, units: np.ndarray) -> np.ndarray:
+        """Return the coordinates of one point, ``(n,)``, or of several, ``(count, n)``."""
+        found: np.ndarray = np.linalg.solve(self.matrix, (units - self.mean).T).T
+        return found
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -112,8 +118,7 @@ class Frame:
         coordinates = units.copy()
         if self.axes is not None:
             chosen = self.continuous
-            away = units[chosen] - self.axes.mean
-            coordinates[chosen] = np.linalg.solve(self.axes.matrix, away)
+            coordinates[chosen] = self.axes.coordinates(units[chosen])
         row = []
         for part, value, unit, at in zip(self.parts, values, units, coordinates, strict=True):
             if isinstance(part, Cells):
@@ -255,7 +260,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
     Args:
         frame: One of `covariance_frame`.
         units: ``(count, n_dimensions)`` encoded coordinates of points.
-        places: ``(count,)`` places of these points, 0 for the best; equals share their mean place.
+        places: ``(count,)`` places of these points, 0 for the best; see `share_places`.
 
     Returns:
         The frame, and the dimension whose axis is the slope, worse to better from its lowest cell
@@ -265,7 +270,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
         return frame, None
     chosen = frame.continuous
     mean, matrix = frame.axes.mean, frame.axes.matrix
-    z = np.linalg.solve(matrix, (units[:, chosen] - mean).T).T
+    z = frame.axes.coordinates(units[:, chosen])
     weights = np.exp(-0.5 * (z**2).mean(axis=1).clip(max=80)) + 1e-9
     weights *= len(z) / weights.sum()
     z = z.clip(-3, 3)
@@ -290,6 +295,17 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
     if size > 1e-12:
         matrix = matrix - np.outer(matrix @ away, away) * (2 / size)
     return replace(frame, axes=Axes(mean, matrix)), chosen[nearest]
+
+
+def share_places(keys: Sequence[Hashable]) -> np.ndarray:
+    """Return ``(count,)`` places from 0 on of what is given best first; equal keys share theirs."""
+    places = np.arange(len(keys), dtype=float)
+    equal = defaultdict(list)
+    for i, key in enumerate(keys):
+        equal[key].append(i)
+    for same in equal.values():
+        places[same] = places[same].mean()
+    return places
 
 
 def _moments(units: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

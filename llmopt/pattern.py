@@ -193,8 +193,8 @@ class PatternPrompt:
         self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
     ) -> tuple[tuple[Message, ...], Frame]:
         """Write the trials, given best first, and return what their levels stand for."""
-        notation = self._notation(situation.space)
         space = situation.space
+        notation = self._notation(space)
         frame = self._frame(elites, space)
         rows = frame.rows(shown_points(elites, space))
         rows.reverse()

@@ -31,7 +31,7 @@ import numpy as np
 from llmopt.client.local import draw_choices
 from llmopt.columns import ELITES, LEAST, REGRESSION, SPREAD
 from llmopt.dimensions import Float
-from llmopt.frame import Frame, covariance_frame, slope_frame, whole_frame
+from llmopt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
 from llmopt.notation import Letters
 from llmopt.space import Space
 
@@ -228,16 +228,16 @@ class Window:
         least = np.full(n, LEAST)
         frame = covariance_frame(_whole(n), best, *Letters.window, SPREAD, least)
         known = order[:REGRESSION]
-        frame, leading = slope_frame(frame, points[known], _places(losses[known]))
+        frame, leading = slope_frame(frame, points[known], share_places(losses[known].tolist()))
         assert frame.axes is not None
-        self._mean, self._matrix = frame.axes.mean, frame.axes.matrix
-        coordinates = np.linalg.solve(self._matrix, (best - self._mean).T)
-        self.lines = Lines(_levels(coordinates), np.arange(n) == leading, np.full(n, n))
+        self._axes = frame.axes
+        levels = _levels(self._axes.coordinates(best)).T
+        self.lines = Lines(levels, np.arange(n) == leading, np.full(n, n))
 
     def points(self, levels: np.ndarray, within: np.ndarray) -> np.ndarray:
         """Return ``(count, n)`` points of levels and places within them."""
         coordinates = (levels + within) / LEVELS * 2 * SPREAD - SPREAD
-        points: np.ndarray = (self._mean + coordinates @ self._matrix.T).clip(0, 1)
+        points: np.ndarray = (self._axes.mean + coordinates @ self._axes.matrix.T).clip(0, 1)
         return points
 
 
@@ -245,13 +245,6 @@ class Window:
 def _whole(n: int) -> Frame:
     space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
     return whole_frame(space, Letters.whole, 1)
-
-
-def _places(losses: np.ndarray) -> np.ndarray:
-    """Return the places of losses in rising order; equals share their mean place."""
-    _, which, counts = np.unique(losses, return_inverse=True, return_counts=True)
-    places: np.ndarray = (np.cumsum(counts) - (counts + 1) / 2)[which]
-    return places
 
 
 def _levels(coordinates: np.ndarray) -> np.ndarray:
