@@ -48,8 +48,9 @@ _ECHO = re.compile(
 _BRACKETS = re.compile(r"(?<![\w\]])[\[({]([^\[\](){}]*)[\])}]")
 _NOT_AN_ANSWER = re.compile(
     r"(?:(?<!\w)f[ ]{0,3}(?:\([^()\n]{0,60}\))?[ ]{0,3}[:=]"
-    r"|(?<!\w)(?:ranges?|bounds?|intervals?|within|between)(?:[ ](?:of|is|are|in))?[ :=]{0,3})"
-    r"[ ]{0,3}$",
+    r"|(?:(?<!\w)(?:ranges?|bounds?|intervals?|box|within|between|in)|\\in|∈)"
+    r"(?:[ ](?:of|is|are|in))?[ :=]{0,3})"
+    r"(?:\\\(|[$`*]){0,2}[ ]{0,3}$",
     re.IGNORECASE,
 )
 _LINE_PREFIX = re.compile(

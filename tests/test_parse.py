@@ -56,6 +56,8 @@ MIXED = Space(
         "because it is better",
         "the template opened it: 9, 9, 9</think>1.5, -2, 0.25\nbecause it is better",
         "In the range [-6, 6, 1], f = (1, 2, 3) was seen. So [1.5, -2, 0.25], because it is better",
+        "Over the range \\([-6, 6, 1]\\), all in [-6, 6, 1]: (1.5, -2, 0.25), because it is better",
+        "For $x \\in [-6, 6, 1]$, x ∈ `[-6, 6, 1]`, I take [1.5, -2, 0.25], because it is better",
     ],
 )
 def test_forms_of_answers(text):
