@@ -444,7 +444,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods",
         nargs="+",
         metavar="METHOD",
-        help=f"which to run (default: {' '.join(_DEFAULT_METHODS)}); of a suite, only these. "
+        help="which to run (default: the model under the prompt that suits it, draws with no model "
+        "from that prompt's grammar, cma, random); of a suite, only these. "
         f"There are {', '.join(METHODS)}",
     )
     add("--dry-run", action="store_true", help="list the cells that are missing, and stop")
@@ -459,7 +460,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
 
 
-_DEFAULT_METHODS = ("llm-levels", "levels-uniform", "cma", "random")
+def _default_methods(model: str) -> tuple[str, ...]:
+    """Return the model under the prompt that suits it, its ablations, and two baselines."""
+    prompt = getattr(_client(model, None), "default_prompt", None) or "props"
+    ablations = (f"{prompt}-uniform", f"{prompt}-gaussian")
+    return (f"llm-{prompt}", *(m for m in ablations if m in METHODS), "cma", "random")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -510,6 +515,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
     if args.seeds < 1:
         raise BenchConfigError(f"--seeds {args.seeds}: expected at least 1")
+    methods = args.methods or _default_methods(args.model)
     return [
         Cell.make(
             task=task,
@@ -527,7 +533,7 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
         )
         for task in args.tasks
         for seed in range(args.seeds)
-        for method in args.methods or _DEFAULT_METHODS
+        for method in methods
     ]
 
 

@@ -264,6 +264,21 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("model", "prompt", "ablations"),
+    [
+        ("smollm2", "columns", ["columns-uniform", "columns-gaussian"]),
+        ("openai:x", "props", []),
+    ],
+)
+def test_by_default_a_model_is_asked_as_suits_it(model, prompt, ablations, tmp_path, capsys):
+    out = str(tmp_path / "r.jsonl")
+    arguments = ["--tasks", "cartpole", "--seeds", "1", "--out", out, "--dry-run"]
+    assert main(["bench", *arguments, "--model", model]) == 0
+    listed = [json.loads(x)["method"] for x in capsys.readouterr().out.splitlines()]
+    assert listed == [f"llm-{prompt}", *ablations, "cma", "random"]
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("bench", "give --tasks TASK ... or --suite NAME"),
