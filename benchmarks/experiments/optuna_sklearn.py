@@ -1,7 +1,7 @@
 """Hyper-parameters of scikit-learn models: the embedded model beside Optuna's own samplers.
 
 Question: with 40 trials, does the small embedded model find better hyper-parameters than
-numeric samplers? Its default prompt shows the best trials as integers and nothing else; a
+numeric samplers? Its default prompt shows the best trials as letters and nothing else; a
 model that is asked with another prompt (``--model openai:…``) also sees the parameters'
 names, ranges and a sentence on the task. Protocol: two models on two data sets that
 scikit-learn ships, 3-fold cross-validation, every sampler with its default settings, 40
