@@ -501,6 +501,8 @@ class Entry:
         group: ``"model"``, ``"ablation"`` or ``"baseline"``.
         needs: Packages it needs.
         asks_model: Whether it sends requests to the model.
+        asked: The model's prompt, and its partner; an ablation has those of the method that it
+            is one of.
     """
 
     label: str
@@ -508,6 +510,7 @@ class Entry:
     group: Literal["model", "ablation", "baseline"]
     needs: tuple[str, ...] = ()
     asks_model: bool = False
+    asked: tuple[str, Partner | None] = ("", None)
 
 
 def _model(
@@ -523,7 +526,8 @@ def _model(
         made = ShuffledRewards(made) if shuffled else made
         return ModelMethod(problem, _client_of(asking), made, seed, asking.batch_size, partner)
 
-    return Entry(label, make, group, (partner,) if partner else (), asks_model=True)
+    needs = (partner,) if partner else ()
+    return Entry(label, make, group, needs, asks_model=True, asked=(prompt, partner))
 
 
 def _client_of(asking: Asking) -> Client:
@@ -553,7 +557,8 @@ def _sampler(
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size, partner)
 
-    return Entry(label, make, "ablation", (partner,) if partner else ())
+    needs = (partner,) if partner else ()
+    return Entry(label, make, "ablation", needs, asked=(prompt, partner))
 
 
 def _baseline(

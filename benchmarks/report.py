@@ -109,12 +109,13 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
 
 def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
     """Make the table of what stands in the model's place: what the model itself adds."""
-    ablations = dict.fromkeys(
+    method = {label: own.method for runs in grouped.values() for label, own in runs.items()}
+    asked = METHODS[method[model]].asked
+    ablations = [
         label
-        for runs in grouped.values()
-        for label, own in runs.items()
-        if group_of(own) == "ablation"
-    )
+        for label, name in method.items()
+        if name in METHODS and METHODS[name].group == "ablation" and METHODS[name].asked == asked
+    ]
     rows = []
     for key, runs in grouped.items():
         shown = [label for label in (model, *ablations) if label in runs]
@@ -131,8 +132,8 @@ def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
         return []
     return [
         "",
-        "What the model adds: the same search with the model's rewards shuffled before it sees "
-        "them, and with draws from its grammar in its place (no model).",
+        f"What the model adds: {model} with its rewards shuffled before it sees them, and with "
+        "something else that draws from its grammar in its place (no model).",
         "",
         *_markdown_table(["problem", "budget", model, *ablations], rows),
     ]

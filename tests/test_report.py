@@ -249,6 +249,25 @@ def test_the_markdown_shows_losses_too():
     assert "`x.jsonl`" in text
 
 
+def test_the_markdown_compares_a_model_with_its_own_ablations_only():
+    others = results(seeds=3)
+    names = {"llm-levels": "llm-columns", "levels-uniform": "columns-network"}
+    for one in others:
+        one["cell"]["method"] = names.get(one["cell"]["method"], one["cell"]["method"])
+    both = [one for one in others if one["cell"]["method"] in names.values()]
+    lines = [*results(), *both]
+    _, ablations, _ = markdown_tables(markdown(lines))
+    columns = "smollm2 (columns)"
+    network = "no model (columns, small network)"
+    assert list(ablations[0]) == ["problem", "budget", columns, network]
+    # Run on fewer problems, it is not the headline, and the other's ablations are shown.
+    lines = [
+        one for one in lines if one["cell"]["method"] != "llm-columns" or one["env_id"][0] == "C"
+    ]
+    _, ablations, _ = markdown_tables(markdown(lines))
+    assert list(ablations[0]) == ["problem", "budget", MODEL, NO_MODEL]
+
+
 def test_the_markdown_counts_fallbacks_and_costs():
     text = markdown(results())
     assert f"A run of {MODEL} took 3 requests, 400 prompt and 30 answer tokens and no money" in text
