@@ -13,8 +13,8 @@ What is read, in this order:
 3. The first run of lines that together name every parameter.
 4. The first list of the right length: a line of nothing but values, separated by commas,
    semicolons or spaces, or anything in brackets.
-5. As a last resort, the last line that names every parameter and looks like an entry of
-   the history.
+5. The last line that names every parameter and looks like an entry of the history.
+6. As a last resort, for two parameters, a pair in brackets that is a parameter's range.
 
 A line that goes on with ``f = …``, ``failed`` or ``pruned`` is taken for such an echo of
 the history and skipped by steps 2 to 4.
@@ -48,9 +48,8 @@ _ECHO = re.compile(
 _BRACKETS = re.compile(r"(?<![\w\]])[\[({]([^\[\](){}]*)[\])}]")
 _NOT_AN_ANSWER = re.compile(
     r"(?:(?<!\w)f[ ]{0,3}(?:\([^()\n]{0,60}\))?[ ]{0,3}[:=]"
-    r"|(?:(?<!\w)(?:ranges?|bounds?|intervals?|box|within|between|in)|\\in|∈)"
-    r"(?:[ ](?:of|is|are|in))?[ :=]{0,3})"
-    r"(?:\\\(|[$`*]){0,2}[ ]{0,3}$",
+    r"|(?<!\w)(?:ranges?|bounds?|intervals?|within|between)(?:[ ](?:of|is|are|in))?[ :=]{0,3})"
+    r"(?:\\\(|[$`*(]){0,4}[ ]{0,3}$",
     re.IGNORECASE,
 )
 _LINE_PREFIX = re.compile(
@@ -170,6 +169,7 @@ class _Reader:
         self.matchers = [ValueMatcher(space, i) for i in range(self.n)]
         self.unreadable: dict[int, str] = {}
         self.lengths: list[int] = []
+        self.range: Found | None = None
         self.line_ends = [m.start() for m in re.finditer("\n", text)]
         self.assignments = list(self._assignments())
 
@@ -192,7 +192,7 @@ class _Reader:
         listed = self._list()
         if listed:
             return listed
-        return _from_set(echoes[-1]) if echoes else None
+        return _from_set(echoes[-1]) if echoes else self.range
 
     def _line_end(self, position: int) -> int:
         after = bisect_right(self.line_ends, position - 1)
@@ -308,9 +308,18 @@ class _Reader:
             if _NOT_AN_ANSWER.search(before) or _ECHO.search(tail):
                 continue
             found = self._values_between(bracket.start(1), bracket.end(1))
-            if found:
+            if found and self._is_range(found[0]):
+                self.range = self.range or (found[0], bracket.end(), None)
+            elif found:
                 return found[0], bracket.end(), None
         return best
+
+    def _is_range(self, values: Sequence[Value]) -> bool:
+        """Whether two values are some parameter's lowest and highest, quoted from the prompt."""
+        return self.n == 2 and any(
+            isinstance(d, (Float, Int)) and tuple(values) == (d.low, d.high)
+            for d in self.space.dimensions
+        )
 
     def _values_between(self, start: int, end: int) -> Found | None:
         """Read exactly one value for each dimension, and nothing else."""

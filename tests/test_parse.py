@@ -56,8 +56,9 @@ MIXED = Space(
         "because it is better",
         "the template opened it: 9, 9, 9</think>1.5, -2, 0.25\nbecause it is better",
         "In the range [-6, 6, 1], f = (1, 2, 3) was seen. So [1.5, -2, 0.25], because it is better",
-        "Over the range \\([-6, 6, 1]\\), all in [-6, 6, 1]: (1.5, -2, 0.25), because it is better",
-        "For $x \\in [-6, 6, 1]$, x ∈ `[-6, 6, 1]`, I take [1.5, -2, 0.25], because it is better",
+        "Over the range \\([-6, 6, 1]\\) I take (1.5, -2, 0.25), because it is better",
+        "Moving along results in [1.5, -2, 0.25], away from (0, 0, 0), because it is better",
+        "Answer in the box: **[1.5, -2, 0.25]**, because it is better",
     ],
 )
 def test_forms_of_answers(text):
@@ -65,6 +66,31 @@ def test_forms_of_answers(text):
     assert reading.values == (1.5, -2.0, 0.25)
     assert "because it is better" in reading.explanation or text.startswith('{"params": [')
     assert not reading.clipped
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "over the domain [-5.0, 5.0] I choose (1, 2)",
+        "The search space is [-5, 5]. I choose (1, 2)",
+        "range ([-5, 5]) then (1, 2)",
+        "range **`[-5, 5]`** then (1, 2)",
+        "for $x \\in [-5, 5]$, y ∈ [0, 9]: [1, 2]",
+        "I choose (1, 2), which is in [-5, 5] and [0, 9]",
+        "a: 1, b: 2; f = 3\nThe search space is [-5, 5].",
+        "1, 2\nis well inside [-5, 5]",
+    ],
+)
+def test_a_quoted_range_is_not_the_answer(text):
+    assert parse_parameters(text, Space({"a": Float(-5, 5), "b": Float(0, 9)})).values == (1.0, 2.0)
+
+
+def test_a_corner_is_an_answer_where_there_is_no_other():
+    square = Space({"a": Float(-5, 5), "b": Float(-5, 5)})
+    assert parse_parameters("I choose [-5, 5]: the corner.", square).values == (-5.0, 5.0)
+    assert parse_parameters("-5, 5", square).values == (-5.0, 5.0)
+    with pytest.raises(ParseError):
+        parse_parameters("It must lie within [-5, 5].", square)
 
 
 def test_explanation_is_what_follows_the_values():
