@@ -463,8 +463,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _default_methods(model: str) -> tuple[str, ...]:
     """Return the model under the prompt that suits it, its ablations, and two baselines."""
     prompt = getattr(_client(model, None), "default_prompt", None) or "props"
-    ablations = (f"{prompt}-uniform", f"{prompt}-gaussian")
-    return (f"llm-{prompt}", *(m for m in ablations if m in METHODS), "cma", "random")
+    ablations = [
+        name
+        for name, entry in METHODS.items()
+        if entry.group == "ablation" and not entry.asks_model and entry.asked == (prompt, None)
+    ]
+    return (f"llm-{prompt}", *ablations, "cma", "random")
 
 
 def main(args: argparse.Namespace) -> int:

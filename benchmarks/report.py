@@ -107,15 +107,26 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
     ]
 
 
+def _ablations_of(model: str, grouped: Grouped) -> list[str]:
+    """Return the labels of a model's ablations: its own prompt, asked of it or of no model."""
+    labelled = {label: own for runs in grouped.values() for label, own in runs.items()}
+
+    def name_of(own: Runs) -> str:
+        return next(iter(own.lines.values()))["model"]
+
+    main = labelled[model]
+    found = []
+    for label, own in labelled.items():
+        entry = METHODS.get(own.method)
+        if entry and entry.group == "ablation" and entry.asked == METHODS[main.method].asked:
+            if not entry.asks_model or name_of(own) == name_of(main):
+                found.append(label)
+    return found
+
+
 def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
     """Make the table of what stands in the model's place: what the model itself adds."""
-    method = {label: own.method for runs in grouped.values() for label, own in runs.items()}
-    asked = METHODS[method[model]].asked
-    ablations = [
-        label
-        for label, name in method.items()
-        if name in METHODS and METHODS[name].group == "ablation" and METHODS[name].asked == asked
-    ]
+    ablations = _ablations_of(model, grouped)
     rows = []
     for key, runs in grouped.items():
         shown = [label for label in (model, *ablations) if label in runs]
@@ -132,8 +143,8 @@ def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
         return []
     return [
         "",
-        f"What the model adds: {model} with its rewards shuffled before it sees them, and with "
-        "something else that draws from its grammar in its place (no model).",
+        f"What the model adds: {model} beside its ablations. Shuffled rewards: its prompt shows "
+        "them exchanged. No model: something else draws from the same prompt in its place.",
         "",
         *_markdown_table(["problem", "budget", model, *ablations], rows),
     ]

@@ -889,7 +889,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--statistics",
         action="store_true",
-        help="tell the model what each policy did in its episodes (for the prompt props-critic)",
+        help="tell the model what each policy did in its episodes; props, props-plus, props-critic "
+        "and opro show it",
     )
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")

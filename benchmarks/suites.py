@@ -23,7 +23,7 @@ ADAPTED = (
 )  # fmt: skip
 """The embedded model with its adapter, its ablations, and CMA-ES beside it."""
 
-CHAT = ("llm-props", "llm-props-plus", "llm-opro", "llm-published")
+CHAT = ("llm-props", "llm-props-plus", "llm-props-critic", "llm-opro", "llm-published")
 """Prompts that expect a model which can follow instructions."""
 
 _CLASSIC = ("cartpole", "pendulum", "acrobot", "mountaincar-discrete")
@@ -108,7 +108,8 @@ def _baselines(model: str, batch: int) -> list[Cell]:
 def _prompts(model: str, batch: int) -> list[Cell]:
     # A small model writes on and on; what counts stands in the first line.
     options: dict[str, Any] = {"episodes": 20, "evaluations": 50, "max_tokens": 160}
-    cells = _grid("mountaincar", ("llm-levels", "llm-pattern", *CHAT), 2, model, batch, **options)
+    methods = ("llm-columns", "llm-levels", "llm-pattern", *CHAT)
+    cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("mountaincar", ("llm-props-ab",), 2, model, batch, bias=False, **options)
 
 
@@ -123,7 +124,8 @@ def _proof(model: str, batch: int) -> list[Cell]:
 
 def _smoke(model: str, batch: int) -> list[Cell]:
     options: dict[str, Any] = {"evaluations": 12, "warmup": 4, "heldout": 10}
-    cells = _grid("mountaincar", ("llm-levels", *SAMPLERS, "cma"), 2, model, batch, **options)
+    methods = ("llm-columns", "columns-network", "llm-levels", *SAMPLERS, "cma")
+    cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("cartpole", (*SAMPLERS, "cma", "random"), 2, model, batch, **options)
 
 

@@ -266,7 +266,11 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "prompt", "ablations"),
     [
-        ("smollm2", "columns", ["columns-uniform", "columns-gaussian"]),
+        (
+            "smollm2",
+            "columns",
+            ["columns-uniform", "columns-gaussian", "columns-slope", "columns-network"],
+        ),
         ("openai:x", "props", []),
     ],
 )

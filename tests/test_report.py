@@ -260,6 +260,13 @@ def test_the_markdown_compares_a_model_with_its_own_ablations_only():
     columns = "smollm2 (columns)"
     network = "no model (columns, small network)"
     assert list(ablations[0]) == ["problem", "budget", columns, network]
+    # Another model's shuffled rewards are not this one's.
+    for one in both:
+        if one["cell"]["method"] == "columns-network":
+            one["cell"]["method"] = "llm-columns-shuffled"
+            one["model"] = one["cell"]["model"] = "other"
+    _, second, *_ = markdown_tables(markdown(lines))
+    assert columns not in second[0]
     # Run on fewer problems, it is not the headline, and the other's ablations are shown.
     lines = [
         one for one in lines if one["cell"]["method"] != "llm-columns" or one["env_id"][0] == "C"
