@@ -112,7 +112,7 @@ def _ablations_of(model: str, grouped: Grouped) -> list[str]:
     labelled = {label: own for runs in grouped.values() for label, own in runs.items()}
 
     def name_of(own: Runs) -> str:
-        return next(iter(own.lines.values()))["model"]
+        return str(next(iter(own.lines.values()))["model"])
 
     main = labelled[model]
     found = []

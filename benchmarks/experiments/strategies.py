@@ -259,7 +259,21 @@ class FunctionSet:
 SETS: Mapping[str, FunctionSet] = {
     "choosing": FunctionSet(tuple(FUNCTIONS), tuple(VARIANTS), 2, "strategies"),
     "held-out": FunctionSet(tuple(HELD_OUT), (MAIN, *RIVALS), 10, "functions"),
-    "rotated": FunctionSet(tuple(ROTATED), (MAIN, *RIVALS), 5, "rotated"),
+    "rotated": FunctionSet(
+        tuple(ROTATED),
+        (
+            "columns",
+            "columns, uniform",
+            "columns, Gaussian",
+            "columns, network",
+            "columns, slope",
+            "CMA-ES",
+            "Optuna TPE",
+            "random",
+        ),
+        5,
+        "rotated",
+    ),
 }
 
 
