@@ -19,7 +19,7 @@ MODEL = ("llm-levels", *SAMPLERS)
 
 ADAPTED = (
     "llm-columns", "columns-uniform", "columns-gaussian", "columns-slope", "columns-network",
-    "llm-hybrid",
+    "llm-hybrid", "hybrid-gaussian",
 )  # fmt: skip
 """The embedded model with its adapter, its ablations, and CMA-ES beside it."""
 
