@@ -29,7 +29,7 @@ from llmopt.benchmarks.fast import FastEvaluator
 from llmopt.benchmarks.methods import METHODS, OPTIMA, Problem, check_method, decimals, make_method
 from llmopt.benchmarks.rollout import HELD_OUT_STARTS, held_out_seeds, selection_seeds, stream
 from llmopt.benchmarks.tasks import TASKS, Task, get_task
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, client_name, default_prompt
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError, did_you_mean
 from llmopt.storage import EventLog, read_events
@@ -462,7 +462,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _default_methods(model: str) -> tuple[str, ...]:
     """Return the model under the prompt that suits it, its ablations, and two baselines."""
-    prompt = getattr(_client(model, None), "default_prompt", None) or "props"
+    prompt = default_prompt(_client(model, None))
     ablations = [
         name
         for name, entry in METHODS.items()

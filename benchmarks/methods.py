@@ -526,8 +526,11 @@ def _model(
         made = ShuffledRewards(made) if shuffled else made
         return ModelMethod(problem, _client_of(asking), made, seed, asking.batch_size, partner)
 
-    needs = (partner,) if partner else ()
-    return Entry(label, make, group, needs, asks_model=True, asked=(prompt, partner))
+    return Entry(label, make, group, _packages(partner), asks_model=True, asked=(prompt, partner))
+
+
+def _packages(partner: Partner | None) -> tuple[str, ...]:
+    return (partner,) if partner else ()
 
 
 def _client_of(asking: Asking) -> Client:
@@ -557,8 +560,7 @@ def _sampler(
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         return ModelMethod(problem, client_class(), prompt, seed, asking.batch_size, partner)
 
-    needs = (partner,) if partner else ()
-    return Entry(label, make, "ablation", needs, asked=(prompt, partner))
+    return Entry(label, make, "ablation", _packages(partner), asked=(prompt, partner))
 
 
 def _baseline(

@@ -51,7 +51,7 @@ from llmopt.benchmarks.runfolder import (
     write_text,
 )
 from llmopt.benchmarks.tasks import TASKS, Task, get_task
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, client_name, default_prompt
 from llmopt.client.local import LocalClient
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError, did_you_mean
@@ -750,7 +750,7 @@ def _model_and_prompt(
     client = get_client(config.model) if client is None else client
     name = config.prompt
     if name == "auto":
-        name = getattr(client, "default_prompt", None) or "props"
+        name = default_prompt(client)
     prompt = get_prompt(name)
     if made and isinstance(prompt, PatternPrompt) and isinstance(client, LocalClient):
         # What is left in the cache changes llama.cpp's rounding, so that a resumed run would

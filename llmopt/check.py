@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, client_name, default_prompt
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import ParseError
@@ -34,7 +34,7 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         ImportError: Its package is not installed.
     """
     if prompt == "auto":
-        prompt = getattr(client, "default_prompt", None) or "props"
+        prompt = default_prompt(client)
     made = get_prompt(prompt)
     check_prompt_for(made, client)
     query = made.prepare(_situation(client))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llmopt.client.base import Client, Request, client_name
+from llmopt.client.base import Client, Request, client_name, default_prompt
 from llmopt.client.prices import FREE, PRICES_AS_OF, PRICES_VARIABLE, Price
 from llmopt.client.registry import get_client
 from llmopt.history import History, Trial
@@ -104,7 +104,7 @@ def estimate(
     if iterations < 0 or warmup < 0:
         raise ValueError(f"iterations={iterations}, warmup={warmup}: expected 0 or more")
     if prompt == "auto":
-        prompt = getattr(client, "default_prompt", None) or "props"
+        prompt = default_prompt(client)
     made = get_prompt(prompt)
     total = warmup + iterations if total is None else total
     trials = _simulated(space, warmup + iterations)

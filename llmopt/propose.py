@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from llmopt.client.base import Client, Completion, Reply, Request, client_name
+from llmopt.client.base import Client, Completion, Reply, Request, client_name, default_prompt
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
@@ -140,7 +140,7 @@ class Proposer:
         self.space = space
         self.client = client
         if prompt == "auto":
-            prompt = getattr(client, "default_prompt", None) or "props"
+            prompt = default_prompt(client)
         self.prompt = get_prompt(prompt)
         check_prompt_for(self.prompt, client)
         self.description = description

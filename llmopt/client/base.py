@@ -177,6 +177,11 @@ class Client(Protocol):
         ...
 
 
+def default_prompt(client: Client) -> str:
+    """Return the name of the prompt that ``"auto"`` means for a client."""
+    return getattr(client, "default_prompt", None) or "props"
+
+
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))
