@@ -130,6 +130,11 @@ class Frame:
                 row.append(round((value - part.dimension.low) / step))
         return row
 
+    def widened(self, scale: float) -> Frame:
+        """Return the frame with all its axes `scale` times as long."""
+        assert self.axes is not None
+        return replace(self, axes=Axes(self.axes.mean, scale * self.axes.matrix))
+
     def rows(self, points: Sequence[tuple[Value, ...]]) -> list[list[int]]:
         """Return the integers of points, one row for each."""
         return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]

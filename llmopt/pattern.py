@@ -157,10 +157,13 @@ class PatternPrompt:
             seed=situation.seed,
             grammar=notation.grammar(frame.parts) if self.style == "completion" else None,
         )
-        reader = _LineReader(
-            notation, frame, situation.seed, self.dither, situation.out_of_range == "reject"
+        return Query(request, self._reader(frame, situation))
+
+    def _reader(self, frame: Frame, situation: Situation) -> LineReader:
+        reject = situation.out_of_range == "reject"
+        return LineReader(
+            self._notation(situation.space), frame, situation.seed, self.dither, reject
         )
-        return Query(request, reader)
 
     def _answer_tokens(self, space: Space) -> int:
         if self.style == "chat":
@@ -246,7 +249,7 @@ def shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
-class _LineReader:
+class LineReader:
     """Reads one line as a point.
 
     The same line read again from one query is placed elsewhere in its cells: a batch of
@@ -264,6 +267,15 @@ class _LineReader:
         self._times_read: dict[tuple[int, ...], int] = {}
 
     def __call__(self, text: str) -> Reading:
+        """Return the point of a line.
+
+        Raises:
+            ParseError: It is not a line of this notation.
+        """
+        return self.read(text, self.frame)
+
+    def read(self, text: str, frame: Frame) -> Reading:
+        """Return the point that a line is in a frame of the same parts; see `__call__`."""
         integers = self.notation.numbers(strip_thinking(text), len(self.frame.parts))
         clipped = False
         for i, part in enumerate(self.frame.parts):
@@ -276,7 +288,7 @@ class _LineReader:
                 raise ParseError(f"place {i + 1} is {line}, expected at most {top}", text)
             clipped |= inside != integers[i]
             integers[i] = inside
-        return Reading(self.frame.values(integers, self._within(integers)), "", clipped)
+        return Reading(frame.values(integers, self._within(integers)), "", clipped)
 
     def _within(self, integers: list[int]) -> np.ndarray:
         if not self.dither:

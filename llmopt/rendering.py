@@ -371,10 +371,10 @@ def check_option(name: str, value: object, valid: tuple[object, ...]) -> None:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
 
 
-def check_positive(name: str, value: int | None) -> None:
+def check_positive(name: str, value: int | None, what: str = "tokens") -> None:
     """Raise unless an option is ``None`` or a positive integer."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name}={value!r}: expected a number of tokens, 1 or more, or None")
+        raise ValueError(f"{name}={value!r}: expected a number of {what}, 1 or more, or None")
 
 
 def _selection(history: Keep | Selection, best: int, last: int) -> Selection:

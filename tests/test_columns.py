@@ -218,6 +218,61 @@ def test_it_is_rebuilt_from_its_dictionary_and_pickles():
     assert get_prompt(prompt.to_dict()) == prompt == pickle.loads(pickle.dumps(prompt))
 
 
+# A longer search
+
+
+def near(n, **options) -> Situation:
+    """Trials close to one point, so that the frame is far narrower than the space."""
+    rng = np.random.default_rng(5)
+    rows = 0.4 + 0.003 * rng.standard_normal((n, 3))
+    trials = [Trial(i, None, SPACE.decode(r), (-float((r**2).sum()),)) for i, r in enumerate(rows)]
+    return Situation(SPACE, History(tuple(trials)), n + 1, **options)
+
+
+def far(prompt, state, reads=1):
+    """Return how far from the frame's middle one and the same line is, read several times."""
+    query = prompt.prepare(state)
+    frame = query.read.frame
+    line = " z" * len(SPACE)
+    points = [SPACE.encode(query.read(line).values) for _ in range(reads)]
+    return [float(np.abs(frame.axes.coordinates(np.array(p))).mean()) for p in points]
+
+
+def test_in_a_long_search_every_second_answer_is_read_in_a_wider_frame():
+    prompt = ColumnsPrompt(dither=False)
+    assert far(prompt, near(119), 4) == pytest.approx([2.4] * 4, abs=0.1)
+    distances = far(prompt, near(140, seed=1), 40)
+    usual = distances[1::2]  # 141 is the first point's number
+    wider = distances[::2]
+    assert usual == pytest.approx([2.4] * 20, abs=0.1)
+    assert min(wider) > 2.4
+    assert max(wider) > 10 * min(wider)
+    assert max(wider) < 2.4 * 0.4 / 0.003 * 1.5  # 0.4 of the range is the widest deviation
+    assert far(ColumnsPrompt(dither=False, widen_after=None), near(140), 4) == usual[:4]
+    assert far(ColumnsPrompt(dither=False, widen_after=141), near(140), 4) == usual[:4]
+
+
+def test_requests_of_one_point_alternate_between_the_frames_too():
+    prompt = ColumnsPrompt(dither=False)
+    wide = [far(prompt, near(n, seed=n))[0] > 2.5 for n in range(120, 140)]
+    assert wide == [True, False] * 10
+
+
+def test_a_wide_frame_is_not_widened():
+    rng = np.random.default_rng(6)
+    corners = rng.integers(0, 2, (200, 3)).astype(float)
+    trials = [Trial(i, None, SPACE.decode(c), (0.0,)) for i, c in enumerate(corners)]
+    query = ColumnsPrompt(dither=False).prepare(Situation(SPACE, History(tuple(trials)), 201))
+    assert np.sqrt((query.read.frame.axes.matrix**2).sum(axis=1)).mean() > 0.4
+    assert query.read(" m m m").values == query.read(" m m m").values
+
+
+@pytest.mark.parametrize("widen_after", [0, -1, 1.5, True])
+def test_the_trials_before_widening_are_checked(widen_after):
+    with pytest.raises(ValueError, match="expected a number of trials, 1 or more, or None"):
+        ColumnsPrompt(widen_after=widen_after)
+
+
 # The slope
 
 
