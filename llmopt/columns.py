@@ -12,22 +12,23 @@ one a model of that size does not read them (docs/strategies.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
+from typing import Any
 
 import numpy as np
 
 from llmopt.client.base import Message
 from llmopt.dimensions import Categorical
-from llmopt.frame import Axes, Frame, share_places, slope_frame, whole_frame
+from llmopt.frame import Axes, Frame, share_places, slope_frame, weigh, whole_frame
 from llmopt.history import Trial
 from llmopt.parse import Reading
 from llmopt.pattern import LevelsPrompt, LineReader, encode_trials, shown_points, shuffled
 from llmopt.rendering import check_positive
 from llmopt.selection import Keep, Selection
 from llmopt.situation import Complaint, Query, Situation
-from llmopt.space import Space, step_lengths
+from llmopt.space import Space, Value, step_lengths
 
 ELITES = 20
 """Trials of a line, as the adapter was trained."""
@@ -50,6 +51,9 @@ WIDEN_AFTER = 120
 WIDEST = 0.4
 """Standard deviation of the widest of these frames, as a share of a dimension's range."""
 
+OPEN = 0.3
+"""Best trials that each choice of a categorical parameter counts for beside those it is in."""
+
 FEWEST = 5
 """With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
 
@@ -62,7 +66,11 @@ class ColumnsPrompt(LevelsPrompt):
     the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
     covariance frame. The prompt's length is the number of trials shown times that of parameters;
     each line is a text of its own to the model. With fewer than `FEWEST` complete trials, or with
-    a categorical parameter, whose choices have no order, it asks as `LevelsPrompt` does.
+    categorical parameters alone, it asks as `LevelsPrompt` does.
+
+    A categorical parameter's choices have no order and no line: they are drawn, with no model,
+    as often as the best trials have them, the better ones weighing more (`llmopt.frame.weigh`,
+    and `OPEN` for every choice).
 
     A long search would converge too early: from `widen_after` complete trials on every second
     answer is read in the frame widened, by a factor between 1 and what makes it as wide as
@@ -97,11 +105,15 @@ class ColumnsPrompt(LevelsPrompt):
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        few = len(situation.history.complete) < FEWEST
-        if few or any(isinstance(d, Categorical) for d in situation.space.dimensions):
+        dimensions = situation.space.dimensions
+        numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
+        if len(situation.history.complete) < FEWEST or not numeric:
             same = ("order", "dither", "max_prompt_tokens", "max_tokens")
             other = LevelsPrompt(**{name: getattr(self, name) for name in same})
             return other.prepare(situation)
+        if len(numeric) < len(dimensions):
+            query = self.prepare(_part(situation, numeric))
+            return replace(query, read=_MixedReader(query.read, situation, numeric))
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         query = super().prepare(replace(situation, context_tokens=None))
         lines = tuple(query.request.messages[0].content.split("\n"))
@@ -140,6 +152,49 @@ class ColumnsPrompt(LevelsPrompt):
         columns = enumerate(zip(*rows, strict=True))
         lines = (write_line(len(space), i == leading, levels) for i, levels in columns)
         return (Message("user", "\n".join(lines)),), frame
+
+
+def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
+    """Return the situation of some dimensions alone."""
+    space, history = situation.space, situation.history
+
+    def part(values: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(values[i] for i in chosen)
+
+    trials = tuple(replace(t, values=part(t.values)) for t in history.trials)
+    pending = tuple(part(values) for values in history.pending)
+    return replace(
+        situation,
+        space=Space({space.names[i]: space.dimensions[i] for i in chosen}),
+        history=replace(history, trials=trials, pending=pending),
+    )
+
+
+class _MixedReader:
+    """Reads the numeric parameters of a line, and draws the categorical ones."""
+
+    def __init__(
+        self, read: Callable[[str], Reading], situation: Situation, numeric: Sequence[int]
+    ) -> None:
+        self._read = read
+        self._numeric = numeric
+        self._rng = np.random.default_rng([situation.seed, situation.iteration])
+        best = situation.history.ranked[:ELITES]
+        units = encode_trials(best, situation.space)
+        self._choices: dict[int, tuple[tuple[Any, ...], np.ndarray]] = {}
+        for i, dimension in enumerate(situation.space.dimensions):
+            if isinstance(dimension, Categorical):
+                count = len(dimension.choices)
+                indices = (units[:, i] * (count - 1)).round().astype(int)
+                weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
+                self._choices[i] = dimension.choices, weights / weights.sum()
+
+    def __call__(self, text: str) -> Reading:
+        reading = self._read(text)
+        values = dict(zip(self._numeric, reading.values, strict=True))
+        for i, (choices, shares) in self._choices.items():
+            values[i] = choices[self._rng.choice(len(choices), p=shares)]
+        return replace(reading, values=tuple(values[i] for i in range(len(values))))
 
 
 class _WideningReader(LineReader):

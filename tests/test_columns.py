@@ -182,10 +182,72 @@ def test_a_fixed_dimension_keeps_its_value():
         assert not reading.clipped
 
 
-def test_choices_without_an_order_are_asked_as_levels():
-    space = Space({"x": Float(0, 1), "kind": Categorical(["a", "b"])})
+MIXED = Space(
+    {"kind": Categorical(["a", "b", "c"]), "x": Float(0, 1), "n": Int(1, 9), "on": Categorical([1])}
+)
+
+
+def mixed(n=40, **options) -> Situation:
+    """Trials of which the best have the choice "b"."""
+    rng = np.random.default_rng(8)
+    trials = []
+    for i in range(n):
+        values = MIXED.sample(rng)
+        reward = -abs(values[1] - 0.3) - 3 * (values[0] != "b")
+        trials.append(Trial(i, None, values, (reward,)))
+    return Situation(MIXED, History(tuple(trials)), n + 1, **options)
+
+
+def test_choices_have_no_line_and_are_drawn_as_the_best_trials_have_them():
+    state = mixed(200, seed=3)
+    query = ColumnsPrompt().prepare(state)
+    assert len(query.request.columns) == 2
+    assert {line[0].upper() for line in query.request.columns} == {"B"}  # two numbers
+    points = [query.read(" m m").values for _ in range(300)]
+    assert all(MIXED.key(p) for p in points)
+    kinds = [p[0] for p in points]
+    assert kinds.count("b") > 270  # all of the twenty best have it
+    assert 0 < kinds.count("a") < 30  # and none is ruled out
+    assert {p[3] for p in points} == {1}
+    again = ColumnsPrompt().prepare(state)
+    assert [again.read(" m m").values for _ in range(300)] == points
+    numbers = Space({"x": Float(0, 1), "n": Int(1, 9)})
+    trials = [replace(t, values=t.values[1:3]) for t in state.history.trials]
+    alone = ColumnsPrompt().prepare(Situation(numbers, History(tuple(trials)), 201, seed=3))
+    assert alone.request == query.request
+    assert [alone.read(" m m").values for _ in range(300)] == [p[1:3] for p in points]
+
+
+def test_better_trials_count_more_for_a_choice():
+    rng = np.random.default_rng(9)
+    trials = []
+    for i in range(20):  # "a" in the ten best, "b" in the others
+        values = ("a" if i < 10 else "b", float(rng.random()), 5, 1)
+        trials.append(Trial(i, None, values, (-float(i),)))
+    query = ColumnsPrompt().prepare(Situation(MIXED, History(tuple(trials)), 21))
+    kinds = [query.read(" m m").values[0] for _ in range(400)]
+    assert kinds.count("a") > 2 * kinds.count("b") > 20 * kinds.count("c") / 3
+
+
+def test_categorical_parameters_alone_are_asked_as_levels():
+    space = Space({"kind": Categorical(["a", "b"]), "on": Categorical([True, False])})
     state = situation(space, seed=5)
     assert ColumnsPrompt().prepare(state).request == LevelsPrompt().prepare(state).request
+
+
+def test_a_mixed_space_is_searched():
+    target = {"kind": "b", "x": 0.3, "n": 7, "on": 1}
+    space = {n: d for n, d in zip(MIXED.names, MIXED.dimensions, strict=True)}
+    best = []
+    for seed in range(3):
+        optimizer = LLMOptimizer(space, NetworkClient(), "columns", warmup=10, seed=seed)
+        for _ in range(60):
+            params = optimizer.ask()
+            off = abs(params["x"] - target["x"]) + abs(params["n"] - target["n"]) / 8
+            optimizer.tell(params, -off - (params["kind"] != target["kind"]))
+        best.append(optimizer.best.rewards[0])
+        assert optimizer.usage.fallbacks == 0
+    assert min(best) > -0.02
 
 
 def test_the_length_does_not_grow_and_keeps_within_a_budget():

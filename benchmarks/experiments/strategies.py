@@ -344,12 +344,12 @@ def _make(cell: Cell, problem: Problem) -> Method:
     if variant.sampler:
         client = _SAMPLERS[variant.sampler]()
     else:
-        client = _model(cell.model)
+        client = model_client(cell.model)
     return ModelMethod(problem, client, prompt, seed, BATCH, variant.partner)
 
 
 @functools.cache
-def _model(name: str) -> Client:
+def model_client(name: str) -> Client:
     """Return the model, loaded once for each process."""
     local = name == "smollm2" or name.startswith("gguf:")
     return get_client(name, **({"threads": 1} if local else {}))
