@@ -239,8 +239,8 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         lines.append(
             f"`{model}`, prompt `{prompts}`: {failed / max(sum(asked), 1):.1%} of the points that "
             "it was asked for were drawn at random because it did not deliver; "
-            f"{statistics.mean(tokens):,.0f} tokens a run. (`columns` asks as `levels` where a "
-            "parameter is categorical, as one of svr-diabetes is.)"
+            f"{statistics.mean(tokens):,.0f} tokens a run. (Under `columns` the choices of a "
+            "categorical parameter, as one of svr-diabetes is, are drawn with no model.)"
         )
     versions = sorted({f"{k} {v}" for r in records for k, v in r["versions"].items()})
     lines += ["", f"Versions: {', '.join(versions)}.", ""]
