@@ -4,9 +4,11 @@ A line holds one coordinate of the best trials, best first, as letters a to z ov
 `llmopt.frame.covariance_frame`, behind a letter that says how many parameters there are. One of
 the frame's axes is turned to where the trials get better (`llmopt.frame.slope_frame`); its line
 begins with a small letter, the others with a capital. The model's probabilities of the next
-letter are where the coordinate is drawn from. Categorical parameters have no line. For the embedded model an adapter comes with the
-package that was trained on such lines (`llmopt.benchmarks.experiments.train_columns`); without
-one a model of that size does not read them (docs/strategies.md).
+letter are where the coordinate is drawn from. Categorical parameters have no line.
+
+For the embedded model an adapter comes with the package that was trained on such lines
+(`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
+them (docs/strategies.md).
 """
 
 from __future__ import annotations
