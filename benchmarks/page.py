@@ -92,8 +92,8 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
         "A run's score is its <b>held-out return</b>: the mean return of its best policy on starts "
         "that no search saw. All methods of a problem have the same box, the same warm-up "
         "policies, the same number of evaluations and, for a seed, the same starts. Numbers are "
-        "medians over seeds with the quartiles in brackets. “No model” draws at random what the "
-        "model's prompt allows: what a model adds is what it finds beyond that.</p>"
+        "medians over seeds with the quartiles in brackets. “No model”: something else "
+        "draws what the model's prompt allows; what a model adds is what it finds beyond that.</p>"
         + known
         + _key()
         + f"<nav>{''.join(links)}</nav>"
@@ -192,7 +192,7 @@ class _Value:
 
 
 _COLUMNS = (
-    ("method", "who searched; “no model” draws at random what the model's prompt allows"),
+    ("method", "who searched; “no model”: something else draws what the model's prompt allows"),
     (
         "held-out return",
         "mean return of the best policy on starts that no search saw, median over seeds "
