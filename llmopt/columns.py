@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Message
-from llmopt.dimensions import Categorical
+from llmopt.dimensions import Categorical, level_count
 from llmopt.frame import Axes, Frame, share_places, slope_frame, weigh, whole_frame
 from llmopt.history import Trial
 from llmopt.parse import Reading
@@ -48,10 +48,11 @@ REGRESSION = 60
 """How many of the best trials tell the slope."""
 
 WIDEN_AFTER = 120
-"""Complete trials from which on every second answer is read in a wider frame."""
+"""Complete trials from which on half of the answers are read in a wider frame."""
 
 WIDEST = 0.4
-"""Standard deviation of the widest of these frames, as a share of a dimension's range."""
+"""Standard deviation of the widest of these frames, as a share of a range: the mean over the
+continuous dimensions, and the most for each discrete one."""
 
 OPEN = 0.3
 """Best trials that each choice of a categorical parameter counts for beside those it is in."""
@@ -74,15 +75,15 @@ class ColumnsPrompt(LevelsPrompt):
     as often as the best trials have them, the better ones weighing more (`llmopt.frame.weigh`,
     and `OPEN` for every choice).
 
-    A long search would converge too early: from `widen_after` complete trials on every second
-    answer is read in the frame widened, by a factor between 1 and what makes it as wide as
-    `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. In a search of 100
-    evaluations this costs more than it gives, in one of 400 it pays (docs/strategies.md,
-    round 13).
+    A long search would converge too early: from `widen_after` complete trials on, whoever proposed
+    them, half of the answers are read in the frame widened, by a factor between 1 and what makes it
+    as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. What leaves the
+    space is moved to its bound, whatever `out_of_range` says. In a search of 100 evaluations this
+    costs more than it gives, in one of 400 it pays (docs/strategies.md, round 13).
 
     The other options are those of `PatternPrompt`; the notation is always letters and the style a
     completion. The adapter knows the frame ``"covariance"`` alone; in the others no line follows
-    the slope. ``order="shuffled"`` leaves the slope as it is.
+    the slope, and none is widened. ``order="shuffled"`` leaves the slope as it is.
 
     Raises:
         ValueError: An option is not valid.
@@ -200,24 +201,32 @@ class _MixedReader:
 
 
 class _WideningReader(LineReader):
-    """Reads every second line in a wider frame.
+    """Reads half of the answers in a wider frame: every second one of a request.
 
-    Points are numbered through a whole search, so that requests of one point alternate as well.
+    With an odd number of samples the seed says whether the first is one of them.
     """
 
     def __init__(self, reader: LineReader, axes: Axes, situation: Situation) -> None:
         super().__init__(reader.notation, reader.frame, reader.seed, reader.dither, reader.reject)
-        deviation = float(np.sqrt((axes.matrix**2).sum(axis=1)).mean())
-        self._room = max(math.log(WIDEST / deviation), 0.0)
+        dimensions = [situation.space.dimensions[i] for i in reader.frame.continuous]
+        discrete = np.array([level_count(d) < math.inf for d in dimensions])
+        deviations = np.maximum(np.sqrt((axes.matrix**2).sum(axis=1)), 1e-12)
+        # Discrete values have a frame of some steps at least: it says nothing about the others.
+        counted = deviations if discrete.all() else deviations[~discrete]
+        self._room = max(math.log(WIDEST / counted.mean()), 0.0)
+        self._most = np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf)
         self._number = situation.iteration
+        self._wide = situation.samples % 2 == 0 or situation.seed % 2 == 0
 
     def __call__(self, text: str) -> Reading:
-        number = self._number
+        wide, number = self._wide, self._number
+        self._wide = not wide
         self._number += 1
-        if number % 2 == 0:
+        if not wide:
             return super().__call__(text)
         share = np.random.default_rng([self.seed, number]).random()
-        return self.read(text, self.frame.widened(math.exp(share * self._room)))
+        scales = np.minimum(math.exp(share * self._room), self._most)
+        return self.read(text, self.frame.widened(scales))
 
 
 def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:

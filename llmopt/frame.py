@@ -130,10 +130,10 @@ class Frame:
                 row.append(round((value - part.dimension.low) / step))
         return row
 
-    def widened(self, scale: float) -> Frame:
-        """Return the frame with all its axes `scale` times as long."""
+    def widened(self, scales: np.ndarray) -> Frame:
+        """Return the frame ``(n_continuous,)`` times as wide in the coordinates of the space."""
         assert self.axes is not None
-        return replace(self, axes=Axes(self.axes.mean, scale * self.axes.matrix))
+        return replace(self, axes=Axes(self.axes.mean, scales[:, None] * self.axes.matrix))
 
     def rows(self, points: Sequence[tuple[Value, ...]]) -> list[list[int]]:
         """Return the integers of points, one row for each."""

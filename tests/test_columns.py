@@ -283,41 +283,68 @@ def test_it_is_rebuilt_from_its_dictionary_and_pickles():
 # A longer search
 
 
-def near(n, **options) -> Situation:
+def near(n, failed=0, space=SPACE, **options) -> Situation:
     """Trials close to one point, so that the frame is far narrower than the space."""
     rng = np.random.default_rng(5)
-    rows = 0.4 + 0.003 * rng.standard_normal((n, 3))
-    trials = [Trial(i, None, SPACE.decode(r), (-float((r**2).sum()),)) for i, r in enumerate(rows)]
-    return Situation(SPACE, History(tuple(trials)), n + 1, **options)
+    rows = 0.4 + 0.003 * rng.standard_normal((n, len(space)))
+    trials = [Trial(i, None, space.decode(r), (-float((r**2).sum()),)) for i, r in enumerate(rows)]
+    trials += [Trial(n + i, None, trials[0].values, None, "failed") for i in range(failed)]
+    return Situation(space, History(tuple(trials)), n + failed + 1, **options)
 
 
-def far(prompt, state, reads=1):
-    """Return how far from the frame's middle one and the same line is, read several times."""
+def widths(prompt, state, reads) -> np.ndarray:
+    """Return by how much one line near the middle is farther away than in the frame itself."""
     query = prompt.prepare(state)
-    frame = query.read.frame
-    line = " z" * len(SPACE)
-    points = [SPACE.encode(query.read(line).values) for _ in range(reads)]
-    return [float(np.abs(frame.axes.coordinates(np.array(p))).mean()) for p in points]
+    axes = query.read.frame.axes
+    line = " n" * len(state.space)
+    points = np.array([state.space.encode(query.read(line).values) for _ in range(reads)])
+    away = np.linalg.norm(axes.coordinates(points), axis=1)
+    return away / (np.sqrt(len(state.space)) * 0.5 / 26 * 5)
 
 
-def test_in_a_long_search_every_second_answer_is_read_in_a_wider_frame():
+def test_in_a_long_search_half_of_the_answers_are_read_in_a_wider_frame():
     prompt = ColumnsPrompt(dither=False)
-    assert far(prompt, near(119), 4) == pytest.approx([2.4] * 4, abs=0.1)
-    distances = far(prompt, near(140, seed=1), 40)
-    usual = distances[1::2]  # 141 is the first point's number
-    wider = distances[::2]
-    assert usual == pytest.approx([2.4] * 20, abs=0.1)
-    assert min(wider) > 2.4
-    assert max(wider) > 10 * min(wider)
-    assert max(wider) < 2.4 * 0.4 / 0.003 * 1.5  # 0.4 of the range is the widest deviation
-    assert far(ColumnsPrompt(dither=False, widen_after=None), near(140), 4) == usual[:4]
-    assert far(ColumnsPrompt(dither=False, widen_after=141), near(140), 4) == usual[:4]
+    state = near(140, seed=1, samples=400)
+    axes = prompt.prepare(state).read.frame.axes
+    widest = 0.4 / np.sqrt((axes.matrix**2).sum(axis=1)).mean()
+    assert widest > 50
+    found = widths(prompt, state, 400)
+    assert found[1::2] == pytest.approx(np.ones(200), rel=1e-3)
+    shares = np.log(found[::2]) / np.log(widest)
+    assert shares.min() > 0
+    assert 0.97 < shares.max() < 1.001
+    assert np.quantile(shares, [0.25, 0.5, 0.75]) == pytest.approx([0.25, 0.5, 0.75], abs=0.1)
+    assert widths(prompt, near(140, seed=2, samples=400), 400)[0] != found[0]
 
 
-def test_requests_of_one_point_alternate_between_the_frames_too():
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ({}, near(119, failed=5, samples=4)),
+        ({"widen_after": None}, near(140, samples=4)),
+        ({"widen_after": 141}, near(140, samples=4)),
+    ],
+)
+def test_a_shorter_search_is_not_widened(options, state):
+    prompt = ColumnsPrompt(dither=False, **options)
+    assert widths(prompt, state, 4) == pytest.approx(np.ones(4), rel=1e-3)
+
+
+def test_half_of_single_answers_are_wide_whatever_else_is_told():
     prompt = ColumnsPrompt(dither=False)
-    wide = [far(prompt, near(n, seed=n))[0] > 2.5 for n in range(120, 140)]
-    assert wide == [True, False] * 10
+    for step in (1, 2):  # beside another process that tells a trial after each of ours
+        states = [near(120 + step * i, seed=7919 * i + 1) for i in range(40)]
+        wide = sum(widths(prompt, state, 1)[0] > 1.01 for state in states)
+        assert 12 < wide < 28
+
+
+def test_discrete_values_do_not_keep_the_others_from_widening():
+    prompt = ColumnsPrompt(dither=False)
+    space = Space({"on": Int(0, 1), "n": Int(0, 3), "x": Float(0, 1)})
+    state = near(140, space=space, samples=40)
+    query = prompt.prepare(state)
+    points = np.array([space.encode(query.read(" z z z").values) for _ in range(40)])
+    assert np.ptp(points[::2, 2]) > 20 * np.ptp(query.read.frame.axes.matrix[2])
 
 
 def test_a_wide_frame_is_not_widened():
@@ -327,6 +354,20 @@ def test_a_wide_frame_is_not_widened():
     query = ColumnsPrompt(dither=False).prepare(Situation(SPACE, History(tuple(trials)), 201))
     assert np.sqrt((query.read.frame.axes.matrix**2).sum(axis=1)).mean() > 0.4
     assert query.read(" m m m").values == query.read(" m m m").values
+
+
+def test_a_long_recorded_search_is_replayed(tmp_path):
+    def search(client):
+        optimizer = LLMOptimizer(SPACE, client, "columns", warmup=118, batch_size=3, seed=2)
+        points = []
+        for _ in range(140):
+            params = optimizer.ask()
+            points.append(params)
+            optimizer.tell(params, -abs(params["x"]) - params["y"])
+        return points
+
+    path = tmp_path / "r.jsonl"
+    assert search(RecordClient(NetworkClient(), path)) == search(ReplayClient(path))
 
 
 @pytest.mark.parametrize("widen_after", [0, -1, 1.5, True])
