@@ -198,7 +198,8 @@ def _run_optuna(
         params: Params = {}
         for name, dimension in zip(space.names, space.dimensions, strict=True):
             if isinstance(dimension, Categorical):
-                params[name] = trial.suggest_categorical(name, list(dimension.choices))
+                choices: Any = dimension.choices  # Optuna's types do not allow any hashable
+                params[name] = trial.suggest_categorical(name, choices)
             else:
                 params[name] = trial.suggest_float(name, dimension.low, dimension.high)
         return value(params)
