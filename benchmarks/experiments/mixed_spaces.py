@@ -256,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--set", default="held-out", choices=["held-out", "choosing"])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--seeds", type=int, default=2, help="instances of each function and shape")
+    parser.add_argument("--seeds", type=int, default=4, help="instances of each function and shape")
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--jobs", type=int, default=1, help="cells run at once")
     parser.add_argument("--results", type=Path, default=RESULTS)
