@@ -263,8 +263,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--table-only", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
     if not args.table_only:
-        log = EventLog(args.results)
-        done = {Cell(**{n: e[n] for n in Cell.__dataclass_fields__}) for e in log.events}
         functions = HELD_OUT if args.set == "held-out" else FUNCTIONS
         wanted = []
         for seed, shape, function, name in itertools.product(
@@ -273,9 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             variant = VARIANTS[name]
             asked = args.model if variant.prompt and not variant.sampler else ""
             wanted.append(Cell(name, function, shape, seed, asked))
-        todo = [cell for cell in wanted if cell not in done]
-        print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
-        run_cells(todo, run_cell, log, args.jobs)
+        run_cells(wanted, run_cell, EventLog(args.results), args.jobs)
     table = args.results.with_suffix(".md")
     table.write_text(make_table(list(read_events(args.results))), encoding="utf-8")
     print(f"wrote {table}")

@@ -305,11 +305,8 @@ def _run_all(args: argparse.Namespace, threads: int | None) -> None:
             range(args.seeds), args.dimensions, args.functions, args.methods
         )
     ]
-    log = EventLog(args.results)
-    done = {_cell_of(line) for line in log.events}
-    todo = [cell for cell in wanted if cell not in done]
-    print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
-    run_cells(todo, functools.partial(run_cell, threads=threads), log, args.jobs)
+    run = functools.partial(run_cell, threads=threads)
+    run_cells(wanted, run, EventLog(args.results), args.jobs)
 
 
 if __name__ == "__main__":

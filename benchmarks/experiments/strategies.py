@@ -460,8 +460,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.seeds = args.seeds or chosen.seeds
     args.results = args.results or RESULTS / f"{chosen.file}.jsonl"
     if not args.table_only:
-        log = EventLog(args.results)
-        done = {Cell(**{n: e[n] for n in Cell.__dataclass_fields__}) for e in log.events}
         grid = itertools.product(
             range(args.seeds), args.dimensions, chosen.functions, args.variants
         )
@@ -470,9 +468,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             variant = VARIANTS[name]
             asked = args.model if variant.prompt and not variant.sampler else ""
             wanted.append(Cell(name, function, dimension, seed, asked))
-        todo = [cell for cell in wanted if cell not in done]
-        print(f"{len(wanted) - len(todo)} of {len(wanted)} cells are there, {len(todo)} to run")
-        run_cells(todo, run_cell, log, args.jobs)
+        run_cells(wanted, run_cell, EventLog(args.results), args.jobs)
     option = "" if args.set == "choosing" else f" --set {args.set}"
     command = f"python -m llmopt.benchmarks.experiments.strategies{option} --jobs 2"
     table = args.results.with_suffix(".md")
