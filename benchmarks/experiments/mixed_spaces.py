@@ -9,12 +9,13 @@ usual value. 20 warm-up points, shared by all methods of a seed, then 80 evaluat
 counts. ``--set choosing`` has the four functions to choose by, which no table reports: the shape of
 the draws was chosen by these, with the small network in the model's place, in other shapes.
 
-Runtime: about 15 s for a cell of the model, on one core.
+Runtime: about 12 s for a cell of the model, on one core.
 
     python -m llmopt.benchmarks.experiments.mixed_spaces --jobs 2
 
 Each finished cell is a line of ``mixed_spaces.jsonl`` and is not run again; the table
-``mixed_spaces.md`` is made from that file alone (``--table-only``).
+``mixed_spaces.md`` is made from that file alone (``--table-only``). The functions to choose by have
+files of their own: no table mixes them with those that are reported.
 """
 
 from __future__ import annotations
@@ -54,10 +55,16 @@ from llmopt.prompt import get_prompt
 from llmopt.space import Categorical, Float, Space
 from llmopt.storage import EventLog, read_events
 
-RESULTS = Path(__file__).parents[1] / "results" / "mixed_spaces.jsonl"
+RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = "python -m llmopt.benchmarks.experiments.mixed_spaces --jobs 2"
 SHAPES = ((3, (4,)), (5, (2, 3)))
 """Numbers, and the choices of each category."""
+
+SETS = {
+    "held-out": (tuple(HELD_OUT), "mixed_spaces"),
+    "choosing": (tuple(FUNCTIONS), "mixed_spaces_choosing"),
+}
+"""Names of functions, and of their results."""
 
 WARMUP, BUDGET, BATCH = 20, 80, 4
 Params = dict[str, Any]
@@ -254,16 +261,17 @@ def _key(line: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--set", default="held-out", choices=["held-out", "choosing"])
+    parser.add_argument("--set", default="held-out", choices=SETS, help="of functions")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--seeds", type=int, default=4, help="instances of each function and shape")
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--jobs", type=int, default=1, help="cells run at once")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="those of the set")
     parser.add_argument("--table-only", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
+    functions, file = SETS[args.set]
+    args.results = args.results or RESULTS / f"{file}.jsonl"
     if not args.table_only:
-        functions = HELD_OUT if args.set == "held-out" else FUNCTIONS
         wanted = []
         for seed, shape, function, name in itertools.product(
             range(args.seeds), range(len(SHAPES)), functions, args.variants
