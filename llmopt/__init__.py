@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     )
     from llmopt.history import History, Proposal, Trial, Usage
     from llmopt.optimizer import LLMOptimizer
-    from llmopt.parse import parse_parameters
     from llmopt.prompt import Prompt, get_prompt
-    from llmopt.propose import Proposer
+    from llmopt.prompt.parse import parse_parameters
+    from llmopt.search.proposer import Proposer
     from llmopt.space import Categorical, Float, Int, Space
 
 _HOMES = {
@@ -76,10 +76,10 @@ _HOMES = {
     ),
     "llmopt.history": ("History", "Proposal", "Trial", "Usage"),
     "llmopt.optimizer": ("LLMOptimizer",),
-    "llmopt.parse": ("parse_parameters",),
+    "llmopt.prompt.parse": ("parse_parameters",),
     "llmopt.prompt": ("Prompt", "get_prompt"),
-    "llmopt.propose": ("Proposer",),
-    "llmopt.space": ("Categorical", "Float", "Int", "Space"),
+    "llmopt.search.proposer": ("Proposer",),
+    "llmopt.space.space": ("Categorical", "Float", "Int", "Space"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

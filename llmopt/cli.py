@@ -29,35 +29,35 @@ class Command:
 
 COMMANDS = {
     "run": Command(
-        "llmopt.benchmarks.run",
+        "llmopt.benchmarks.run.main",
         "let a model search a task's policy, beside CMA-ES and random search",
     ),
     "bench": Command(
-        "llmopt.benchmarks.bench",
+        "llmopt.benchmarks.bench.main",
         "run many searches of many methods, and keep the raw results",
     ),
     "report": Command(
-        "llmopt.benchmarks.report",
+        "llmopt.benchmarks.report.main",
         "make a web page and tables of a benchmark's raw results",
     ),
     "models": Command(
-        "llmopt.models",
+        "llmopt.commands.models",
         "list which models can be asked from here, and what the others lack",
     ),
     "check": Command(
-        "llmopt.check",
+        "llmopt.commands.check",
         "send a model one tiny optimization prompt, and say what came back",
     ),
     "estimate": Command(
-        "llmopt.estimate",
+        "llmopt.benchmarks.run.estimate",
         "estimate the tokens and the cost of a run before it",
     ),
     "code": Command(
-        "llmopt.code.run_policy",
+        "llmopt.code.commands.policy",
         "let a model write a policy as code, and improve it from feedback",
     ),
     "reward": Command(
-        "llmopt.code.run_reward",
+        "llmopt.code.commands.reward",
         "let a model write a reward function, and judge what is trained under it",
     ),
 }

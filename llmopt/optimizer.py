@@ -40,12 +40,12 @@ from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.hybrid import CMAPartner, Partner
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.propose import Limits, Proposer, draw_new, whole_number
+from llmopt.search.eventlog import Event, EventLog, read_events
+from llmopt.search.hybrid import CMAPartner, Partner
+from llmopt.search.proposer import Limits, Proposer, draw_new, whole_number
+from llmopt.search.state import SearchState
 from llmopt.space import Space
-from llmopt.state import SearchState
-from llmopt.storage import Event, EventLog, read_events
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from llmopt.benchmarks import baselines
-from llmopt.benchmarks.baselines import BASELINES, CMA, RandomSearch, make_baseline
+from llmopt.benchmarks.methods import baselines
+from llmopt.benchmarks.methods.baselines import BASELINES, CMA, RandomSearch, make_baseline
 from llmopt.errors import LLMOptError
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
-from llmopt.benchmarks import bench
-from llmopt.benchmarks.bench import (
+from llmopt.benchmarks.bench import main as bench
+from llmopt.benchmarks.bench.main import (
     BenchConfigError,
     Cell,
     draw_warmup,
@@ -23,13 +23,13 @@ from llmopt.benchmarks.bench import (
     run_cell,
     run_cells,
 )
-from llmopt.benchmarks.methods import METHODS
-from llmopt.benchmarks.rollout import evaluate as plain_evaluate
-from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
-from llmopt.benchmarks.suites import SUITES, WIDE_BOX
-from llmopt.benchmarks.tasks import get_task
+from llmopt.benchmarks.bench.suites import SUITES, WIDE_BOX
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
+from llmopt.policies.rollout import evaluate as plain_evaluate
+from llmopt.policies.rollout import held_out_seeds, selection_seeds
 
 SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
@@ -128,7 +128,7 @@ def test_a_box_and_no_bias_make_another_task():
 
 
 def test_warmup_points_are_those_of_llmopt_run():
-    from llmopt.benchmarks import run
+    from llmopt.benchmarks.run import main as run
 
     config = run.RunConfig("cartpole", seed=5, warmup=6)
     task = get_task("cartpole", box=(-2.0, 1.0))
@@ -357,7 +357,7 @@ def test_every_suite_names_tasks_that_are_there(name):
 
 
 def test_gp_takes_part_only_where_torch_is(monkeypatch):
-    from llmopt.benchmarks import suites
+    from llmopt.benchmarks.bench import suites
 
     monkeypatch.setattr(suites, "find_spec", lambda name: None)
     assert "optuna-gp" not in {c.method for c in SUITES["baselines"]("smollm2", 4)}
@@ -366,7 +366,7 @@ def test_gp_takes_part_only_where_torch_is(monkeypatch):
 
 
 def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path):
-    from llmopt.benchmarks import methods
+    from llmopt.benchmarks.methods import table as methods
 
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
     args = argparse.Namespace(

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmopt.code.analysis import analyse
 from llmopt.code.checks import Function, Output, check
-from llmopt.code.confine import support
 from llmopt.code.extract import MAX_SOURCE, read_answer
 from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox import Limits, Sandbox
+from llmopt.code.sandbox.analysis import analyse
+from llmopt.code.sandbox.confine import support
+from llmopt.code.sandbox.sandbox import Limits, Sandbox
 from llmopt.errors import ParseError
 
 needs_confinement = pytest.mark.skipif(

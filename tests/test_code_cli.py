@@ -9,14 +9,14 @@ import pytest
 from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
 from llmopt.code import optimizer as optimizer_module
-from llmopt.code import run_reward
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.command import say_step
-from llmopt.code.confine import support
-from llmopt.code.page import write_report
-from llmopt.code.reward import train_linear
-from llmopt.code.runfolder import CodeRun
-from llmopt.code.tasks import find_task
+from llmopt.code.commands import reward as run_reward
+from llmopt.code.commands.common import say_step
+from llmopt.code.commands.page import write_report
+from llmopt.code.commands.runfolder import CodeRun
+from llmopt.code.reward.reward import train_linear
+from llmopt.code.sandbox.confine import support
+from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError
 
 needs_confinement = pytest.mark.skipif(
@@ -303,7 +303,7 @@ def test_the_page_needs_a_run(tmp_path):
 
 def test_a_score_prefers_success_to_return():
     from llmopt.code.policy import Episode, PolicyScore
-    from llmopt.code.tasks import CodeTask
+    from llmopt.code.tasks.table import CodeTask
 
     task = CodeTask("t", "t", "", "", lambda held_out: None, measure="success")
     lucky = PolicyScore((Episode(0, 1.0, 1, True), Episode(1, 1.0, 1, False)))

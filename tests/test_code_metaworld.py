@@ -9,12 +9,11 @@ pytest.importorskip("metaworld")
 
 from llmopt import ScriptedClient
 from llmopt.cli import main as cli
-from llmopt.code import metaworld
 from llmopt.code import optimizer as optimizer_module
-from llmopt.code.confine import support
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, improve, policy_function
-from llmopt.code.tasks import find_task
+from llmopt.code.sandbox.confine import support
+from llmopt.code.tasks.table import find_task, metaworld
 from llmopt.errors import LLMOptError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -9,10 +9,10 @@ import pytest
 from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
-from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.prompting import CodePrompt
+from llmopt.code.sandbox.confine import support
 from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,
@@ -519,9 +519,9 @@ def test_caps_hold():
 
 
 def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
-    from llmopt.code import sandbox
-    from llmopt.code.confine import Support
     from llmopt.code.failure import SandboxUnavailableError
+    from llmopt.code.sandbox import sandbox
+    from llmopt.code.sandbox.confine import Support
 
     monkeypatch.setattr(sandbox, "support", lambda: Support(0, False, ("no Landlock here",)))
     optimizer, client = make(fenced("return 1.0"))

@@ -6,12 +6,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from llmopt import ScriptedClient
-from llmopt.code import classic
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
-from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError
-from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import (
     Episode,
@@ -22,8 +19,10 @@ from llmopt.code.policy import (
     policy_function,
     run_episode,
 )
-from llmopt.code.sandbox import Sandbox
-from llmopt.code.tasks import CodeTask, find_task
+from llmopt.code.sandbox.confine import support
+from llmopt.code.sandbox.sandbox import Sandbox
+from llmopt.code.tasks.language import PHRASES, LanguageFeedback, Verdict
+from llmopt.code.tasks.table import CodeTask, classic, find_task
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"

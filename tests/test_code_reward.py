@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from llmopt import ClientError, ScriptedClient
-from llmopt.code import gencode
-from llmopt.code import reward as reward_module
 from llmopt.code.candidate import Candidate
-from llmopt.code.confine import support
 from llmopt.code.failure import CandidateError
-from llmopt.code.gencode import GenCode
-from llmopt.code.judge import Judgement, judge
 from llmopt.code.optimizer import CodeOptimizer
-from llmopt.code.reward import (
+from llmopt.code.reward import gencode
+from llmopt.code.reward import reward as reward_module
+from llmopt.code.reward.gencode import GenCode
+from llmopt.code.reward.judge import Judgement, judge
+from llmopt.code.reward.reward import (
     Training,
     improve_reward,
     plain_action,
@@ -24,7 +23,8 @@ from llmopt.code.reward import (
     train_linear,
     visible,
 )
-from llmopt.code.sandbox import Sandbox
+from llmopt.code.sandbox.confine import support
+from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import LLMOptError
 
 needs_confinement = pytest.mark.skipif(
@@ -410,7 +410,7 @@ class TestGenCode:
 @needs_confinement
 def test_training_by_stable_baselines3(tmp_path, car):
     pytest.importorskip("stable_baselines3")
-    from llmopt.code.sb3 import train_sb3
+    from llmopt.code.reward.sb3 import train_sb3
 
     with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
         training = train_sb3(
@@ -425,7 +425,7 @@ def test_training_by_stable_baselines3(tmp_path, car):
 @needs_confinement
 def test_training_that_breaks_down_is_the_candidates_failure(car):
     pytest.importorskip("stable_baselines3")
-    from llmopt.code.sb3 import train_sb3
+    from llmopt.code.reward.sb3 import train_sb3
 
     huge = "def reward(obs, action, next_obs, info):\n    return float(obs[0]) * 1e60\n"
     with (
@@ -440,7 +440,7 @@ def test_training_that_breaks_down_is_the_candidates_failure(car):
 def test_discrete_actions_of_stable_baselines3_are_plain(tmp_path):
     """Some environments take an int and nothing else."""
     pytest.importorskip("stable_baselines3")
-    from llmopt.code.sb3 import train_sb3
+    from llmopt.code.reward.sb3 import train_sb3
 
     constant = "def reward(obs, action, next_obs, info):\n    return 1.0\n"
     with (
@@ -462,7 +462,7 @@ def test_discrete_actions_of_stable_baselines3_are_plain(tmp_path):
     ],
 )
 def test_an_algorithm_that_does_not_fit_is_said(monkeypatch, env_id, algorithm, message):
-    from llmopt.code import sb3
+    from llmopt.code.reward import sb3
 
     monkeypatch.setattr(sb3, "_algorithm", lambda name: None)
     with gym.make(env_id) as env, pytest.raises(LLMOptError, match=message):
@@ -470,7 +470,7 @@ def test_an_algorithm_that_does_not_fit_is_said(monkeypatch, env_id, algorithm, 
 
 
 def test_the_missing_package_is_said(monkeypatch, car):
-    from llmopt.code.sb3 import train_sb3
+    from llmopt.code.reward.sb3 import train_sb3
 
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
     with Candidate(SHAPED, []) as candidate, pytest.raises(ImportError, match=r"llmopt\[sb3\]"):
@@ -478,7 +478,7 @@ def test_the_missing_package_is_said(monkeypatch, car):
 
 
 def test_an_unknown_algorithm(car):
-    from llmopt.code.sb3 import train_sb3
+    from llmopt.code.reward.sb3 import train_sb3
 
     with Candidate(SHAPED, [], Sandbox) as candidate, pytest.raises(LLMOptError, match="PPO"):
         train_sb3(candidate, car, algorithm="ppo")

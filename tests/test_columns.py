@@ -33,20 +33,20 @@ from llmopt.benchmarks.experiments.columns_data import (
     features,
     make_columns,
 )
-from llmopt.benchmarks.grammar_clients import (
+from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
     SlopeGrammarClient,
     UniformGrammarClient,
 )
-from llmopt.check import check
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.local import LocalClient, draw_choices
-from llmopt.columns import ColumnsPrompt, rank_places, read_line, write_line
-from llmopt.frame import Cells, covariance_frame, slope_frame, whole_frame
+from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import LevelsPrompt, Situation
+from llmopt.prompt.columns import ColumnsPrompt, rank_places, read_line, write_line
+from llmopt.prompt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
 
 SPACE = Space({"x": Float(-5, 5), "y": Float(0, 1), "z": Float(-1, 1)})

@@ -18,16 +18,16 @@ from test_prompt import BOX, NAMED, eventful, shown, situation, transcript, tria
 from wire import Say, openai_body
 
 from llmopt import Float, LLMOptimizer, RecordClient, ReplayClient, ScriptedClient
-from llmopt.benchmarks.policy import LinearPolicy
-from llmopt.benchmarks.rollout import Evaluation, Evaluator, RolloutStatistics
-from llmopt.benchmarks.run import RunConfig, prompt_description, run
-from llmopt.benchmarks.tasks import TASKS, get_task
+from llmopt.benchmarks.run.main import RunConfig, prompt_description, run
+from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.cli import main
 from llmopt.client.base import Completion, Reply
-from llmopt.critique import hypothesis_of, parse_last
 from llmopt.errors import FallbackWarning, ParseError, PromptTooLongError
 from llmopt.history import History
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluation, Evaluator, RolloutStatistics
 from llmopt.prompt import Complaint, estimate_tokens, get_prompt
+from llmopt.prompt.parse_last import hypothesis_of, parse_last
 
 __all__ = ["no_proxies", "server"]
 
@@ -492,7 +492,7 @@ def config(server, **changes):
 @pytest.fixture
 def no_curves(monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("llmopt.benchmarks.run.learning_curve", lambda *_, **__: b"")
+    monkeypatch.setattr("llmopt.benchmarks.run.main.learning_curve", lambda *_, **__: b"")
 
 
 def results(path):
@@ -628,7 +628,7 @@ def test_which_prompts_are_told_the_meaning():
 
 
 def test_the_template_is_shipped():
-    assert (Path(__file__).parent.parent / "llmopt/templates/props-critic.j2").is_file()
+    assert (Path(__file__).parent.parent / "llmopt/prompt/templates/props-critic.j2").is_file()
     assert repr(get_prompt("props-critic")) == "TemplatePrompt('props-critic')"
     assert get_prompt("props-critic", hypotheses=3).to_dict() == {
         "name": "props-critic",

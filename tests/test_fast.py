@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.benchmarks import fast
-from llmopt.benchmarks.fast import FastEvaluator
-from llmopt.benchmarks.rollout import Evaluation, Evaluator
-from llmopt.benchmarks.tasks import Task, get_task
+from llmopt.benchmarks.tasks import fast
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import ParameterError
+from llmopt.policies.rollout import Evaluation, Evaluator
 
 # Large seeds and small, policies near zero and at the border of the box: gentle and wild ones.
 SEEDS = (0, 12, 2**31 - 1)

@@ -11,7 +11,7 @@ import pickle
 import numpy as np
 import pytest
 
-import llmopt.hybrid
+import llmopt.search.hybrid
 from llmopt import (
     Categorical,
     ClientError,
@@ -27,9 +27,9 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
-from llmopt.benchmarks.grammar_clients import GaussianGrammarClient, UniformGrammarClient
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient, UniformGrammarClient
 from llmopt.history import History, Trial
-from llmopt.hybrid import Bandit, CMAPartner
+from llmopt.search.hybrid import Bandit, CMAPartner
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -223,7 +223,7 @@ class TestPartner:
 
     def test_losses_keep_the_order_of_ranks(self):
         ranks = [(0.0, -1e300), (0.0, 1e300), (0.5, -9.0), (1e308, 0.0), (math.inf, math.inf)]
-        losses = llmopt.hybrid._losses(ranks)
+        losses = llmopt.search.hybrid._losses(ranks)
         assert losses == sorted(losses)
         assert len(set(losses)) == 5
         assert np.isfinite(losses).all()
@@ -412,7 +412,7 @@ class TestErrors:
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.hybrid, "find_spec", lambda name: None)
+        monkeypatch.setattr(llmopt.search.hybrid, "find_spec", lambda name: None)
         with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
             make()
         make(partner=None)

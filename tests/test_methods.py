@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
-from llmopt.benchmarks import methods
-from llmopt.benchmarks.baselines import CMA
-from llmopt.benchmarks.grammar_clients import (
+from llmopt.benchmarks.methods import table as methods
+from llmopt.benchmarks.methods.baselines import CMA
+from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     UniformGrammarClient,
     line_parts,
 )
-from llmopt.benchmarks.methods import (
+from llmopt.benchmarks.methods.table import (
     ARS,
     METHODS,
     BipopCMA,
@@ -25,8 +25,8 @@ from llmopt.benchmarks.methods import (
 from llmopt.client.base import Message, Request
 from llmopt.errors import ClientError
 from llmopt.history import History, Trial
-from llmopt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.space import Float, Space
 
 N = 4

@@ -8,7 +8,6 @@ import pytest
 from provider_contract import no_proxies, server
 from wire import Cut, Hang, Say, openai_body, openai_error
 
-from llmopt.check import check
 from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.client.cache import CachedClient
@@ -16,9 +15,10 @@ from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
 from llmopt.client.prices import PRICES_AS_OF, Price
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.scripted import ScriptedClient
+from llmopt.commands.check import check
+from llmopt.commands.estimate import estimate, price_of
+from llmopt.commands.models import survey
 from llmopt.errors import ClientError, ModelNotFoundError
-from llmopt.estimate import estimate, price_of
-from llmopt.models import survey
 from llmopt.space import Float, Space
 
 __all__ = ["no_proxies", "server"]
@@ -118,7 +118,7 @@ def test_missing_packages(nothing, monkeypatch):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("llmopt.models.importlib.metadata.version", missing)
+    monkeypatch.setattr("llmopt.commands.models.importlib.metadata.version", missing)
     nothing.play(Say({"data": []}))
     found = states()
     assert not any(s.ready for s in found.values())
@@ -266,7 +266,7 @@ def test_imports_that_fail_are_one_line(capsys, monkeypatch):
         def main_of_models(args):
             raise error
 
-        monkeypatch.setattr("llmopt.models.main", main_of_models)
+        monkeypatch.setattr("llmopt.commands.models.main", main_of_models)
 
     raising(ModuleNotFoundError("No module named 'tqdm'", name="tqdm"))
     assert main(["models"]) == 2
@@ -291,7 +291,7 @@ def test_estimate_counts_what_would_really_be_sent():
         return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
 
     from llmopt import LLMOptimizer
-    from llmopt.selection import estimate_tokens
+    from llmopt.prompt.selection import estimate_tokens
 
     client = ScriptedClient(answer)
     optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)

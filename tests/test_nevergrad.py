@@ -30,9 +30,9 @@ from llmopt import (  # noqa: E402
     ScriptedClient,
     TemplateError,
 )
-from llmopt.adapters import nevergrad as adapter  # noqa: E402
-from llmopt.adapters._nevergrad_space import ParameterSpace  # noqa: E402
 from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
+from llmopt.adapters.nevergrad import optimizer as adapter  # noqa: E402
+from llmopt.adapters.nevergrad.space import ParameterSpace  # noqa: E402
 from llmopt.client.base import Completion, Reply, Request  # noqa: E402
 
 pytestmark = [

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from llmopt.errors import ParseError, PromptTooLongError
 from llmopt.history import History, Trial
-from llmopt.notation import integer_range
-from llmopt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.prompt import Complaint, Situation, estimate_tokens, get_prompt
+from llmopt.prompt.notation import integer_range
+from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.benchmarks.policy import LinearPolicy
-from llmopt.benchmarks.tasks import (
+from llmopt.benchmarks.tasks.table import (
     MAX_PARAMETERS,
     STEP_CAP,
     TASKS,
@@ -14,6 +13,7 @@ from llmopt.benchmarks.tasks import (
     get_task,
 )
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
+from llmopt.policies.linear import LinearPolicy
 
 BOX = spaces.Box(-1, 1, (2,), dtype=np.float32)
 

@@ -22,7 +22,7 @@ from llmopt.prompt import (
     estimate_tokens,
     get_prompt,
 )
-from llmopt.selection import fit_most
+from llmopt.prompt.selection import fit_most
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))

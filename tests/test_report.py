@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from test_stats import line
 
-from llmopt.benchmarks import charts, report
-from llmopt.benchmarks.page import ReportError, page
-from llmopt.benchmarks.report import BEGIN, END, between_markers, markdown, render_best
+from llmopt.benchmarks.report import charts
+from llmopt.benchmarks.report import main as report
+from llmopt.benchmarks.report.main import BEGIN, END, between_markers, markdown, render_best
+from llmopt.benchmarks.report.page import ReportError, page
 from llmopt.cli import main
 
 MODEL = "smollm2 (levels)"

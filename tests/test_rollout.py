@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.benchmarks.rollout import (
+from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.errors import LLMOptError, ParameterError
+from llmopt.policies.rollout import (
     Evaluator,
     evaluate,
     held_out_seeds,
     selection_seeds,
     stream,
 )
-from llmopt.benchmarks.tasks import Task, get_task
-from llmopt.errors import LLMOptError, ParameterError
 
 
 class Faulty(gym.Env):

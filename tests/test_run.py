@@ -19,12 +19,12 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient, get_client
-from llmopt.benchmarks import run as run_module
-from llmopt.benchmarks.pictures import best_so_far, learning_curve
-from llmopt.benchmarks.rollout import held_out_seeds, selection_seeds
-from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, run
-from llmopt.benchmarks.runfolder import OVERALL_HEADER, RunFolder, load_warmup
+from llmopt.benchmarks.run import main as run_module
+from llmopt.benchmarks.run.folder import OVERALL_HEADER, RunFolder, load_warmup
+from llmopt.benchmarks.run.main import METHODS, RunConfig, RunConfigError, run
+from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.errors import ClientError, FallbackWarning, LLMOptError, StorageError
+from llmopt.policies.rollout import held_out_seeds, selection_seeds
 
 LINE = "llmopt-test/Line-v0"
 
@@ -244,8 +244,8 @@ def test_pictures_are_pictures(tmp_path, monkeypatch):
 def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
     from PIL import Image
 
-    from llmopt.benchmarks.pictures import GIF_FRAMES, policy_gif
-    from llmopt.benchmarks.tasks import Task
+    from llmopt.benchmarks.run.pictures import GIF_FRAMES, policy_gif
+    from llmopt.benchmarks.tasks.table import Task
 
     monkeypatch.setattr(
         Line, "step", lambda self, a: (self.state, 0.0, False, False, {}), raising=True
@@ -383,7 +383,7 @@ def test_a_failing_model_stops_the_run_and_a_resume_goes_on(tmp_path, reference)
 
 @pytest.mark.parametrize("nth", [1, 4, 9, 17])
 def test_a_full_disk_stops_the_run_and_a_resume_goes_on(tmp_path, monkeypatch, reference, nth):
-    from llmopt.storage import EventLog
+    from llmopt.search.eventlog import EventLog
 
     append, calls = EventLog.append, iter(range(1, 10_000))
 
@@ -441,8 +441,8 @@ def test_a_finished_run_is_not_run_again(tmp_path, reference):
 
 def kill_at(nth, path):
     """Run in a child process that is killed at its nth write; return how the child ended."""
-    from llmopt.benchmarks import runfolder
-    from llmopt.storage import EventLog
+    from llmopt.benchmarks.run import folder as runfolder
+    from llmopt.search.eventlog import EventLog
 
     child = os.fork()
     if child:
@@ -665,7 +665,7 @@ def test_sigkill_in_a_process_and_resume_on_cartpole(tmp_path):
         import os, signal, sys
         import numpy as np
         from llmopt import ScriptedClient, get_client
-        from llmopt.benchmarks.run import RunConfig, run
+        from llmopt.benchmarks.run.main import RunConfig, run
 
         path, kill_at, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"
         seen = 0

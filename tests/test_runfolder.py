@@ -7,8 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.policy import LinearPolicy
-from llmopt.benchmarks.runfolder import (
+from llmopt.benchmarks.run.folder import (
     OVERALL_HEADER,
     OverallLog,
     Record,
@@ -23,6 +22,7 @@ from llmopt.benchmarks.runfolder import (
     write_text,
 )
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.policies.linear import LinearPolicy
 
 CONFIG = {"run": {"task": "cartpole"}}
 

@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pytest
 
-from llmopt.code import channel, confine, sandbox, wire
 from llmopt.code.checks import Function, check
 from llmopt.code.failure import (
     CandidateError,
@@ -20,7 +19,8 @@ from llmopt.code.failure import (
     SandboxUnavailableError,
     UnsandboxedWarning,
 )
-from llmopt.code.sandbox import Limits, Sandbox
+from llmopt.code.sandbox import channel, confine, sandbox, wire
+from llmopt.code.sandbox.sandbox import Limits, Sandbox
 
 PROBLEMS = confine.support().problems
 needs_confinement = pytest.mark.skipif(bool(PROBLEMS), reason="; ".join(PROBLEMS) or "-")
@@ -339,7 +339,7 @@ class TestDeath:
         """Programs that end quietly in `| head` have SIGPIPE set so that it would."""
         code = (
             "import os, signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
-            "from llmopt.code.sandbox import Sandbox\nbox = Sandbox()\n"
+            "from llmopt.code.sandbox.sandbox import Sandbox\nbox = Sandbox()\n"
             "box.load('import os\\ndef f():\\n    os.close(0)\\n')\n"
             "box.call('f')\n"
             "os.waitid(os.P_PID, box.pid, os.WEXITED | os.WNOWAIT)\n"
@@ -426,7 +426,7 @@ class TestFailClosed:
         file = tmp_path / "data"
         file.write_text("as it was")
         code = (
-            "import os, sys\nfrom llmopt.code import confine\n"
+            "import os, sys\nfrom llmopt.code.sandbox import confine\n"
             "confine.support = lambda: confine.Support(2, True, ())\n"
             "try:\n    confine.confine([sys.argv[1]])\n"
             "except confine.ConfinementError as error:\n    print(error)\n"
@@ -452,7 +452,7 @@ class TestFailClosed:
         """A filter takes the system call away, as from an older kernel: nothing may run."""
         code = (
             "import ctypes, platform, struct, sys\n"
-            "from llmopt.code import confine, sandbox\n"
+            "from llmopt.code.sandbox import confine, sandbox\n"
             "machine = confine._MACHINES[platform.machine()]\n"
             "call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])\n"
             "steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026),\n"  # ENOSYS
@@ -484,7 +484,7 @@ class TestFailClosed:
     @needs_confinement
     def test_limits_that_are_lower_already_stay(self):
         code = (
-            "import resource\nfrom llmopt.code.sandbox import Sandbox\n"
+            "import resource\nfrom llmopt.code.sandbox.sandbox import Sandbox\n"
             "resource.setrlimit(resource.RLIMIT_CPU, (300, 300))\n"
             "with Sandbox() as box:\n    box.start()\n"
             "    print(resource.prlimit(box.pid, resource.RLIMIT_CPU))\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from llmopt.benchmarks import stats
-from llmopt.benchmarks.stats import (
+from llmopt.benchmarks.report import stats
+from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
     compare,
     duels,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmopt.errors import StorageError
-from llmopt.storage import EventLog, read_events
+from llmopt.search.eventlog import EventLog, read_events
 
 
 def fill(path, n=3):

@@ -23,8 +23,8 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.policy import policy_function, run_episode
-from llmopt.code.reward import reward_function
-from llmopt.code.sandbox import Sandbox
+from llmopt.code.reward.reward import reward_function
+from llmopt.code.sandbox.sandbox import Sandbox
 
 POLICY = """
 def controller(obs):

@@ -1,7 +1,7 @@
 """Searches on synthetic functions, from which the adapter of the prompt `columns` is trained.
 
-A search keeps its best points; their frame (`llmopt.frame.covariance_frame`, turned by
-`llmopt.frame.slope_frame`) writes each of their coordinates as one of 26 levels. A *line* is one
+A search keeps its best points; their frame (`covariance_frame`, turned by
+`slope_frame`) writes each of their coordinates as one of 26 levels. A *line* is one
 coordinate of the twenty best points, best first. What is to be learned is where better points
 lie: of a thousand candidates drawn in the frame the best thirty-two are taken, and the share of
 each level among their coordinates is the target. The candidates are evaluated for the training
@@ -29,11 +29,11 @@ from typing import Protocol
 import numpy as np
 
 from llmopt.client.local import draw_choices
-from llmopt.columns import ELITES, LEAST, REGRESSION, SPREAD
-from llmopt.dimensions import Float
-from llmopt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
-from llmopt.notation import Letters
+from llmopt.prompt.columns import ELITES, LEAST, REGRESSION, SPREAD
+from llmopt.prompt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
+from llmopt.prompt.notation import Letters
 from llmopt.space import Space
+from llmopt.space.dimensions import Float
 
 NETWORK = Path(__file__).with_name("columns_network.npz")
 """Weights of `Network`, part of the package."""

@@ -42,18 +42,18 @@ from llmopt.benchmarks.experiments.strategies import (
     SHIFT,
     model_client,
 )
-from llmopt.benchmarks.grammar_clients import (
+from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
     UniformGrammarClient,
 )
-from llmopt.benchmarks.methods import ShuffledRewards
-from llmopt.benchmarks.stats import paired_test, ranks
+from llmopt.benchmarks.methods.table import ShuffledRewards
+from llmopt.benchmarks.report.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import get_prompt
+from llmopt.search.eventlog import EventLog, read_events
 from llmopt.space import Categorical, Float, Space
-from llmopt.storage import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = "python -m llmopt.benchmarks.experiments.mixed_spaces --jobs 2"

@@ -38,10 +38,10 @@ from nevergrad.functions import ArtificialFunction
 from llmopt._version import __version__
 from llmopt.adapters.nevergrad import ParametrizedLLM
 from llmopt.benchmarks.experiments.pool import run_cells
-from llmopt.benchmarks.stats import ranks as ranks_of
+from llmopt.benchmarks.report.stats import ranks as ranks_of
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.storage import EventLog, read_events
+from llmopt.search.eventlog import EventLog, read_events
 
 FUNCTIONS = ("sphere", "cigar", "rastrigin", "rosenbrock", "hm")
 DIMENSIONS = (2, 5, 10)

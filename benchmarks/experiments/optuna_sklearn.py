@@ -51,7 +51,7 @@ from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.storage import EventLog, read_events
+from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "optuna_sklearn.jsonl"
 MODEL = "LLM"

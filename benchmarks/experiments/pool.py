@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import astuple, fields
 from typing import Any
 
-from llmopt.storage import EventLog
+from llmopt.search.eventlog import EventLog
 
 
 def run_cells(

@@ -41,13 +41,13 @@ from gymnasium import spaces
 
 from llmopt import LLMOptimizer, Space, get_client, get_prompt
 from llmopt._version import __version__
-from llmopt.benchmarks.rollout import Evaluator, selection_seeds
-from llmopt.benchmarks.tasks import get_task
+from llmopt.benchmarks.tasks.table import get_task
 from llmopt.client.base import Client
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Trial
+from llmopt.policies.rollout import Evaluator, selection_seeds
 from llmopt.prompt import Prompt, Situation
-from llmopt.rendering import shipped_template
+from llmopt.prompt.template import shipped_template
 
 RESULTS = Path(__file__).parents[1] / "results" / "prompt_cache.json"
 COMMAND = "python -m llmopt.benchmarks.experiments.prompt_cache"

@@ -1,6 +1,6 @@
 """Environment steps per second: the fast rollouts against Gymnasium's own ways, and the limit.
 
-Question: how much faster are `llmopt.benchmarks.fast`'s rollouts than plain Gymnasium, its
+Question: how much faster are `llmopt.benchmarks.tasks.fast`'s rollouts than plain Gymnasium, its
 vector environments and envpool, and how near are they to the physics alone? Protocol: 20
 linear policies on 20 starts each for MountainCarContinuous-v0, and 10 on 4 for Swimmer-v5, the
 policies drawn from N(0, 3) in the published box; every way runs the same policies; the ways
@@ -34,10 +34,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.benchmarks.fast import FastEvaluator
-from llmopt.benchmarks.policy import LinearPolicy
-from llmopt.benchmarks.rollout import Evaluator
-from llmopt.benchmarks.tasks import Task, get_task
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluator
 
 TASKS = {"mountaincar": (20, 20), "swimmer": (10, 4)}
 PACKAGES = ("gymnasium", "mujoco", "numpy", "envpool")

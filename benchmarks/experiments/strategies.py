@@ -48,20 +48,26 @@ import numpy as np
 
 from llmopt._version import __version__
 from llmopt.benchmarks.experiments.pool import run_cells
-from llmopt.benchmarks.grammar_clients import (
+from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NarrowGrammarClient,
     NetworkClient,
     SlopeGrammarClient,
     UniformGrammarClient,
 )
-from llmopt.benchmarks.methods import Method, ModelMethod, Problem, ShuffledRewards, make_method
-from llmopt.benchmarks.stats import paired_test, ranks
+from llmopt.benchmarks.methods.table import (
+    Method,
+    ModelMethod,
+    Problem,
+    ShuffledRewards,
+    make_method,
+)
+from llmopt.benchmarks.report.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.hybrid import Partner
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.storage import EventLog, read_events
+from llmopt.search.eventlog import EventLog, read_events
+from llmopt.search.hybrid import Partner
 
 RESULTS = Path(__file__).parents[1] / "results"
 DIMENSIONS = (3, 10)

@@ -49,7 +49,7 @@ from llmopt.benchmarks.experiments.columns_data import (
     make_columns,
 )
 from llmopt.client.embedded import ADAPTER, fetch_model
-from llmopt.columns import ELITES, write_line
+from llmopt.prompt.columns import ELITES, write_line
 
 REPORT = Path(__file__).parents[1] / "results" / "columns_training.json"
 POLICY_TEMPERATURE = 0.7

@@ -1,6 +1,6 @@
 """Code as the thing searched: policies and reward functions that a model writes.
 
-A model's code runs in a worker process that confines itself first (`llmopt.code.sandbox`).
+A model's code runs in a worker process that confines itself first (`llmopt.code.sandbox.sandbox`).
 Everything here is imported when first used.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
         UnsandboxedWarning,
     )
-    from llmopt.code.gencode import GenCode
-    from llmopt.code.language import LanguageFeedback
     from llmopt.code.optimizer import CodeOptimizer
     from llmopt.code.policy import evaluate_policy, improve, policy_function
-    from llmopt.code.reward import improve_reward, reward_function, train_linear
-    from llmopt.code.sandbox import Limits, Sandbox
+    from llmopt.code.reward.gencode import GenCode
+    from llmopt.code.reward.reward import improve_reward, reward_function, train_linear
+    from llmopt.code.sandbox.sandbox import Limits, Sandbox
+    from llmopt.code.tasks.language import LanguageFeedback
 
 _HOMES = {
     "candidate": ("Candidate", "CodeTrial", "Strategy"),
@@ -36,12 +36,12 @@ _HOMES = {
         "SandboxUnavailableError",
         "UnsandboxedWarning",
     ),
-    "gencode": ("GenCode",),
-    "language": ("LanguageFeedback",),
+    "reward.gencode": ("GenCode",),
+    "tasks.language": ("LanguageFeedback",),
     "optimizer": ("CodeOptimizer",),
     "policy": ("evaluate_policy", "improve", "policy_function"),
-    "reward": ("improve_reward", "reward_function", "train_linear"),
-    "sandbox": ("Limits", "Sandbox"),
+    "reward.reward": ("improve_reward", "reward_function", "train_linear"),
+    "sandbox.sandbox": ("Limits", "Sandbox"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from llmopt.code.checks import Function, check
 from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox import Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox
 
 
 class Candidate:
@@ -29,7 +29,7 @@ class Candidate:
         variables: All names that the code finds bound.
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
-        fingerprint: See `llmopt.code.analysis.analyse`.
+        fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
 
     Attributes:
         source: See above; likewise the others.
@@ -185,7 +185,7 @@ class CodeTrial:
         feedback: Words that came with it; for a failure, the reason.
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
-        fingerprint: See `llmopt.code.analysis.analyse`.
+        fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
         origin: ``"llm"``, or ``"user"`` for one that was never asked.
     """
 

@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.failure import CandidateError
-from llmopt.code.sandbox import Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox
 
 _INT_END = 2**63
 _REWARD_MOST = 1e100  # sums of rewards must not overflow
@@ -241,7 +241,7 @@ def check(
         variables: Names that it finds bound.
 
     Returns:
-        The source's fingerprint (see `llmopt.code.analysis.analyse`).
+        The source's fingerprint (see `llmopt.code.sandbox.analysis.analyse`).
 
     Raises:
         CandidateError: What is wrong, in words for the model.

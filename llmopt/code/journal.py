@@ -10,7 +10,7 @@ from typing import Any
 from llmopt.client.base import Reply, Request
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
-from llmopt.storage import Event, EventLog
+from llmopt.search.eventlog import Event, EventLog
 
 _FORMAT = 1
 

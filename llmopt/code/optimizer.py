@@ -40,11 +40,11 @@ from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.journal import Draft, Journal
 from llmopt.code.prompting import CodePrompt
-from llmopt.code.sandbox import Limits, Sandbox, require_confinement
+from llmopt.code.sandbox.sandbox import Limits, Sandbox, require_confinement
 from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, RewardError
 from llmopt.history import Direction, Usage
-from llmopt.propose import Limits as Caps
+from llmopt.search.proposer import Limits as Caps
 from llmopt.space import Space
 
 
@@ -75,7 +75,7 @@ class CodeOptimizer:
         seed: Seed of the requests; ``None`` draws one and records it.
         limits: What a worker may use.
         allow_unsandboxed: Run a model's code even where it cannot be confined.
-        rollout_env: See ``env`` of `llmopt.code.sandbox.Sandbox`.
+        rollout_env: See ``env`` of `llmopt.code.sandbox.sandbox.Sandbox`.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.

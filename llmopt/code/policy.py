@@ -20,8 +20,8 @@ import numpy as np
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.language import LanguageFeedback
 from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.tasks.language import LanguageFeedback
 
 STEP_CAP = 1000
 _MOMENTS = 6

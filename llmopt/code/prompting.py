@@ -168,7 +168,7 @@ class CodePrompt:
 @functools.cache
 def _environment() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("llmopt", "templates"), undefined=jinja2.StrictUndefined
+        loader=jinja2.PackageLoader("llmopt.code"), undefined=jinja2.StrictUndefined
     )
 
 

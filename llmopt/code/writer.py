@@ -17,10 +17,10 @@ from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.extract import Answer, encodable, read_answer
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
-from llmopt.code.sandbox import Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
 from llmopt.history import Usage
-from llmopt.propose import Limits
+from llmopt.search.proposer import Limits
 
 _ATTEMPTS = 4
 """Times that one request is sent while its errors say that this may help."""

@@ -1,0 +1,432 @@
+"""Nevergrad optimizers that ask a language model: importing this registers them.
+
+    import nevergrad as ng
+    import llmopt.adapters.nevergrad as llm
+
+    ng.optimizers.registry["LLM"](parametrization, budget=100).minimize(loss)
+    llm.ParametrizedLLM(model="openai:gpt-4o", prompt="opro")(parametrization, budget=100)
+
+`LLM` asks the embedded model, which needs no key. `ParametrizedLLM` takes the model, the
+prompt and the caps; the registry's entry of that name is one with the defaults, which is
+configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-4o")``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from nevergrad import p
+from nevergrad.optimization import base
+from nevergrad.parametrization.utils import float_penalty
+
+from llmopt.adapters.nevergrad.space import ParameterSpace
+from llmopt.client.base import Client, client_name
+from llmopt.client.registry import get_client
+from llmopt.errors import FallbackWarning
+from llmopt.history import History, Proposal, Trial, Usage
+from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.proposer import Limits, Proposer
+from llmopt.space import Value
+
+# What Nevergrad makes of NaN, of infinity and of anything larger.
+_TOO_LARGE = 5e20
+# Points asked for at a time once a cheap constraint has refused some.
+_CONSTRAINED_BATCH = 8
+# The best points that a working range must hold, and whose place may widen it.
+_BEST = 3
+# Random steps that mend a refused point start at this share of the range and grow by 2 %.
+_FIRST_STEP, _STEP_GROWTH = 0.02, 1.02
+_DRAWS = 100
+# Refused points, and names of unbounded numbers, that the model is told of.
+_SHOWN_REFUSED, _SHOWN_NAMES = 5, 10
+
+
+class _LLM(base.Optimizer):  # type: ignore[misc]
+    """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
+
+    _num_ask: int
+
+    def __init__(
+        self,
+        parametrization: Any,
+        budget: int | None = None,
+        num_workers: int = 1,
+        *,
+        model: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        description: str = "",
+        warmup: int | None = None,
+        batch_size: int = 1,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "raise",
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: expected at least 1")
+        if warmup is not None and warmup < 0:
+            raise ValueError(f"warmup={warmup}: expected 0 or more, or None")
+        super().__init__(parametrization, budget=budget, num_workers=num_workers)
+        self._parameters = ParameterSpace(self.parametrization)
+        self._proposer = Proposer(
+            self._parameters.space,
+            get_client("smollm2" if model is None else model),
+            prompt,
+            description=description,
+            total=budget,
+            attempts=attempts,
+            out_of_range=out_of_range,
+            on_error=on_error,
+            limits=Limits(max_requests, max_tokens, max_cost),
+        )
+        if warmup is None:
+            warmup = 10 if budget is None else min(10, max(1, budget // 5))
+        self._n_warmup = warmup
+        self._batch_size = batch_size
+        self._trials: list[Trial] = []
+        self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
+        self._ready: deque[Proposal] = deque()
+        self._violation = 0.0
+        # Points of the model that a cheap constraint refused.
+        self._refused: list[tuple[Value, ...]] = []
+        self._refused_before = 0
+        # Of the `ask` that is under way: candidates made, and whether a batch was fetched.
+        self._made: dict[str, Proposal] = {}
+        self._refilled = False
+        self._mending: tuple[np.ndarray, np.random.Generator] | None = None
+        self._step = _FIRST_STEP
+
+    # -- what the model sees ----------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """The points told so far and those being evaluated, losses to be minimized."""
+        points = (*self._open.values(), *self._ready)
+        return History(
+            tuple(self._trials),
+            tuple(proposal.values for proposal in points),
+            ("minimize",) * max(1, self.num_objectives),
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._proposer.usage.copy()
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        space = self._parameters.space
+        names = self._parameters.open_names
+        if names:
+            whose = ", ".join(names[:_SHOWN_NAMES])
+            if len(names) == len(space):
+                whose = "all parameters"
+            elif len(names) > _SHOWN_NAMES:
+                whose += f" and {len(names) - _SHOWN_NAMES} more"
+            notes.append(
+                f"The ranges of {whose} are working ranges, not limits of the problem: they are "
+                "widened when the best points reach their ends."
+            )
+        if self._refused:
+            shown = [
+                ", ".join(
+                    f"{name}: {space.format(i, value)}"
+                    for i, (name, value) in enumerate(zip(space.names, values, strict=True))
+                )
+                for values in self._refused[-_SHOWN_REFUSED:]
+            ]
+            notes.append(
+                "There is a constraint on the points, and these violate it: " + "; ".join(shown)
+            )
+        return tuple(notes)
+
+    # -- ask ----------------------------------------------------------------------------------
+
+    def ask(self) -> p.Parameter:
+        """Return a point to evaluate.
+
+        One request to the model fills as many calls as there are free workers, or
+        `batch_size` if that is more. Under a cheap constraint, one batch is asked for and
+        points that satisfy it are kept for later calls; if none does, one of them is moved
+        by random steps until it does.
+
+        Raises:
+            BudgetExceededError: A cap on requests, tokens or cost is reached.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+        """
+        self._made, self._refilled, self._mending = {}, False, None
+        asked_before: int = self._num_ask
+        try:
+            candidate = super().ask()
+        except BaseException:
+            # Refused candidates count while Nevergrad looks for a valid one.
+            self._num_ask = asked_before
+            raise
+        proposal = self._made.pop(candidate.uid, None)
+        for refused in self._made.values():
+            if refused.source == "llm":
+                self._refused.append(refused.values)
+                self._proposer.usage.add_rejection("constraint")
+        if proposal is None:
+            is_mended = candidate.uid in self._asked
+            source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
+            proposal = Proposal(self._parameters.read(candidate), source)
+            if is_mended:
+                self._proposer.usage.add_proposal("fallback")
+                self._warn(
+                    "no point of the batch met the cheap constraint: one of them was moved at "
+                    "random until it did. Such points are counted in usage.fallbacks",
+                    FallbackWarning,
+                )
+        else:
+            # A constraint that is a layer of the parametrization moves points by itself.
+            moved = self._parameters.moved(candidate, proposal.values)
+            proposal = proposal if moved is None else replace(proposal, values=moved)
+        self._open[candidate.uid] = proposal
+        return candidate
+
+    def _internal_ask_candidate(self) -> p.Parameter:
+        if not self._ready:
+            if self._refilled:
+                return self._mend()
+            self._refill()
+            self._refilled = True
+        proposal = self._ready.popleft()
+        candidate = self._parameters.spawn(self.parametrization, proposal.values)
+        self._made[candidate.uid] = proposal
+        return candidate
+
+    def _refill(self) -> None:
+        """Fetch points: warm-up points first, then the model's."""
+        history = self.history
+        if self._parameters.widen([t.values for t in history.ranked[:_BEST]]):
+            self._proposer.space = self._parameters.space
+        state = self._rng.get_state()
+        rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
+        key = self._parameters.space.key
+        told = (t.values for t in history.trials)
+        taken = {key(values) for values in (*told, *history.pending, *self._refused)}
+        wanted = self._wanted()
+        missing = self._n_warmup - len(history.trials) - len(history.pending)
+        if missing > 0:
+            self._ready.extend(self._warm_up(min(wanted, missing), rng, taken))
+            return
+        if len(self._refused) > self._refused_before:
+            wanted = max(wanted, _CONSTRAINED_BATCH)
+        try:
+            found = self._proposer.propose(history, rng, wanted, notes=self._notes(), taken=taken)
+        except BaseException:
+            # The same call later must give the same points.
+            self._rng.set_state(state)
+            raise
+        self._refused_before = len(self._refused)
+        self._ready.extend(found)
+
+    def _wanted(self) -> int:
+        wanted: int = max(self.num_workers - len(self._open), self._batch_size)
+        if self.budget is not None:
+            wanted = min(wanted, self.budget - self._num_ask)
+        return max(wanted, 1)
+
+    def _warm_up(
+        self, n: int, rng: np.random.Generator, taken: set[tuple[Hashable, ...]]
+    ) -> list[Proposal]:
+        """Return the parametrization's initial point first, then random ones."""
+        space, found = self._parameters.space, []
+        for _ in range(n):
+            values = self._parameters.initial
+            for _ in range(_DRAWS):
+                if space.key(values) not in taken:
+                    break
+                values = self._parameters.draw(rng)
+            taken.add(space.key(values))
+            found.append(Proposal(values, "warmup"))
+            self._proposer.usage.add_proposal("warmup")
+        return found
+
+    def _mend(self) -> p.Parameter:
+        """Return the last refused point after a random step, longer at each call."""
+        space = self._parameters.space
+        if self._mending is None:
+            refused = list(self._made.values())[-1]
+            seed = self._rng.randint(2**32, dtype=np.uint32)
+            self._mending = space.encode(refused.values), np.random.default_rng(seed)
+            self._step = _FIRST_STEP
+        anchor, rng = self._mending
+        unit = anchor + self._step * rng.standard_normal(len(space))
+        self._step = min(1.0, self._step * _STEP_GROWTH)
+        return self._parameters.spawn(self.parametrization, space.decode(unit))
+
+    # -- tell ---------------------------------------------------------------------------------
+
+    def tell(
+        self,
+        candidate: p.Parameter,
+        loss: Any,
+        constraint_violation: Any = None,
+        penalty_style: Any = None,
+    ) -> None:
+        """Record what a candidate scored, whether it was asked for or not.
+
+        NaN, infinity and losses above 5e20 count as a failed evaluation for the model. A
+        candidate that violates constraints ranks after all that satisfy them.
+
+        Args:
+            candidate: From `ask`, or a child of the parametrization.
+            loss: A number, or one for each objective; smaller is better.
+            constraint_violation: One number for each constraint; positive where violated.
+            penalty_style: See `nevergrad.optimizers.base.Optimizer.tell`.
+        """
+        if constraint_violation is not None:
+            amounts = np.maximum(np.asarray(constraint_violation, dtype=float), 0.0)
+            self._violation = float(np.sum(amounts))
+        try:
+            super().tell(candidate, loss, constraint_violation, penalty_style)
+        finally:
+            self._violation = 0.0
+
+    def _internal_tell_candidate(self, candidate: p.Parameter, loss: float) -> None:
+        space = self._parameters.space
+        proposal = self._open.pop(candidate.uid, None)
+        if proposal is None:
+            proposal = Proposal(self._parameters.read(candidate), "user")
+        if not all(np.isfinite(v) for v in proposal.values if isinstance(v, float)):
+            return  # no range holds it, so no prompt can show it
+        # `loss` holds penalties, and for several objectives it is a hypervolume.
+        losses = [loss] if candidate.loss is None else candidate.losses.tolist()
+        failed = not all(np.isfinite(v) and v < _TOO_LARGE for v in losses)
+        self._trials.append(
+            Trial(
+                number=len(self._trials),
+                params=dict(zip(space.names, proposal.values, strict=True)),
+                values=proposal.values,
+                rewards=None if failed else tuple(losses),
+                state="failed" if failed else "complete",
+                feedback="the loss was not finite, or above 5e20" if failed else "",
+                source=proposal.source,
+                explanation=proposal.explanation,
+                prompt_tokens=proposal.prompt_tokens,
+                completion_tokens=proposal.completion_tokens,
+                seconds=proposal.seconds,
+                constraint_violation=self._violation + self._cheap_violation(candidate),
+            )
+        )
+
+    def _cheap_violation(self, candidate: p.Parameter) -> float:
+        if candidate.can_skip_constraints() or candidate.satisfies_constraints():
+            return 0.0
+        checks = candidate._constraint_checkers
+        amount = sum(float_penalty(check(candidate.value)) for check in checks)
+        # A constraint on a part of the parametrization has no amount here.
+        return float(amount) or 1.0
+
+
+class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
+    """An optimizer for Nevergrad that asks a language model for the next points.
+
+    Making one, and making an optimizer with it, sends nothing, reads no key and loads no
+    model: the first `ask` after the warm-up does.
+
+    Args:
+        model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
+            the embedded model. Optimizers made with a client object share it.
+        prompt: A shipped prompt's name, a template's text or path, a prompt object, or
+            ``"auto"`` for the one that suits the model.
+        description: The task in words, for prompts that use it.
+        warmup: Points before the model is first asked: the parametrization's initial point,
+            then random ones. Points told without being asked count. By default 10, but at
+            most a fifth of the budget.
+        batch_size: Points asked for at a time, if more than there are free workers. Above
+            1, one request fills several calls of `ask`, and the later ones know less.
+        attempts: Requests for one batch before points drawn at random take over.
+        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
+        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes
+            on), or ``"fallback"`` to random points, loudly and counted.
+        max_requests: Cap on calls to the model, failed ones included.
+        max_tokens: Cap on prompt and completion tokens together.
+        max_cost: Cap in US dollars; needs a model whose price is known.
+
+    Raises:
+        ModelNotFoundError: The model string names no known provider.
+        TemplateError: The prompt's template is not valid.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        description: str = "",
+        warmup: int | None = None,
+        batch_size: int = 1,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "raise",
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        super().__init__(_LLM, dict(config))
+        # Nevergrad would name it after the arguments' `repr`, which may show a key.
+        usual = inspect.signature(ParametrizedLLM).parameters
+        shown = {k: v for k, v in config.items() if v != usual[k].default}
+        if "model" in shown:
+            shown["model"] = client_name(get_client(shown["model"]))
+        if "prompt" in shown:
+            shown["prompt"] = get_prompt(shown["prompt"]).name
+        if "description" in shown:
+            shown["description"] = f"{description[:20]}..." if description[20:] else description
+        self.name = f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+    def __call__(
+        self,
+        parametrization: Any = None,
+        budget: int | None = None,
+        num_workers: int = 1,
+        **config: Any,
+    ) -> Any:
+        """Make an optimizer; without a parametrization, a further configured one of these.
+
+        Args:
+            parametrization: What to optimize, or its dimension.
+            budget: Evaluations in all.
+            num_workers: Evaluations under way at once.
+            **config: Arguments to change, by the names that the class documents.
+
+        Returns:
+            A Nevergrad optimizer, or a `ParametrizedLLM`.
+        """
+        if config:
+            changed = ParametrizedLLM(**{**self.config(), **config})
+            return (
+                changed
+                if parametrization is None
+                else changed(parametrization, budget, num_workers)
+            )
+        if parametrization is None:
+            raise TypeError(
+                f"{self.name} got no parametrization: give one (or a dimension) to make an "
+                "optimizer, or arguments such as model=... to configure it"
+            )
+        return super().__call__(parametrization, budget, num_workers)
+
+
+def _register(name: str) -> ParametrizedLLM:
+    # A reload of this module comes here again, and a second registration raises.
+    if type(base.registry.get(name)).__module__ == __name__:
+        base.registry.unregister(name)
+    configured: ParametrizedLLM = ParametrizedLLM().set_name(name, register=True)
+    return configured
+
+
+LLM = _register("LLM")
+_register("ParametrizedLLM")

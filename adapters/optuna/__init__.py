@@ -1,0 +1,7 @@
+"""A language model as an Optuna sampler."""
+
+from llmopt.adapters.optuna.sampler import LLMSampler
+
+__all__ = [
+    "LLMSampler",
+]

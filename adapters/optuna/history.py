@@ -1,0 +1,246 @@
+"""A study's trials, as its storage has them, as the history that a prompt is made from."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from llmopt.adapters.optuna.records import read_note, read_proposal
+from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
+from llmopt.history import Direction, History, Source, Trial
+from llmopt.space import Value
+
+_HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
+_SOURCES = ("warmup", "llm", "fallback")
+_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+def learned(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that count for start-up and for the search space."""
+    return [t for t in trials if t.state in _STATES]
+
+
+def known_params(trial: FrozenTrial, latest: Distributions) -> dict[str, Any]:
+    """Return the parameters that a trial has, or is known to get, in Optuna's form."""
+    params: dict[str, Any] = {}
+    if not trial.state.is_finished():
+        for name, value in read_proposal(trial.system_attrs).items():
+            if name in latest:
+                with contextlib.suppress(IndexError, ValueError):
+                    params[name] = latest[name].to_external_repr(value)
+        params.update(trial.system_attrs.get("fixed_params", {}))
+    params.update(trial.params)
+    return params
+
+
+def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the user wrote about the study, and what is already set in the trial.
+
+    Args:
+        study: The study.
+        names: Which of its user attributes to show; ``None`` for all.
+        context: The trial's parameters that are not asked for now.
+    """
+    # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
+    study = getattr(study, "_study", study)
+    lines = []
+    if study.metric_names:
+        lines.append(f"objective names: {', '.join(study.metric_names)}")
+    attributes = study.user_attrs
+    shown = attributes if names is None else names
+    lines += [f"{name}: {attributes[name]}" for name in shown if name in attributes]
+    if context:
+        given = ", ".join(f"{name} = {value!r}" for name, value in context.items())
+        lines.append(f"already set for this proposal: {given}")
+    return tuple(
+        line if len(line) <= _HINT_LENGTH else line[: _HINT_LENGTH - 1] + "…" for line in lines
+    )
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A finished trial as one group of parameters sees it.
+
+    Attributes:
+        frozen: What the storage returned; as long as it is the same object, so is the row.
+        trial: The trial, or ``None`` if it has no place in the group's space.
+        key: Its point's `Space.key`.
+        rest: Its parameters outside the group, single-valued ones left out.
+        told: Sorts by the order of telling.
+    """
+
+    frozen: FrozenTrial
+    trial: Trial | None
+    key: Hashable = None
+    rest: tuple[tuple[str, Any], ...] = ()
+    told: tuple[datetime, int] = (datetime.min, 0)
+
+
+@dataclass(frozen=True)
+class View:
+    """What one proposal is made from.
+
+    Attributes:
+        history: Finished trials in the order of telling, and the points of unfinished ones.
+        taken: Keys of the points that would make this trial the repeat of another.
+    """
+
+    history: History
+    taken: frozenset[Hashable]
+
+
+class GroupHistory:
+    """Reads a study's trials as the history of one group of parameters.
+
+    Finished trials never change, so each is converted once; which trials there are is
+    read from the storage at every call.
+    """
+
+    def __init__(self, group: ParameterGroup) -> None:
+        self.group = group
+        self._rows: dict[int, _Row] = {}
+
+    def view(
+        self,
+        study: Study,
+        trials: Sequence[FrozenTrial],
+        number: int,
+        context: Mapping[str, Any],
+        parameters: Decomposition,
+    ) -> View:
+        """Return the history for the proposal of one trial.
+
+        Args:
+            study: The study, for its directions.
+            trials: All its trials.
+            number: The trial that the proposal is for.
+            context: That trial's parameters outside the group, as far as they are set.
+            parameters: The study's parameters.
+        """
+        finished = []
+        for trial in trials:
+            if trial.state.is_finished():
+                row = self._rows.get(trial.number)
+                if row is None or row.frozen is not trial:
+                    row = self._rows[trial.number] = self._row(trial, parameters)
+                if row.trial is not None:
+                    finished.append(row)
+        finished.sort(key=lambda row: row.told)
+        open_points, running = self._unfinished(trials, number, context, parameters)
+        taken = {row.key for row in finished if _could_repeat(row.rest, context)}
+        told = []
+        for position, row in enumerate(finished):
+            known = row.trial
+            if known is not None and known.number != position:
+                known = replace(known, number=position)
+                self._rows[row.frozen.number] = replace(row, trial=known)
+            if known is not None:
+                told.append(known)
+        directions: tuple[Direction, ...] = tuple(
+            "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
+        )
+        return View(History(tuple(told), open_points, directions), frozenset(taken | running))
+
+    def _unfinished(
+        self,
+        trials: Sequence[FrozenTrial],
+        number: int,
+        context: Mapping[str, Any],
+        parameters: Decomposition,
+    ) -> tuple[tuple[tuple[Value, ...], ...], set[Hashable]]:
+        points: list[tuple[Value, ...]] = []
+        keys: set[Hashable] = set()
+        for trial in trials:
+            if trial.state.is_finished() or trial.number == number:
+                continue
+            params = known_params(trial, parameters.latest)
+            try:
+                values = self.group.flatten(params)
+            except (KeyError, ValueError):
+                continue
+            points.append(values)
+            # A trial that will get further parameters is not a repeat yet.
+            whole = frozenset(params.keys() & parameters.latest.keys()) in parameters.shapes
+            rest = self._rest(params, parameters.latest)
+            if whole and _could_repeat(rest, context):
+                keys.add(self.group.space.key(values))
+        return tuple(points), keys
+
+    def _rest(
+        self, params: Mapping[str, Any], latest: Distributions
+    ) -> tuple[tuple[str, Any], ...]:
+        own = self.group.distributions
+        return tuple((n, v) for n, v in params.items() if n in latest and n not in own)
+
+    def _row(self, frozen: FrozenTrial, parameters: Decomposition) -> _Row:
+        try:
+            values = self.group.flatten(frozen.params)
+        except (KeyError, ValueError):
+            return _Row(frozen, None)
+        rewards, state, feedback = _outcome(frozen)
+        remarks = [feedback, str(read_note(frozen, "feedback") or "")]
+        constraints = _constraints(frozen)
+        violated = {n: c for n, c in constraints.items() if not c <= 0}
+        if violated:
+            shown = ", ".join(f"{n} = {c:g}" for n, c in violated.items())
+            remarks.append(f"constraints above 0: {shown}")
+        trial = Trial(
+            number=frozen.number,
+            params=dict(frozen.params),
+            values=values,
+            rewards=rewards,
+            state=state,
+            feedback="; ".join(r for r in remarks if r),
+            source=_source(frozen),
+            explanation=str(read_note(frozen, "explanation") or ""),
+            prompt_tokens=read_note(frozen, "prompt_tokens") or 0.0,
+            completion_tokens=read_note(frozen, "completion_tokens") or 0.0,
+            seconds=read_note(frozen, "seconds") or 0.0,
+            constraint_violation=sum(math.inf if c != c else c for c in violated.values()),
+        )
+        rest = self._rest(frozen.params, parameters.latest)
+        told = (frozen.datetime_complete or datetime.min, frozen.number)
+        return _Row(frozen, trial, self.group.space.key(values), rest, told)
+
+
+def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -> bool:
+    """Whether a trial agrees with this one in everything outside the group."""
+    if len(rest) != len(context):
+        return False
+    return all(name in context and context[name] == value for name, value in rest)
+
+
+def _source(frozen: FrozenTrial) -> Source:
+    source = read_note(frozen, "source")
+    return source if source in _SOURCES else "user"
+
+
+def _outcome(frozen: FrozenTrial) -> tuple[tuple[float, ...] | None, Any, str]:
+    """Return a finished trial's rewards, its llmopt state, and what to say about it."""
+    if frozen.state == TrialState.COMPLETE and frozen.values:
+        if all(math.isfinite(v) for v in frozen.values):
+            return tuple(frozen.values), "complete", ""
+        return None, "failed", f"the value was {', '.join(map(str, frozen.values))}"
+    if frozen.state == TrialState.PRUNED:
+        step = frozen.last_step
+        value = math.nan if step is None else frozen.intermediate_values[step]
+        if math.isfinite(value):
+            return (value,), "pruned", f"stopped at step {step}"
+        return None, "pruned", ""
+    return None, "failed", ""
+
+
+def _constraints(frozen: FrozenTrial) -> dict[str, float]:
+    """Return a trial's constraint values; those above 0 are violated."""
+    found = getattr(frozen, "constraints", None)
+    if found is None:  # before Optuna 5, where samplers kept them in a system attribute
+        listed = frozen.system_attrs.get("constraints") or ()
+        found = {str(i): c for i, c in enumerate(listed)}
+    return {str(name): float(c) for name, c in found.items()}

@@ -1,0 +1,121 @@
+"""What the sampler writes into a trial: its proposal for other workers, and where it came from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+
+from llmopt.adapters.optuna.space import ParameterGroup
+from llmopt.history import Proposal
+
+# Optuna's own samplers split what they store at this length, for databases with short columns.
+CHUNK = 2045
+_PREFIX = "llmopt:"
+_PROPOSAL = _PREFIX + "proposal"
+
+
+def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
+    """Return a running trial with what was written into it since it began."""
+    return study._storage.get_trial(trial._trial_id)
+
+
+def publish(
+    study: Study, trial: FrozenTrial, group: ParameterGroup, params: Mapping[str, Any]
+) -> None:
+    """Let other workers see what a running trial will evaluate.
+
+    Args:
+        study: The study.
+        trial: The trial.
+        group: The parameters that are proposed together.
+        params: Their values; without them, an earlier proposal for the group is withdrawn.
+    """
+    known = read_proposal(current(study, trial).system_attrs)
+    for name, distribution in group.distributions.items():
+        known.pop(name, None)
+        if name in params:
+            known[name] = distribution.to_internal_repr(params[name])
+    for i, chunk in enumerate(_chunks(json.dumps(known))):
+        study._storage.set_trial_system_attr(trial._trial_id, f"{_PROPOSAL}:{i}", chunk)
+
+
+def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
+    text = "".join(_numbered(system_attrs, f"{_PROPOSAL}:{{}}"))
+    if not text:
+        return {}
+    try:
+        # Behind a shorter text there may be chunks of an earlier, longer one.
+        found, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return {}  # read while another worker was writing
+    return dict(found)
+
+
+def annotate(
+    study: Study, trial: FrozenTrial, proposal: Proposal, cost: float | None, model: str
+) -> None:
+    """Show in a trial where its proposal came from; several groups of one trial add up.
+
+    Args:
+        study: The study.
+        trial: The trial.
+        proposal: What was proposed.
+        cost: Its share of the cost in US dollars, if known.
+        model: The model that answered.
+    """
+    now = current(study, trial)
+    notes: dict[str, Any] = {"source": proposal.source}
+    if read_note(now, "source") == "fallback":
+        notes["source"] = "fallback"
+    if proposal.source == "llm":
+        amounts = {
+            "prompt_tokens": proposal.prompt_tokens,
+            "completion_tokens": proposal.completion_tokens,
+            "seconds": proposal.seconds,
+            "cost": cost,
+        }
+        for name, amount in amounts.items():
+            if amount:  # a provider that does not count says 0, which is worth no write
+                notes[name] = (read_note(now, name) or 0.0) + amount
+        notes["model"] = model
+        if proposal.explanation:
+            told = read_note(now, "explanation")
+            added = proposal.explanation
+            notes["explanation"] = f"{told}\n{added}" if told else added
+    write_notes(study, trial, notes)
+
+
+def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> None:
+    """Write facts about a trial's proposal into its user attributes, which dashboards show."""
+    for name, value in notes.items():
+        parts = list(_chunks(value)) if isinstance(value, str) else [value]
+        for i, part in enumerate(parts):
+            key = f"{_PREFIX}{name}:{i}" if i else _PREFIX + name
+            study._storage.set_trial_user_attr(trial._trial_id, key, part)
+
+
+def read_note(trial: FrozenTrial, name: str) -> Any:
+    """Return one fact that `write_notes` wrote, or ``None``."""
+    value = trial.user_attrs.get(_PREFIX + name)
+    if isinstance(value, str):
+        value += "".join(_numbered(trial.user_attrs, f"{_PREFIX}{name}:{{}}", 1))
+    return value
+
+
+def _chunks(text: str) -> Iterator[str]:
+    for start in range(0, max(len(text), 1), CHUNK):
+        yield text[start : start + CHUNK]
+
+
+def _numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
+    for i in itertools.count(start):
+        part = attrs.get(key.format(i))
+        if not isinstance(part, str):
+            return
+        yield part

@@ -1,0 +1,479 @@
+"""A language model as an Optuna sampler.
+
+    study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-4o", description="..."))
+    study.optimize(objective, n_trials=50)
+
+The history is read from the study's storage at every proposal, so that a study goes on in
+another process, and several workers share one. What a worker is about to evaluate is
+written there at once, so that no other worker proposes the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+import zlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from llmopt.adapters.optuna.history import GroupHistory, View, hints, known_params, learned
+from llmopt.adapters.optuna.records import annotate, current, publish, read_note, write_notes
+from llmopt.adapters.optuna.space import (
+    Distributions,
+    ParameterGroup,
+    decompose,
+    trouble_with,
+)
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.registry import get_client
+from llmopt.errors import FallbackWarning
+from llmopt.history import Proposal, Usage
+from llmopt.prompt import Prompt
+from llmopt.search.proposer import Limits, Proposer, draw_new
+from llmopt.space import Float, Space
+
+__all__ = ["LLMSampler"]
+
+# Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
+_logger = optuna.logging.get_logger("optuna.llmopt")
+
+_CLASH_ROUNDS = 4
+_CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
+_GROUPS_KEPT = 64
+# The wording of Optuna's own samplers.
+_INDEPENDENT = (
+    "The parameter `{name}` in Trial#{number} is sampled independently using "
+    "`{independent}` instead of `{sampler}`, potentially degrading the optimization "
+    "performance. This fallback happened because {reason}. You can suppress this warning by "
+    "setting `warn_independent_sampling` to `False` in the constructor of `{sampler}` if this "
+    "independent sampling is intended behavior."
+)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A point that the model gave and no trial has taken yet, and what it cost."""
+
+    proposal: Proposal
+    cost: float | None = None
+    model: str = ""
+
+
+class LLMSampler(BaseSampler):
+    """Asks a language model for the next trial's parameters.
+
+    Parameters that every finished trial has are proposed together, with one request. Where
+    the search space is conditional, each further group of parameters that occur together is
+    proposed when a trial first needs it, and the model is told what is already set.
+
+    A proposal's ``llmopt:source`` (``"warmup"``, ``"llm"`` or ``"fallback"``),
+    ``llmopt:explanation``, ``llmopt:model``, ``llmopt:prompt_tokens``,
+    ``llmopt:completion_tokens``, ``llmopt:seconds`` and ``llmopt:cost`` stand in the trial's
+    user attributes. Words that an objective puts into the user attribute
+    ``llmopt:feedback`` reach prompts that show feedback.
+
+    Args:
+        model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
+            the embedded model, which needs no key.
+        prompt: A prompt object, a shipped prompt's name, a template's text or path, or
+            ``"auto"`` for the one that suits the model.
+        description: The task in words, for the prompt.
+        n_startup_trials: Complete and pruned trials before the model is first asked; those
+            before are sampled by `independent_sampler`.
+        seed: Seed of everything random. What is drawn for a trial depends on the seed and
+            the trial's number only, so a study that was interrupted goes on as it would
+            have, and workers with equal seeds do not draw the same.
+        independent_sampler: Samples what the model is not asked for; by default uniformly
+            at random.
+        warn_independent_sampling: Whether to log that a parameter which earlier trials
+            had is not sampled by the model.
+        batch_size: Proposals asked of the model at a time. Above 1, one request fills
+            several ``study.ask()``, which is cheaper, and the later ones know less.
+        hints: Names of the study's user attributes shown to the model; ``None`` for all.
+        total: Trials planned in all, for prompts that say "k of N".
+        attempts: Requests for one proposal before a random point takes over.
+        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
+        on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
+            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
+        max_requests: Cap on calls to the model, failed ones included. Caps hold for each
+            sampler object: every worker process has its own.
+        max_tokens: Cap on prompt and completion tokens together.
+        max_cost: Cap in US dollars; needs a model whose price is known.
+
+    Raises:
+        ModelNotFoundError: The model string names no known provider.
+        TemplateError: The prompt's template is not valid.
+        ValueError: A number is out of range.
+
+    Note:
+        Threads that share a sampler (``n_jobs``) ask the model one after the other; worker
+        processes ask in parallel. The object can be pickled and deep-copied if the client
+        can, as those of this library can.
+    """
+
+    def __init__(
+        self,
+        model: str | Client | None = None,
+        *,
+        prompt: str | Path | Prompt = "auto",
+        description: str = "",
+        n_startup_trials: int = 10,
+        seed: int | None = None,
+        independent_sampler: BaseSampler | None = None,
+        warn_independent_sampling: bool = True,
+        batch_size: int = 1,
+        hints: Sequence[str] | None = None,
+        total: int | None = None,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "fallback",
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        if n_startup_trials < 0:
+            raise ValueError(f"n_startup_trials={n_startup_trials}: expected 0 or more")
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: expected at least 1")
+        if isinstance(hints, str):
+            raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
+        self.n_startup_trials = n_startup_trials
+        self.batch_size = batch_size
+        self.hints = None if hints is None else tuple(hints)
+        self._warn_independent = warn_independent_sampling
+        self._independent_sampler = independent_sampler
+        # Which parameters there are is known only from trials; `over` puts their space in.
+        # Built here all the same, so that a wrong argument is told at once.
+        self._proposer = Proposer(
+            Space({"x": Float(0.0, 1.0)}),
+            get_client("smollm2" if model is None else model),
+            prompt,
+            description=description,
+            total=total,
+            attempts=attempts,
+            out_of_range=out_of_range,
+            on_error=on_error,
+            limits=Limits(max_requests, max_tokens, max_cost),
+        )
+        self._entropy = _entropy(seed)
+        self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what is not part of the state: it is rebuilt from the storage."""
+        self._lock = threading.RLock()
+        self._groups: dict[tuple[str, ...], GroupHistory] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            hidden = ("_lock", "_groups")
+            return {k: v for k, v in self.__dict__.items() if k not in hidden}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(client={client_name(self.client)!r}, "
+            f"prompt={self.prompt.name!r})"
+        )
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self._proposer.client
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt in use."""
+        return self._proposer.prompt
+
+    @property
+    def usage(self) -> Usage:
+        """What this sampler object has spent so far (a copy)."""
+        with self._lock:
+            return self._proposer.usage.copy()
+
+    # -- the interface of an Optuna sampler -------------------------------------------------
+
+    def reseed_rng(self) -> None:
+        """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
+        with self._lock:
+            self._entropy = _entropy(None)
+        if self._independent_sampler is not None:
+            self._independent_sampler.reseed_rng()
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Pass the call on to the independent sampler."""
+        if self._independent_sampler is not None:
+            self._independent_sampler.before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Pass the call on to the independent sampler; results are read from the storage."""
+        if self._independent_sampler is not None:
+            self._independent_sampler.after_trial(study, trial, state, values)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return the parameters that every complete or pruned trial has."""
+        parameters = decompose(learned(study.get_trials(deepcopy=False)))
+        return {n: d for n, d in parameters.base.items() if not trouble_with(n, d)}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Ask the model for the parameters of `search_space`.
+
+        Returns nothing during start-up, and nothing for parameters that the trial was
+        enqueued with: those are told to the model as already set.
+
+        Raises:
+            LLMOptError: The model failed and ``on_error="raise"``.
+        """
+        trials = study.get_trials(deepcopy=False)
+        if not self._asks(trials) or not (search_space or learned(trials)):
+            with self._lock:
+                self._proposer.usage.add_proposal("warmup")
+            write_notes(study, trial, {"source": "warmup"})
+            return {}
+        given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        wanted = {n: d for n, d in search_space.items() if n not in given}
+        return self._propose(study, trial, trials, wanted, given) if wanted else {}
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Sample one parameter that was not proposed with the others.
+
+        If earlier trials had it only under some condition, the model is asked for it and
+        for the parameters that come with it; otherwise the independent sampler draws it.
+
+        Raises:
+            LLMOptError: The model failed and ``on_error="raise"``.
+        """
+        trials = study.get_trials(deepcopy=False)
+        if self._asks(trials) and read_note(current(study, trial), "source") != "warmup":
+            value, reason = self._sample_conditional(
+                study, trial, trials, param_name, param_distribution
+            )
+            if not reason:
+                return value
+            if self._warn_independent and any(param_name in t.params for t in learned(trials)):
+                independent = self._independent_sampler or RandomSampler()
+                _logger.warning(
+                    _INDEPENDENT.format(
+                        name=param_name,
+                        number=trial.number,
+                        independent=type(independent).__name__,
+                        sampler=type(self).__name__,
+                        reason=reason,
+                    )
+                )
+        return self._draw(study, trial, param_name, param_distribution)
+
+    def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether start-up is over."""
+        return len(learned(trials)) >= self.n_startup_trials
+
+    def _draw(
+        self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        sampler = self._independent_sampler
+        if sampler is None:
+            words = (*self._entropy, trial.number, zlib.crc32(name.encode()))
+            sampler = RandomSampler(seed=int(np.random.SeedSequence(words).generate_state(1)[0]))
+        return sampler.sample_independent(study, trial, name, distribution)
+
+    def _sample_conditional(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        trials: Sequence[FrozenTrial],
+        name: str,
+        distribution: BaseDistribution,
+    ) -> tuple[Any, str]:
+        """Return the model's value for a parameter, or why there is none."""
+        parameters = decompose(learned(trials))
+        group = parameters.group_of(name)
+        if not group:
+            return None, "no finished trial has this parameter"
+        if trouble := trouble_with(name, distribution):
+            return None, f"a model cannot be asked for it ({trouble})"
+        now = current(study, trial)
+        known = known_params(now, parameters.latest)
+        if name not in known and name in parameters.base:
+            return None, "trials without it finished after this one had begun"
+        if name not in known:
+            # Its own present distribution, which may differ from that of earlier trials.
+            wanted = {
+                n: distribution if n == name else d
+                for n, d in group.items()
+                if n not in known and (n == name or not trouble_with(n, d))
+            }
+            known |= self._propose(study, now, trials, wanted, known)
+        reason = "its range changes from trial to trial, so that the value proposed is not in it"
+        if name not in known:
+            return None, reason
+        try:
+            inside = distribution._contains(distribution.to_internal_repr(known[name]))
+        except ValueError:
+            inside = False
+        return known[name], "" if inside else reason
+
+    # -- proposing ---------------------------------------------------------------------------
+
+    def _propose(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        trials: Sequence[FrozenTrial],
+        distributions: Distributions,
+        given: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Propose a group of parameters for a trial, and let other workers see it.
+
+        Args:
+            study: The study.
+            trial: The trial.
+            trials: All trials of the study.
+            distributions: The parameters to propose.
+            given: What is already set in the trial.
+        """
+        with self._lock:
+            parameters = decompose(learned(trials))
+            reader = self._reader(distributions)
+            context = {n: v for n, v in given.items() if n not in distributions}
+            outside = {n: v for n, v in context.items() if n in parameters.latest}
+            batch = 1 if context else self.batch_size
+            place = (study.study_name, getattr(study, "_bracket_id", None), reader.group.space)
+            offers = self._offers.pop(place, None) if batch > 1 else None
+            offers = offers or deque()
+            view = reader.view(study, trials, trial.number, outside, parameters)
+            for round_ in range(_CLASH_ROUNDS + 1):
+                rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
+                if round_ < _CLASH_ROUNDS:
+                    notes = hints(study, self.hints, context)
+                    offer = self._next(offers, view, reader.group.space, rng, batch, notes)
+                else:
+                    trouble = "other workers took all the points that it gave"
+                    offer = _Offer(self._fall_back(reader.group.space, view, rng, trouble))
+                params = reader.group.params(offer.proposal.values)
+                started = time.monotonic()
+                publish(study, trial, reader.group, params)
+                key = reader.group.space.key(offer.proposal.values)
+                # A worker that asked at the same time did not see this trial's proposal, and
+                # this one did not see its. After both have written, at least one sees the
+                # other's. After a pause of random length, a few times what the storage takes,
+                # it looks again: if the other one has not given way, this one does.
+                before = view.taken
+                for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
+                    time.sleep(pause * (time.monotonic() - started))
+                    trials = study.get_trials(deepcopy=False)
+                    view = reader.view(study, trials, trial.number, outside, parameters)
+                    lost = key in view.taken and key not in before
+                    if not lost:
+                        break
+                if not lost:
+                    break
+                publish(study, trial, reader.group, {})
+                self._discard(offer)
+            if offers:
+                self._offers[place] = offers
+            annotate(study, trial, offer.proposal, offer.cost, offer.model)
+            return params
+
+    def _discard(self, offer: _Offer) -> None:
+        """Count a paid point that another worker was quicker to take."""
+        self._proposer.usage.proposals[offer.proposal.source] -= 1
+        self._proposer.usage.add_rejection("taken meanwhile")
+
+    def _next(
+        self,
+        offers: deque[_Offer],
+        view: View,
+        space: Space,
+        rng: np.random.Generator,
+        n: int,
+        notes: tuple[str, ...],
+    ) -> _Offer:
+        """Return the next point that is not taken, asking the model if none is left."""
+        while offers:
+            offer = offers.popleft()
+            exhausted = len(view.taken) >= space.cardinality
+            if exhausted or space.key(offer.proposal.values) not in view.taken:
+                return offer
+            self._discard(offer)
+        proposer = self._proposer.over(space)
+        replies: list[Reply] = []
+
+        def send(request: Request) -> Reply:
+            replies.append(proposer.send(request))
+            return replies[-1]
+
+        try:
+            points = proposer.propose(
+                view.history, rng, n, notes=notes, taken=view.taken, send=send
+            )
+        except Exception as error:
+            if proposer.on_error == "raise":
+                raise
+            points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
+        costs = [r.cost for r in replies]
+        asked = sum(p.source == "llm" for p in points)
+        share = None
+        if asked and None not in costs:
+            share = sum(c for c in costs if c is not None) / asked
+        model = replies[-1].model if replies else ""
+        offers.extend(_Offer(p, share, model) if p.source == "llm" else _Offer(p) for p in points)
+        return offers.popleft()
+
+    def _fall_back(
+        self, space: Space, view: View, rng: np.random.Generator, trouble: str
+    ) -> Proposal:
+        """Draw a point at random where `Proposer` does not do it."""
+        warnings.warn(
+            f"a point was drawn at random, not proposed by {client_name(self.client)}: "
+            f"{trouble}. It is counted in usage.fallbacks",
+            FallbackWarning,
+            stacklevel=2,
+        )
+        self._proposer.usage.add_proposal("fallback")
+        return Proposal(draw_new(space, set(view.taken), rng), "fallback")
+
+    def _reader(self, distributions: Distributions) -> GroupHistory:
+        names = tuple(distributions)
+        reader = self._groups.get(names)
+        if reader is None or reader.group.distributions != distributions:
+            if len(self._groups) >= _GROUPS_KEPT:
+                self._groups.clear()
+            reader = self._groups[names] = GroupHistory(ParameterGroup(distributions))
+        return reader
+
+
+def _entropy(seed: int | None) -> tuple[int, ...]:
+    """Return non-negative words that stand for a seed; fresh ones for ``None``."""
+    found = np.random.SeedSequence(seed).entropy
+    return (int(found),)  # type: ignore[arg-type]

@@ -1,0 +1,10 @@
+"""Every method of the benchmark behind one ask/tell interface."""
+
+from llmopt.benchmarks.methods.table import METHODS, Method, Problem, make_method
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "Problem",
+    "make_method",
+]

@@ -1,0 +1,517 @@
+"""The tasks, as a table of data: what is searched, in which box, and how it is said in words."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+import gymnasium as gym
+
+from llmopt.errors import LLMOptError, SpaceError
+from llmopt.policies.linear import LinearPolicy
+
+PUBLISHED_BOX = (-6.0, 6.0)
+"""Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
+
+STEP_CAP = 1000
+"""Environment steps an episode may take where the environment sets no limit of its own."""
+
+MAX_PARAMETERS = 10_000
+"""Larger policies are refused: no prompt holds them, and CMA-ES needs their square in memory."""
+
+
+class UnknownTaskError(LLMOptError, ValueError):
+    """A task's name is neither an alias nor a Gymnasium id."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One policy search problem: find the parameters of the largest mean return.
+
+    Attributes:
+        id: Versioned name. A change of anything below that changes a return changes it.
+        env_id: Gymnasium id.
+        alias: Short name for the command line; empty for none.
+        bias: Whether the linear policy has a bias.
+        box: Low and high bound of every parameter.
+        max_steps: Environment steps an episode may take; ``None`` for the environment's
+            own time limit (`STEP_CAP` where it has none).
+        description: The task in words, for prompts that carry a description.
+        observes: What each observed number is; for a table, how its states are numbered.
+        acts: What each action is.
+        camera: MuJoCo camera for pictures; empty for the environment's own view.
+    """
+
+    id: str
+    env_id: str
+    alias: str = ""
+    bias: bool = True
+    box: tuple[float, float] = PUBLISHED_BOX
+    max_steps: int | None = None
+    description: str = ""
+    observes: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
+    camera: str = ""
+
+    def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
+        """Make the environment; keyword arguments go to ``gymnasium.make``.
+
+        Raises:
+            UnknownTaskError: Gymnasium has no such id.
+            LLMOptError: The environment cannot be made (a package is missing, say).
+        """
+        return _make(self.env_id, **kwargs)
+
+    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
+        """Return the policy whose parameters are searched.
+
+        Raises:
+            SpaceError: Its spaces are not supported, or it would be too large.
+        """
+        policy = LinearPolicy.for_env(env, self.bias)
+        if policy.n_parameters > MAX_PARAMETERS:
+            raise SpaceError(
+                f"{self.env_id}: a linear policy has {policy.n_parameters} parameters, expected "
+                f"at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
+            )
+        return policy
+
+    def words(self, policy: LinearPolicy) -> str:
+        """Return the task and what the policy's parameters mean, in words.
+
+        Args:
+            policy: What `policy` returned.
+        """
+        meaning = policy.describe(self.observes, self.acts)
+        return f"{self.description}\n\n{meaning}".strip()
+
+    def step_cap(self, env: gym.Env[Any, Any]) -> int:
+        """Environment steps after which an episode ends."""
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        caps = [c for c in (self.max_steps, limit) if c is not None]
+        return min(caps) if caps else STEP_CAP
+
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        "MountainCarContinuous-v0/linear-v1",
+        "MountainCarContinuous-v0",
+        "mountaincar",
+        description=(
+            "A car in a valley between two hills. It observes its position and its velocity, "
+            "and sets a force between -1 and 1. The engine is too weak to climb the right hill "
+            "directly: the car has to swing back and forth to gather speed. Reaching the flag "
+            "on the right hill gives 100; every step costs 0.1 times the squared action."
+        ),
+        observes=(
+            "position of the car, from -1.2 to 0.6; the valley is at -0.52, the flag at 0.45",
+            "velocity of the car, from -0.07 to 0.07",
+        ),
+        acts=("force",),
+    ),
+    Task(
+        "Swimmer-v5/linear-v1",
+        "Swimmer-v5",
+        "swimmer",
+        camera="track",  # its own view stands still, and the swimmer leaves it
+        description=(
+            "A three-link swimmer in a viscous fluid. It observes the angles of its links and "
+            "the velocities of its tip and joints, and sets the torques of its two joints. The "
+            "reward is its speed to the right less a small cost of the torques."
+        ),
+        observes=(
+            "angle of the front link",
+            "angle of the first joint",
+            "angle of the second joint",
+            "velocity of the front tip along x, to the right",
+            "velocity of the front tip along y",
+            "angular velocity of the front link",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+        ),
+        acts=(
+            "torque on the first joint",
+            "torque on the second joint",
+        ),
+    ),
+    Task(
+        "CartPole-v1/linear-v1",
+        "CartPole-v1",
+        "cartpole",
+        description=(
+            "A pole stands on a cart. The position and velocity of the cart and the angle and "
+            "angular velocity of the pole are observed; the cart is pushed left or right. Every "
+            "step that the pole stays up gives 1, at most 500."
+        ),
+        observes=(
+            "position of the cart",
+            "velocity of the cart",
+            "angle of the pole, positive to the right",
+            "angular velocity of the pole",
+        ),
+        acts=(
+            "push left",
+            "push right",
+        ),
+    ),
+    Task(
+        "MountainCar-v0/linear-v1",
+        "MountainCar-v0",
+        "mountaincar-discrete",
+        description=(
+            "A car in a valley between two hills. It observes its position and its velocity, "
+            "and pushes left, not at all, or right. The engine is too weak to climb directly. "
+            "Every step before the flag on the right hill costs 1, at most 200."
+        ),
+        observes=(
+            "position of the car, from -1.2 to 0.6; the valley is at -0.52, the flag at 0.5",
+            "velocity of the car, from -0.07 to 0.07",
+        ),
+        acts=(
+            "push left",
+            "do nothing",
+            "push right",
+        ),
+    ),
+    Task(
+        "Pendulum-v1/linear-v1",
+        "Pendulum-v1",
+        "pendulum",
+        description=(
+            "A pendulum is to be swung up and held upright. The cosine and sine of its angle "
+            "and its angular velocity are observed, and a torque between -2 and 2 is set. Every "
+            "step costs the squared angle from upright and a little for speed and torque."
+        ),
+        observes=(
+            "cosine of the angle from upright",
+            "sine of the angle from upright",
+            "angular velocity",
+        ),
+        acts=("torque",),
+    ),
+    Task(
+        "Acrobot-v1/linear-v1",
+        "Acrobot-v1",
+        "acrobot",
+        description=(
+            "A two-link pendulum with a motor at the middle joint. The cosines and sines of "
+            "both angles and their velocities are observed; the torque is -1, 0 or 1. Every "
+            "step before the tip swings above the line costs 1, at most 500."
+        ),
+        observes=(
+            "cosine of the first angle, which is 0 hanging down",
+            "sine of the first angle",
+            "cosine of the second angle, relative to the first link",
+            "sine of the second angle",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+        ),
+        acts=(
+            "torque -1 on the middle joint",
+            "no torque",
+            "torque 1 on the middle joint",
+        ),
+    ),
+    Task(
+        "InvertedPendulum-v5/linear-v1",
+        "InvertedPendulum-v5",
+        "inverted-pendulum",
+        description=(
+            "A pole stands on a cart on a rail. The position, the angle and both velocities are "
+            "observed, and a force on the cart is set. Every step upright gives 1, at most 1000."
+        ),
+        observes=(
+            "position of the cart",
+            "angle of the pole",
+            "velocity of the cart",
+            "angular velocity of the pole",
+        ),
+        acts=("force on the cart",),
+    ),
+    Task(
+        "InvertedDoublePendulum-v5/linear-v1",
+        "InvertedDoublePendulum-v5",
+        "inverted-double-pendulum",
+        description=(
+            "Two poles, one upon the other, stand on a cart. The position, the sines and "
+            "cosines of the angles, the velocities and a constraint force are observed, and a "
+            "force on the cart is set. Every step upright gives about 10."
+        ),
+        observes=(
+            "position of the cart",
+            "sine of the lower pole's angle",
+            "sine of the angle between the poles",
+            "cosine of the lower pole's angle",
+            "cosine of the angle between the poles",
+            "velocity of the cart",
+            "angular velocity of the lower pole",
+            "angular velocity of the joint between the poles",
+            "constraint force on the cart",
+        ),
+        acts=("force on the cart",),
+    ),
+    Task(
+        "Reacher-v5/linear-v1",
+        "Reacher-v5",
+        "reacher",
+        description=(
+            "A two-joint arm is to reach a random target. The cosines and sines of its angles, "
+            "the target, the velocities and the distance are observed, and two torques are set. "
+            "Every step costs the distance and the squared torques."
+        ),
+        observes=(
+            "cosine of the first angle",
+            "cosine of the second angle",
+            "sine of the first angle",
+            "sine of the second angle",
+            "x of the target",
+            "y of the target",
+            "angular velocity of the first joint",
+            "angular velocity of the second joint",
+            "x of the fingertip less that of the target",
+            "y of the fingertip less that of the target",
+        ),
+        acts=(
+            "torque on the first joint",
+            "torque on the second joint",
+        ),
+    ),
+    Task(
+        "Hopper-v5/linear-v1",
+        "Hopper-v5",
+        "hopper",
+        description=(
+            "A one-legged robot is to hop to the right without falling. The height, angles and "
+            "velocities of its body and joints are observed, and three torques are set. Every "
+            "step upright gives 1 plus the speed less a small cost of the torques."
+        ),
+        observes=(
+            "height of the torso",
+            "angle of the torso",
+            "angle of the thigh joint",
+            "angle of the leg joint",
+            "angle of the foot joint",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the torso",
+            "angular velocity of the thigh joint",
+            "angular velocity of the leg joint",
+            "angular velocity of the foot joint",
+        ),
+        acts=(
+            "torque on the thigh joint",
+            "torque on the leg joint",
+            "torque on the foot joint",
+        ),
+    ),
+    Task(
+        "Walker2d-v5/linear-v1",
+        "Walker2d-v5",
+        "walker2d",
+        description=(
+            "A two-legged robot in a plane is to walk to the right without falling. The height, "
+            "angles and velocities are observed, and six torques are set. Every step upright "
+            "gives 1 plus the speed less a small cost of the torques."
+        ),
+        observes=(
+            "height of the torso",
+            "angle of the torso",
+            "angle of the right thigh",
+            "angle of the right leg",
+            "angle of the right foot",
+            "angle of the left thigh",
+            "angle of the left leg",
+            "angle of the left foot",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the torso",
+            "angular velocity of the right thigh",
+            "angular velocity of the right leg",
+            "angular velocity of the right foot",
+            "angular velocity of the left thigh",
+            "angular velocity of the left leg",
+            "angular velocity of the left foot",
+        ),
+        acts=(
+            "torque on the right thigh",
+            "torque on the right leg",
+            "torque on the right foot",
+            "torque on the left thigh",
+            "torque on the left leg",
+            "torque on the left foot",
+        ),
+    ),
+    Task(
+        "HalfCheetah-v5/linear-v1",
+        "HalfCheetah-v5",
+        "halfcheetah",
+        description=(
+            "A two-legged robot in a plane is to run to the right. The height, angles and "
+            "velocities are observed, and six torques are set. The reward is the speed less a "
+            "small cost of the torques."
+        ),
+        observes=(
+            "height of the front tip",
+            "angle of the front tip",
+            "angle of the back thigh",
+            "angle of the back shin",
+            "angle of the back foot",
+            "angle of the front thigh",
+            "angle of the front shin",
+            "angle of the front foot",
+            "velocity to the right",
+            "upward velocity",
+            "angular velocity of the front tip",
+            "angular velocity of the back thigh",
+            "angular velocity of the back shin",
+            "angular velocity of the back foot",
+            "angular velocity of the front thigh",
+            "angular velocity of the front shin",
+            "angular velocity of the front foot",
+        ),
+        acts=(
+            "torque on the back thigh",
+            "torque on the back shin",
+            "torque on the back foot",
+            "torque on the front thigh",
+            "torque on the front shin",
+            "torque on the front foot",
+        ),
+    ),
+    Task(
+        "FrozenLake-v1/linear-v1",
+        "FrozenLake-v1",
+        "frozenlake",
+        bias=False,
+        description=(
+            "A walk over a frozen lake, a grid of 4 x 4 fields with holes. The field is "
+            "observed and one of four directions is chosen, but the ice is slippery. Reaching "
+            "the goal gives 1. The parameters are a table: a preference for each direction on "
+            "each field."
+        ),
+        observes=(
+            "4 times the row plus the column, from the start at the upper left; the goal is 15",
+        ),
+        acts=(
+            "left",
+            "down",
+            "right",
+            "up",
+        ),
+    ),
+    Task(
+        "CliffWalking-v1/linear-v1",
+        "CliffWalking-v1",
+        "cliffwalking",
+        bias=False,
+        max_steps=200,
+        description=(
+            "A walk along a cliff, on a grid of 4 x 12 fields. The field is observed and one of "
+            "four directions is chosen. Every step costs 1, a fall 100 and a new start. The "
+            "parameters are a table: a preference for each direction on each field."
+        ),
+        observes=(
+            "12 times the row plus the column, from the upper left; the start is 36, the goal "
+            "47, the cliff lies between them",
+        ),
+        acts=(
+            "up",
+            "right",
+            "down",
+            "left",
+        ),
+    ),
+)
+
+
+def get_task(
+    name: str,
+    *,
+    bias: bool | None = None,
+    box: tuple[float, float] | None = None,
+    description: str | None = None,
+) -> Task:
+    """Return a task by alias, task id or Gymnasium id.
+
+    Args:
+        name: ``"mountaincar"``, ``"Swimmer-v5"``, ``"Swimmer-v5/linear-v1"`` or any id that
+            ``gymnasium.make`` takes (``"module:Id-v0"`` imports the module first).
+        bias: Overrides whether the policy has a bias.
+        box: Overrides the bounds of every parameter.
+        description: Overrides the description in words.
+
+    Raises:
+        UnknownTaskError: There is no such task; near names are listed.
+        SpaceError: The box is empty or not finite.
+    """
+    if box is not None and not (-1e300 < box[0] < box[1] < 1e300):
+        raise SpaceError(
+            f"the box is [{box[0]}, {box[1]}]; expected two finite numbers, the lower first"
+        )
+    task = next((t for t in TASKS if name in (t.alias, t.id, t.env_id)), None)
+    if task is None:
+        _check_id(name)
+        task = Task(f"{name}/linear-v1", name)
+    changes: dict[str, Any] = {}
+    if bias is not None and bias != task.bias:
+        changes["bias"] = bias
+    if box is not None and tuple(box) != task.box:
+        changes["box"] = (float(box[0]), float(box[1]))
+    if changes:  # another problem, so another id
+        changes["id"] = "/".join(
+            [task.id]
+            + ([] if "bias" not in changes else ["bias" if bias else "no-bias"])
+            + ([] if "box" not in changes else ["box{:g},{:g}".format(*changes["box"])])
+        )
+    if description is not None:
+        changes["description"] = description
+    return replace(task, **changes) if changes else task
+
+
+def _check_id(name: str) -> None:
+    """Raise `UnknownTaskError` if Gymnasium does not know an id; say what is near."""
+    module, colon, env_id = name.rpartition(":")
+    if colon:  # as gymnasium.make does: the module registers its environments on import
+        try:
+            importlib.import_module(module)
+        except (ImportError, ValueError) as error:
+            raise UnknownTaskError(
+                f"task {name!r}: cannot import the module {module!r} ({error})"
+            ) from error
+    try:
+        gym.spec(env_id)
+    except gym.error.Error as error:
+        aliases = [t.alias for t in TASKS]
+        lower = {known.lower(): known for known in [*gym.registry, *aliases]}
+        near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=0.6)]
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        if isinstance(error, gym.error.DeprecatedEnv | gym.error.VersionNotFound):
+            hint = f"{_first_line(error)} "
+        raise UnknownTaskError(
+            f"unknown task {name!r}: {hint}Valid: {', '.join(sorted(aliases))}, and any "
+            "Gymnasium id"
+        ) from error
+
+
+def _make(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
+    try:
+        # The checker warns about actions out of bounds on every episode and costs a third
+        # of the time; linear policies leave the bounds by design.
+        return gym.make(env_id, disable_env_checker=True, **kwargs)
+    except gym.error.DependencyNotInstalled as error:
+        raise LLMOptError(
+            f"{env_id} needs a package that is not installed ({_first_line(error)}): "
+            'pip install "llmopt[bench]" brings those of the shipped tasks'
+        ) from error
+    except gym.error.UnregisteredEnv as error:
+        raise UnknownTaskError(f"Gymnasium has no {env_id!r}: {_first_line(error)}") from error
+    except Exception as error:
+        raise LLMOptError(
+            f"{env_id} cannot be made: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

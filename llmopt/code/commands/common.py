@@ -1,0 +1,191 @@
+"""What ``llmopt code`` and ``llmopt reward`` have in common: options, set-up, the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from llmopt.code.candidate import Strategy
+from llmopt.code.checks import Function
+from llmopt.code.commands.page import write_report
+from llmopt.code.commands.runfolder import CodeRun
+from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.sandbox.sandbox import Limits
+from llmopt.code.tasks.table import CodeTask
+from llmopt.errors import BudgetExceededError, LLMOptError
+
+DEFAULTS: dict[str, Any] = {
+    "model": "smollm2",
+    "steps": 10,
+    "seed": 0,
+    "strategy": "hill-climb",
+    "samples": 4,
+    "width": 3,
+    "answer": "fenced",
+    "hint": "",
+    "initial": "",
+    "repairs": 2,
+    "temperature": None,
+    "max_output_tokens": 2000,
+    "call_seconds": 10.0,
+    "held_out": 20,
+    "max_requests": None,
+    "max_tokens": None,
+    "max_cost": None,
+    "allow_unsandboxed": False,
+}
+FREE = ("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out")
+"""Settings that a resumed run may change."""
+
+
+_LEAST = {
+    **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "training"), 1),
+    **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), 1),
+    **dict.fromkeys(("seed", "repairs", "temperature", "max_cost"), 0),
+    "call_seconds": 0.001,
+}
+"""The smallest value of each number that an option gives."""
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options of both commands. One that is not given is not in the namespace."""
+    parser.argument_default = argparse.SUPPRESS
+    add = parser.add_argument
+    add(
+        "task",
+        metavar="TASK",
+        help="mountaincar, mountaincar-discrete, swimmer, metaworld:NAME-v3 (code only), or any "
+        "Gymnasium id",
+    )
+    add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
+    add("--steps", type=int, metavar="N", help="candidates in all (default: 10)")
+    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
+    add(
+        "--strategy",
+        choices=("hill-climb", "best-of-n", "beam"),
+        help="which try the next one improves (default: hill-climb)",
+    )
+    add("--samples", type=int, metavar="N", help="tries from one candidate in a round (default: 4)")
+    add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
+    add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
+    add("--hint", metavar="TEXT", help="advice for the model")
+    add("--initial", metavar="FILE", help="Python source to begin from")
+    add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
+    add("--temperature", type=float, metavar="T", help="sampling temperature")
+    add("--max-output-tokens", type=int, metavar="N", help="tokens of an answer (default: 2000)")
+    add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
+    add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
+    add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
+    add("--resume", action="store_true", help="go on with the run in the folder --out")
+    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
+    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
+    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
+    add(
+        "--allow-unsandboxed",
+        action="store_true",
+        help="run the model's code even where it cannot be confined",
+    )
+
+
+def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]) -> CodeRun:
+    """Make or reopen the run folder that the arguments name.
+
+    Raises:
+        LLMOptError: A number is too small, or the folder does not fit the arguments.
+    """
+    given = dict(vars(args))
+    out, resume = given.pop("out", None), given.pop("resume", False)
+    given["command"] = command
+    for name, least in _LEAST.items():
+        # Not `<`: that is false for NaN, too.
+        if name in given and not least <= given[name] < math.inf:
+            raise LLMOptError(
+                f"--{name.replace('_', '-')} {given[name]}: expected a number, {least} or more"
+            )
+    if given.get("initial"):
+        try:
+            given["initial"] = Path(given["initial"]).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LLMOptError(f"cannot read --initial {given['initial']}: {error}") from error
+    if resume and out is None:
+        raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
+    if out is None:
+        safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
+        out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    config = given if resume else {**DEFAULTS, **defaults, **given}
+    return CodeRun(out, config, resume=resume, free=FREE)
+
+
+def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOptimizer:
+    """Make the search of a run; one that was begun goes on."""
+    config = run.config
+    optimizer = CodeOptimizer(
+        function,
+        client=config["model"],
+        objective=task.objective,
+        hint=config["hint"],
+        initial=config["initial"],
+        strategy=Strategy(config["strategy"], config["samples"], config["width"]),
+        answer=config["answer"],
+        repairs=config["repairs"],
+        temperature=config["temperature"],
+        max_output_tokens=config["max_output_tokens"],
+        seed=config["seed"],
+        limits=Limits(call_seconds=config["call_seconds"]),
+        allow_unsandboxed=config["allow_unsandboxed"],
+        max_requests=config["max_requests"],
+        max_tokens=config["max_tokens"],
+        max_cost=config["max_cost"],
+        storage=run.search,
+    )
+    run.begin()
+    return optimizer
+
+
+@contextlib.contextmanager
+def until_a_cap() -> Iterator[None]:
+    """End a search where a cap is reached; the run is then finished as any other."""
+    try:
+        yield
+    except BudgetExceededError as stop:
+        print(f"stopped: {stop}", flush=True)
+
+
+def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
+    """Print one line on a step, and write the page as it is by now."""
+    write_report(run.path)
+    done, total = len(optimizer.trials) + optimizer.failures, run.config["steps"]
+    # A model's words may hold what a terminal would obey.
+    first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
+    first = first if len(first) <= 90 else first[:87] + "..."
+    if number < 0:
+        print(f"[{done}/{total}] no usable code: {first}", flush=True)
+        return
+    trial = optimizer.trials[-1]
+    best = optimizer.best
+    score = "failed" if trial.reward is None else f"{trial.reward:.4g}"
+    leader = f", best {best.reward:.4g}" if best is not None else ""
+    print(f"[{done}/{total}] candidate {number}: {score}{leader}; {first}", flush=True)
+
+
+def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:
+    """Write the held-out score and the page, and print what the run came to."""
+    if held_out is not None:
+        run.write_held_out(held_out)
+    page = write_report(run.path)
+    usage = optimizer.usage
+    print(
+        f"{len(optimizer.trials)} candidates, {usage.requests} requests, "
+        f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, "
+        f"{sum(usage.rejected.values())} answers sent back"
+    )
+    if held_out is not None:
+        print("held out: " + ", ".join(f"{k} {v}" for k, v in held_out.items()))
+    else:
+        print("no candidate was scored")
+    print(f"report: {page}")

@@ -1,0 +1,107 @@
+"""``llmopt code``: a model writes a policy and improves it from feedback."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from llmopt.code.commands.common import (
+    add_common,
+    finish,
+    make_optimizer,
+    open_run,
+    say_step,
+    until_a_cap,
+)
+from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
+from llmopt.code.tasks.table import find_task
+
+_DEFAULTS = {"episodes": 3}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt code``."""
+    add_common(parser)
+    parser.add_argument(
+        "--episodes",
+        type=int,
+        metavar="K",
+        help="starts that candidates are compared on (default: 3)",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0.
+
+    Raises:
+        LLMOptError: The task, the model or the folder is not usable.
+    """
+    run = open_run(args, "code", _DEFAULTS)
+    config = run.config
+    task = find_task(config["task"], config["seed"])
+    # Even seeds to select on, odd ones to report on.
+    seeds = [2 * k for k in range(config["episodes"])]
+    env = task.make(False)
+    function = policy_function(env, doc=task.doc)
+    with make_optimizer(run, task, function) as optimizer:
+        run.write_missing(optimizer.trials)
+
+        def on_step(number: int, score: PolicyScore | None, words: str) -> None:
+            if score is not None:
+                run.write_candidate(
+                    optimizer.trials[-1],
+                    {
+                        "mean_return": _finite(score.mean_return),
+                        "success_rate": score.success_rate,
+                    },
+                )
+            say_step(run, optimizer, number, words)
+
+        def solved(success_rate: float | None) -> bool:
+            return task.measure == "success" and success_rate == 1.0
+
+        best = optimizer.best
+        try:
+            # A run that was resumed may have found it before it was stopped.
+            if best is None or not solved(run.read_candidate(best.number).get("success_rate")):
+                with until_a_cap():
+                    improve(
+                        optimizer,
+                        env,
+                        seeds,
+                        config["steps"],
+                        measure=task.score,
+                        done=lambda score: solved(score.success_rate),
+                        on_step=on_step,
+                        cap=task.cap,
+                        success=task.success,
+                    )
+        finally:
+            env.close()
+        held_out = None
+        best = optimizer.best
+        if best is not None:
+            fresh = task.make(True)
+            starts = [2 * k + 1 for k in range(config["held_out"])]
+            with optimizer.candidate(best) as candidate:
+                score = evaluate_policy(
+                    candidate, fresh, starts, cap=task.cap, success=task.success, every=True
+                )
+            fresh.close()
+            mean = _finite(score.mean_return)
+            held_out = {
+                "starts": len(score.episodes),
+                "mean return": None if mean is None else round(mean, 4),
+                "success rate": score.success_rate,
+                **({"failure": score.failure} if score.failure else {}),
+            }
+        finish(run, optimizer, held_out)
+    return 0
+
+
+def _finite(value: float) -> float | None:
+    # JSON has no infinity: the mean is one where code could not be loaded for an episode.
+    return value if math.isfinite(value) else None

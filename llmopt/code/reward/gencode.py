@@ -1,0 +1,253 @@
+"""The names of VIRAL's ``GenCode``, over the confined worker.
+
+VIRAL (https://github.com/VIRAL-UCBL1/VIRAL) turns a model's answer into a reward function
+through `GenCode`. This class has its methods, so that code written for it runs with a
+changed import. What is different: nothing a model wrote runs in this process; a repair is
+asked for a bounded number of times; and the function is found by its signature.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.client.base import Message, Request
+from llmopt.client.registry import get_client
+from llmopt.client.retry import complete_with_retries
+from llmopt.code.candidate import Candidate
+from llmopt.code.checks import Function, Output, inspect_source
+from llmopt.code.extract import read_answer
+from llmopt.code.failure import CandidateError
+from llmopt.code.sandbox.sandbox import Limits, Sandbox
+from llmopt.errors import ParseError
+
+logger = logging.getLogger(__name__)
+
+_STEPS = 3
+SIGNATURE = "reward_func(observations, is_success, is_failure)"
+
+
+class State:
+    """A reward function and what came of it, as VIRAL keeps it.
+
+    Attributes:
+        idx: Its index.
+        reward_func: A callable that runs the code in its worker.
+        reward_func_str: Its source.
+        policy: The policy trained under it, once there is one.
+        performances: That policy's measures, likewise.
+    """
+
+    def __init__(
+        self,
+        idx: int,
+        reward_func: Callable[..., Any] | None = None,
+        reward_func_str: str | None = None,
+        policy: Any = None,
+        performances: dict[str, Any] | None = None,
+    ) -> None:
+        self.idx = idx
+        self.reward_func = reward_func
+        self.reward_func_str = reward_func_str
+        self.policy = policy
+        self.performances = performances
+
+    def set_policy(self, policy: Any) -> None:
+        """Keep the policy trained under it."""
+        self.policy = policy
+
+    def set_performances(self, performances: dict[str, Any]) -> None:
+        """Keep that policy's measures."""
+        self.performances = performances
+
+    def __repr__(self) -> str:
+        return f"State(idx={self.idx}, performances={self.performances})"
+
+
+class GenCode:
+    """Turns a model's answer into a reward function that is safe to call.
+
+    Args:
+        env: A Gymnasium id, or an object whose ``str()`` is one and which may have
+            ``success_func(env, info) -> (is_success, is_failure)``, as VIRAL's have.
+        llm: A model string or an llmopt client; or an object with VIRAL's
+            ``add_message(text)`` and ``generate_response(stream=...)``. Asked only for repairs.
+        repairs: Times that a repair is asked for.
+        signature: What the model was asked to write. Its name in the answer may differ.
+        limits: What the worker may use.
+        allow_unsandboxed: Run the code even where it cannot be confined.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        llm: Any = None,
+        *,
+        repairs: int = 3,
+        signature: str = SIGNATURE,
+        limits: Limits | None = None,
+        allow_unsandboxed: bool = False,
+    ) -> None:
+        self.current_index = 0
+        self.llm: Any = get_client(llm) if isinstance(llm, str) else llm
+        self.env_name = str(env)
+        self.success_func = getattr(env, "success_func", None)
+        self.response: str | None = None
+        self.reward_func: Candidate | None = None
+        self._repairs = repairs
+        self._signature = signature
+        self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
+
+    def get(self, response: str) -> State:
+        """Return a new state with the reward function of an answer.
+
+        Args:
+            response: What the model answered.
+
+        Raises:
+            CandidateError: It cannot be used, repairs included.
+        """
+        self.response = response
+        self.current_index += 1
+        self.reward_func = self.get_runnable_function()
+        return State(self.current_index, self.reward_func, self.response)
+
+    def get_runnable_function(self, error: str | None = None) -> Candidate:
+        """Clean, compile and test the answer; have it repaired where that fails.
+
+        Args:
+            error: What was wrong with the answer; then a repair is asked for first.
+
+        Raises:
+            CandidateError: It cannot be used, repairs included.
+        """
+        for turn in range(self._repairs + 1):
+            if error is not None:
+                self._ask_for_repair(error)
+            function = None
+            try:
+                self.get_clean_response()
+                function = self.compile_reward_function()
+                self._test_on_samples(function)
+                return function
+            except (ParseError, CandidateError) as failure:
+                if function is not None:
+                    function.close()
+                error = failure.feedback() if isinstance(failure, CandidateError) else str(failure)
+                logger.warning("reward function %d: %s", self.current_index, error)
+                if turn == self._repairs or self.llm is None:
+                    raise CandidateError(error, "check") from failure
+        raise CandidateError(error or "no answer", "check")
+
+    def get_clean_response(self) -> None:
+        """Cut the code out of ``self.response``, changing no word of it.
+
+        Raises:
+            ParseError: There is no function in it. (It is a ``ValueError``, as in VIRAL.)
+        """
+        self.response = read_answer(self.response or "", [Function(self._signature).name]).source
+
+    def compile_reward_function(self) -> Candidate:
+        """Load the code into a worker.
+
+        Returns:
+            A callable; each call runs in the worker, and its result is checked.
+
+        Raises:
+            CandidateError: It does not parse or load, or has no function that fits.
+        """
+        source = self.response or ""
+        with self._make() as sandbox:
+            names = [f["name"] for f in sandbox.analyse(source)["functions"]]
+            wanted = Function(self._signature)
+            # VIRAL's prompts leave the name to the model: with no function of the name that
+            # was asked for, the last one counts, since helpers stand before it.
+            if names and wanted.name not in names:
+                _, _, parameters = self._signature.partition("(")
+                wanted = Function(f"{names[-1]}({parameters}")
+            function = Function(wanted.signature, output=Output("reward"))
+            fingerprint = inspect_source(sandbox, source, [function])
+        candidate = _Reward(
+            source, [function], self._make, number=self.current_index, fingerprint=fingerprint
+        )
+        candidate.reset()
+        return candidate
+
+    def test_reward_function(
+        self, reward_function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Call a reward function once.
+
+        Raises:
+            CandidateError: It failed, or returned no finite number.
+        """
+        logger.debug("reward function output: %s", reward_function(*args, **kwargs))
+
+    def _test_on_samples(self, function: Candidate) -> None:
+        """Test a function on several steps, and whether it says the same when loaded anew."""
+        samples = self._samples()
+        results = []
+        for _ in range(2):
+            function.reset()
+            for sample in samples:
+                self.test_reward_function(function, **sample)
+            results.append([function(**sample) for sample in samples])
+        if results[0] != results[1]:
+            raise CandidateError(
+                "it is not deterministic: it must return the same for the same inputs", "check"
+            )
+
+    def _samples(self) -> list[dict[str, Any]]:
+        """Some random steps, and the last of them as a success and as a failure."""
+        env = gym.make(self.env_name)
+        steps: list[tuple[Any, bool, bool]] = []
+        try:
+            env.reset(seed=0)
+            env.action_space.seed(0)
+            for _ in range(_STEPS):
+                observation, _, terminated, truncated, info = env.step(env.action_space.sample())
+                success: Any = (False, False)
+                if self.success_func is not None:
+                    info["terminated"] = False
+                    success = self.success_func(env, info)
+                steps.append((np.array(observation), bool(success[0]), bool(success[1])))
+                if terminated or truncated:
+                    env.reset()
+        finally:
+            env.close()
+        last = steps[-1][0]
+        names = Function(self._signature).parameters
+        every = (*steps, (last, True, False), (last, False, True))
+        return [dict(zip(names, values, strict=False)) for values in every]
+
+    def _ask_for_repair(self, error: str) -> None:
+        if hasattr(self.llm, "complete"):
+            request = Request(
+                (
+                    Message("user", f"Write the Python function `def {self._signature}:`."),
+                    Message("assistant", self.response or "(nothing)"),
+                    Message("user", f"{error}\nCorrect it and give the complete function again."),
+                )
+            )
+            completions = complete_with_retries(self.llm, request).completions
+            self.response = completions[0].text if completions else ""
+            return
+        self.llm.add_message(error)
+        answer = self.llm.generate_response(stream=True)
+        show = getattr(self.llm, "print_Generator_and_return", None)
+        if show is not None:
+            self.response = str(show(answer))
+        else:
+            self.response = answer if isinstance(answer, str) else "".join(map(str, answer))
+
+
+class _Reward(Candidate):
+    """A reward that returns its number alone, as VIRAL's callers expect."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> float:
+        return float(super().__call__(*args, **kwargs)[0])

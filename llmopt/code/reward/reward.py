@@ -1,0 +1,343 @@
+"""Reward functions as code: a policy is trained under one and judged without it.
+
+As Eureka (arXiv 2310.12931) and VIRAL do: the model writes a reward, a policy is trained
+under it, and what each component did during training goes back in words. The score never
+comes from the reward itself: it is the environment's own measure, taken in a process that
+the candidate was never near (`llmopt.code.reward.judge`).
+
+While training, the environment and the policy are here. The reward is asked once an
+episode, for all of its steps in one message. It does not see the environment's own reward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.benchmarks.methods.baselines import CMA
+from llmopt.code.candidate import Candidate
+from llmopt.code.checks import Function, Output
+from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.reward.judge import Judgement, actor, judge
+from llmopt.policies.linear import LinearPolicy
+
+SIGNATURE = "reward(obs, action, next_obs, info)"
+DOC = (
+    "Return the reward of one step: a number, or better a pair (total, components) in which "
+    "components is a dict that names the parts the total is made of."
+)
+CHECKPOINTS = 10
+FINALISTS = 4
+_SCALING_STEPS = 1000
+_STARTS = 1_000_000
+"""First seed of training's own starts, far from the ones that a policy is judged on."""
+_HIDDEN = ("reward", "success", "episode", "timelimit")
+_COMPONENTS = 12
+_NAME = 60
+
+
+@dataclass(frozen=True)
+class Training:
+    """A policy trained under a candidate's reward.
+
+    Attributes:
+        policy: The policy: flat parameters of a linear one, or the file of another one.
+        components: For each component, its mean per step at each checkpoint of training.
+        returns: The environment's own mean return at each checkpoint.
+        lengths: Mean length of an episode at each checkpoint.
+        episodes: Episodes run.
+    """
+
+    policy: tuple[float, ...] | Path
+    components: Mapping[str, tuple[float, ...]]
+    returns: tuple[float, ...]
+    lengths: tuple[float, ...]
+    episodes: int
+
+
+def reward_function(
+    env: gym.Env[Any, Any], doc: str = "", samples: int = 6, seed: int = 0
+) -> Function:
+    """Describe the reward that is wanted, with sample steps from an environment.
+
+    Args:
+        env: The environment; some random steps are made in it.
+        doc: What observations and actions hold.
+        samples: Sample steps.
+        seed: Seed of the samples.
+    """
+    observation, _ = env.reset(seed=seed)
+    env.action_space.seed(seed)
+    steps: list[tuple[Any, ...]] = []
+    while len(steps) < samples:
+        action = env.action_space.sample()
+        following, _, terminated, truncated, info = env.step(action)
+        steps.append((np.array(observation), plain_action(action), np.array(following),
+                      visible(info)))  # fmt: skip
+        observation = following
+        if terminated or truncated:
+            observation, _ = env.reset()
+    return Function(SIGNATURE, f"{DOC}\n{doc}".strip(), Output("reward"), tuple(steps))
+
+
+def visible(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of an info that a candidate may see: plain data, and no reward."""
+    return {
+        str(name): value
+        for name, value in info.items()
+        if not any(word in str(name).lower() for word in _HIDDEN)
+        and isinstance(value, (bool, int, float, str, np.ndarray, np.number, np.bool_))
+        and not (isinstance(value, np.ndarray) and value.dtype.kind not in "fiub")
+    }
+
+
+def plain_action(action: Any) -> Any:
+    """Return an action as a reward sees it: an int, or a copy of the array."""
+    return np.asarray(action).item() if np.ndim(action) == 0 else np.array(action)
+
+
+def train_linear(
+    candidate: Candidate,
+    env: gym.Env[Any, Any],
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    box: tuple[float, float] = (-3.0, 3.0),
+    cap: int = 1000,
+    starts: int = 3,
+) -> Training:
+    """Train a linear policy by CMA-ES to maximize the sum of a candidate's rewards.
+
+    The search sees observations scaled to mean 0 and deviation 1, as measured under random
+    actions (Mania et al. 2018, ARS, section 3.2); what it returns works on plain ones.
+
+    Args:
+        candidate: The reward.
+        env: The environment; nothing of its own reward reaches the training.
+        episodes: Episodes of the search, one for each policy tried. Another
+            ``FINALISTS * starts`` choose among the best of them.
+        seed: Seed of the search and of the starts.
+        box: Low and high bound of every parameter, on scaled observations.
+        cap: Largest number of steps of an episode.
+        starts: Starts that the policies take turns at.
+
+    Raises:
+        CandidateError: The reward failed.
+        LLMOptError: The package `cma` is missing (``pip install "llmopt[bench]"``).
+    """
+    policy = LinearPolicy.for_env(env)
+    search = CMA(*box, policy.n_parameters, seed)
+    rescale = _rescaling(policy, env, seed)
+    log: list[tuple[dict[str, float], float, int]] = []
+
+    def total_of(params: np.ndarray, start: int) -> float:
+        total, parts, own, length = _episode(
+            candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap
+        )
+        log.append((parts, own, length))
+        return total
+
+    tried: list[tuple[float, int, np.ndarray]] = []
+    while len(tried) < episodes:
+        params = search.ask()
+        total = total_of(params, len(tried) % starts)
+        search.tell(params, total)
+        tried.append((total, len(tried), params))
+    # One lucky start makes no policy: those that look best meet all of the starts.
+    finalists = [params for _, _, params in sorted(tried, reverse=True)[:FINALISTS]]
+    sums = [math.fsum(total_of(params, k) for k in range(starts)) for params in finalists]
+    best = rescale(finalists[int(np.argmax(sums))])
+    return summarise(tuple(float(p) for p in best), log)
+
+
+def require_linear(env: gym.Env[Any, Any]) -> None:
+    """Raise if `train_linear` cannot work on an environment.
+
+    Raises:
+        LLMOptError: The spaces do not fit a linear policy, or the package `cma` is missing.
+    """
+    CMA(-1.0, 1.0, LinearPolicy.for_env(env).n_parameters)
+
+
+def start_seed(seed: int) -> int:
+    """Return the seed of the first start of a training: one that no policy is judged on."""
+    return (_STARTS + 1000 * seed) % 2**32
+
+
+def summarise(
+    policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
+) -> Training:
+    """Return a training from what was logged of its episodes.
+
+    Args:
+        policy: What was trained.
+        log: For each episode the mean per step of each component, the environment's own
+            return, and the length.
+    """
+    groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
+    names = dict.fromkeys(name for parts, _, _ in log for name in parts)
+    return Training(
+        policy,
+        {n: tuple(_mean(log[k][0].get(n, 0.0) for k in g) for g in groups) for n in names},
+        tuple(_mean(log[k][1] for k in g) for g in groups),
+        tuple(_mean(log[k][2] for k in g) for g in groups),
+        len(log),
+    )
+
+
+def _rescaling(
+    policy: LinearPolicy, env: gym.Env[Any, Any], seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what turns parameters for scaled observations into those for plain ones."""
+    if isinstance(env.observation_space, gym.spaces.Discrete):
+        return lambda params: params
+    observation, _ = env.reset(seed=start_seed(seed))
+    env.action_space.seed(seed)
+    seen = [np.ravel(observation)]
+    while len(seen) < _SCALING_STEPS:
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        seen.append(np.ravel(observation))
+        if terminated or truncated:
+            observation, _ = env.reset()
+    mean, deviation = np.mean(seen, axis=0), np.std(seen, axis=0) + 1e-8
+
+    def rescale(params: np.ndarray) -> np.ndarray:
+        weights, constant = policy.unpack(params)
+        weights = weights / deviation[:, None]
+        flat: np.ndarray = np.vstack([weights, constant - mean @ weights]).ravel()
+        return flat
+
+    return rescale
+
+
+def _mean(values: Any) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def _episode(
+    candidate: Candidate, env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
+) -> tuple[float, dict[str, float], float, int]:
+    """Run an episode; return the reward's sum, its components' means, the true return, length."""
+    observation, _ = env.reset(seed=seed)
+    seen, actions, infos, own = [np.array(observation)], [], [], 0.0
+    for _ in range(cap):
+        action = act(observation)
+        observation, reward, terminated, truncated, info = env.step(action)
+        seen.append(np.array(observation))
+        actions.append(plain_action(action))
+        infos.append(visible(info))
+        own += float(reward)
+        if terminated or truncated:
+            break
+    states = np.array(seen)
+    results = candidate.call_columns(
+        candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
+    )
+    sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
+    for _, parts in results:
+        for name, value in parts.items():
+            sums.setdefault(str(name), []).append(value)
+    means = {n: math.fsum(v) / len(results) for n, v in sums.items()}
+    return math.fsum(sums["total"]), means, own, len(results)
+
+
+def reflect(training: Training, judgement: Judgement) -> str:
+    """Say what training under a reward was like, as Eureka's reward reflection does.
+
+    Args:
+        training: What was trained.
+        judgement: What it was worth.
+    """
+    lines = [
+        f"Judged by the environment itself, a policy trained under this reward got "
+        f"{judgement.words()}, after {training.episodes} episodes of training.",
+        f"Values over training, at {len(training.returns)} checkpoints (mean per step):",
+    ]
+    shown = list(training.components.items())[:_COMPONENTS]
+    for name, values in shown:
+        name = name if len(name) <= _NAME else name[:_NAME] + "..."
+        flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
+        note = " It did not change: it gives training nothing to go by." if flat else ""
+        lines.append(f"- {name}: {_row(values)}, max {max(values):.4g}.{note}")
+    if len(shown) < len(training.components):
+        more = len(training.components) - len(shown)
+        lines.append(f"- {more} more components are not shown; name a few, and always the same.")
+    lines.append(f"- length of an episode: {_row(training.lengths)}")
+    lines.append(f"- the environment's own return: {_row(training.returns)}")
+    lines.append(
+        "If the own return does not follow the reward, the reward asks for something else. "
+        "Rescale a component that outweighs the others; replace one that does not change."
+    )
+    return "\n".join(lines)
+
+
+def _row(values: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{v:.4g}" for v in values) + "]"
+
+
+def improve_reward(
+    optimizer: CodeOptimizer,
+    env_id: str,
+    steps: int,
+    *,
+    seeds: Sequence[int],
+    episodes: int = 200,
+    measure: str = "return",
+    train: Callable[..., Training] = train_linear,
+    on_step: Callable[[int, Training | None, Judgement | None, str], None] | None = None,
+    done: Callable[[Judgement], bool] = lambda judgement: False,
+    **options: Any,
+) -> None:
+    """Improve a reward: ask, train under it, judge without it, tell with a reflection.
+
+    Args:
+        optimizer: The search; it may have been resumed.
+        env_id: Gymnasium id.
+        steps: Candidates in all, resumed ones included.
+        seeds: Starts on which trained policies are judged.
+        episodes: Episodes of training for each candidate.
+        measure: ``"return"`` or ``"success"``: which of the environment's measures is told.
+        train: Trains a policy; called as `train_linear`.
+        on_step: Called with the candidate's number, its training and judgement (``None``
+            where there is none) and words.
+        done: Whether a judgement is good enough to stop.
+        **options: For `train`.
+    """
+    if measure not in ("return", "success"):
+        raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
+    env = gym.make(env_id)
+    try:
+        while len(optimizer.trials) + optimizer.failures < steps:
+            training = judgement = None
+            number = -1
+            try:
+                candidate = optimizer.ask()
+                number = candidate.number
+                try:
+                    training = train(candidate, env, episodes=episodes, **options)
+                    candidate.close()
+                    judgement = judge(env_id, training.policy, seeds)
+                    words = reflect(training, judgement)
+                    score = (
+                        judgement.success_rate if measure == "success" else judgement.mean_return
+                    )
+                    optimizer.tell(candidate, score, words)
+                except CandidateError as error:
+                    words = error.feedback()
+                    optimizer.tell_failure(candidate, error)
+            except NoCandidateError as error:
+                words = str(error)
+            if on_step is not None:
+                on_step(number, training, judgement, words)
+            if judgement is not None and done(judgement):
+                return
+    finally:
+        env.close()

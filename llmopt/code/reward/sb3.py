@@ -1,0 +1,167 @@
+"""Training under a model's reward by stable-baselines3, in place of linear policies.
+
+Needs ``pip install "llmopt[sb3]"``. The reward is asked at every step, one message each.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.code.candidate import Candidate
+from llmopt.code.failure import CandidateError
+from llmopt.code.reward.reward import Training, plain_action, start_seed, summarise, visible
+from llmopt.errors import LLMOptError
+
+_ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
+ALGORITHMS = tuple(_ACTIONS)
+
+
+def _algorithm(name: str) -> Any:
+    if name not in ALGORITHMS:
+        raise LLMOptError(f"algorithm {name!r}: expected one of {', '.join(ALGORITHMS)}")
+    try:
+        return getattr(importlib.import_module("stable_baselines3"), name)
+    except ImportError as error:
+        raise ImportError(
+            f'stable-baselines3 cannot be imported ({error}): pip install "llmopt[sb3]", or train '
+            "a linear policy (--trainer linear)"
+        ) from error
+
+
+def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
+    """Raise if `train_sb3` cannot work on an environment.
+
+    Raises:
+        ImportError: stable-baselines3 is not installed.
+        LLMOptError: There is no such algorithm, or it does not take such actions or
+            observations.
+    """
+    _algorithm(algorithm)
+    if not isinstance(env.observation_space, gym.spaces.Box | gym.spaces.Discrete):
+        raise LLMOptError(
+            f"the environment's observations are {env.observation_space}: supported are Box and "
+            "Discrete; wrap it (gymnasium.wrappers has FlattenObservation)"
+        )
+    actions = type(env.action_space).__name__
+    if _ACTIONS[algorithm] not in ("any", actions):
+        fitting = [name for name, kind in _ACTIONS.items() if kind in ("any", actions)]
+        raise LLMOptError(
+            f"{algorithm} takes {_ACTIONS[algorithm]} actions and the environment has {actions} "
+            f"ones: take one of {', '.join(fitting)}"
+        )
+
+
+class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
+    """Gives a candidate's reward in place of the environment's.
+
+    Args:
+        env: The environment.
+        candidate: The reward.
+        cap: Largest number of steps of an episode.
+
+    Attributes:
+        log: For each finished episode the mean per step of each component, the
+            environment's own return, and the length.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], candidate: Candidate, cap: int) -> None:
+        super().__init__(env)
+        self._candidate, self._cap = candidate, cap
+        self._before: Any = None
+        self._rewards: list[tuple[float, dict[str, float]]] = []
+        self._own = 0.0
+        self.log: list[tuple[dict[str, float], float, int]] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self._before, info = self.env.reset(seed=seed, options=options)
+        self._rewards, self._own = [], 0.0
+        return self._before, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Make one step under the candidate's reward."""
+        after, own, terminated, truncated, info = self.env.step(action)
+        reward, parts = self._candidate(
+            np.array(self._before), plain_action(action), np.array(after), visible(info)
+        )
+        self._before = after
+        self._own += float(own)
+        self._rewards.append((reward, {"total": reward, **parts}))
+        truncated = truncated or len(self._rewards) >= self._cap
+        if terminated or truncated:
+            self._finish()
+        return after, reward, terminated, truncated, info
+
+    def _finish(self) -> None:
+        length = len(self._rewards)
+        names = dict.fromkeys(name for _, parts in self._rewards for name in parts)
+        means = {n: math.fsum(p.get(n, 0.0) for _, p in self._rewards) / length for n in names}
+        self.log.append((means, self._own, length))
+
+
+def train_sb3(
+    candidate: Candidate,
+    env: gym.Env[Any, Any],
+    *,
+    episodes: int = 200,
+    seed: int = 0,
+    cap: int = 1000,
+    algorithm: str = "PPO",
+    folder: str | Path | None = None,
+    **options: Any,
+) -> Training:
+    """Train a policy by stable-baselines3; use as ``improve_reward(train=train_sb3)``.
+
+    Args:
+        candidate: The reward.
+        env: The environment; nothing of its own reward reaches the training.
+        episodes: ``episodes * cap`` environment steps are trained for.
+        seed: Seed of the training.
+        cap: Largest number of steps of an episode.
+        algorithm: One of `ALGORITHMS`.
+        folder: Where the trained policy is saved; a new temporary folder by default.
+        **options: For the algorithm's class.
+
+    Raises:
+        ImportError: stable-baselines3 is not installed.
+        CandidateError: The reward failed.
+        LLMOptError: There is no such algorithm, it does not take such actions, or no episode
+            ended.
+    """
+    require_sb3(algorithm, env)
+    wrapped = CandidateReward(env, candidate, cap)
+    model = _algorithm(algorithm)(
+        "MlpPolicy", wrapped, seed=start_seed(seed), device="cpu", verbose=0, **options
+    )
+    try:
+        model.learn(total_timesteps=episodes * cap)
+    except ValueError as error:  # of torch, on networks that rewards out of scale have broken
+        raise CandidateError(
+            f"training broke down ({str(error)[:200]}): keep rewards near 1 in size",
+            "check",
+        ) from error
+    if not wrapped.log:
+        raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
+    home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
+    file = home / f"{algorithm}-{candidate.number:03d}.zip"
+    model.save(file)
+    return summarise(file, wrapped.log)
+
+
+def load(file: Path) -> Callable[[Any], Any]:
+    """Return the policy in a file that `train_sb3` saved.
+
+    The file is unpickled by stable-baselines3: load none that you did not train yourself.
+    """
+    model = _algorithm(file.name.partition("-")[0]).load(file, device="cpu")
+    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])

@@ -1,0 +1,226 @@
+"""A worker process and the two pipes to it: messages with a deadline, and a sure end.
+
+What arrives is measured before it is kept: a message that is too long, out of step or
+unreadable ends the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from llmopt.code.failure import CandidateError, SandboxError
+from llmopt.code.sandbox import wire, worker
+
+_POLL_SECONDS = 1e6  # poll takes no more than 2**31 ms
+WORKER = str(Path(worker.__file__).resolve())
+
+
+class Channel:
+    """One worker process.
+
+    Args:
+        message_bytes: Largest message in either direction.
+
+    Attributes:
+        pid: The worker's process number; it leads a session and a group of its own.
+    """
+
+    def __init__(self, message_bytes: int) -> None:
+        self._limit = message_bytes
+        self._number = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-B", WORKER, json.dumps([p for p in sys.path if p])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            cwd="/",
+            env=_scrubbed(),
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._finalizer = weakref.finalize(self, _kill, self._process, os.getpid())
+        self._polls: dict[int, Any] = {}
+        for name, event in (("stdin", select.POLLOUT), ("stdout", select.POLLIN)):
+            fd = self._fd(name)
+            os.set_blocking(fd, False)
+            self._polls[fd] = select.poll()
+            self._polls[fd].register(fd, event)
+
+    def close(self) -> None:
+        """Kill the worker with its whole process group."""
+        self._finalizer()
+
+    def exchange(self, kind: int, value: Any, seconds: float) -> tuple[int, Any]:
+        """Send a request and return the answer's kind and value.
+
+        The worker is killed if anything is wrong with the answer, and on Ctrl-C too: half a
+        message is no state to go on from.
+
+        Args:
+            kind: Kind of the request.
+            value: What `llmopt.code.sandbox.wire` can send.
+            seconds: Wall-clock limit.
+
+        Raises:
+            CandidateError: No proper answer came in time.
+            SandboxError: The request is too large.
+        """
+        payload = wire.encode(value)
+        if len(payload) > self._limit:
+            raise SandboxError(
+                f"a request of {len(payload)} bytes; Limits.message_bytes is {self._limit}"
+            )
+        self._number = (self._number + 1) & 0xFFFFFFFF
+        deadline = time.monotonic() + seconds
+        try:
+            self._send(wire.HEADER.pack(len(payload), self._number, kind) + payload, deadline)
+            return self._receive(deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        fd = self._fd("stdin")
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[_write(fd, view) :]
+            except BlockingIOError:
+                self._wait(fd, deadline)
+            except BrokenPipeError:
+                raise self._dead() from None
+
+    def _receive(self, deadline: float) -> tuple[int, Any]:
+        fd, size = self._fd("stdout"), wire.HEADER.size
+        data, wanted = bytearray(), size
+        while len(data) < wanted:
+            self._wait(fd, deadline)
+            try:
+                part = os.read(fd, 1 << 18)
+            except BlockingIOError:
+                continue
+            if not part:
+                raise self._dead()
+            data += part
+            if wanted == size and len(data) >= size:
+                length, number, _ = wire.HEADER.unpack_from(data)
+                if length > self._limit or number != self._number:
+                    raise _wrong(
+                        f"it announced {length} bytes as answer {number}; expected at most "
+                        f"{self._limit} bytes as answer {self._number}"
+                    )
+                wanted = size + length
+        if len(data) > wanted:
+            raise _wrong(f"{len(data) - wanted} bytes follow its answer")
+        try:
+            return data[size - 1], wire.decode(bytes(data[size:]))
+        except wire.WireError as error:
+            raise _wrong(f"its answer cannot be read: {error}") from None
+
+    def _wait(self, fd: int, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or not self._polls[fd].poll(min(left, _POLL_SECONDS) * 1000):
+            raise CandidateError(
+                "it did not finish within its wall-clock limit (Limits.call_seconds) and was "
+                "stopped",
+                "timeout",
+            )
+
+    def _fd(self, name: str) -> int:
+        return int(getattr(self._process, name).fileno())
+
+    def _dead(self) -> CandidateError:
+        """Return the error that says of what the worker died."""
+        # The pipe closed: let it die of its own cause before it is killed.
+        with contextlib.suppress(ChildProcessError):
+            _await_death(self._process, 2.0)
+        self.close()
+        return CandidateError(f"its process died ({_cause(self._process)})", "crash")
+
+
+def _write(fd: int, data: memoryview) -> int:
+    """Write to a pipe; that its reader is gone comes as an error and never as a signal."""
+    if signal.getsignal(signal.SIGPIPE) not in (signal.SIG_DFL, None):
+        return os.write(fd, data)  # Python ignores the signal
+    # The program took that back: a worker could kill it by closing its end.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGPIPE,))
+    try:
+        return os.write(fd, data)
+    except BrokenPipeError:
+        signal.sigwait((signal.SIGPIPE,))
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _wrong(message: str) -> CandidateError:
+    return CandidateError(message, "protocol")
+
+
+def _scrubbed() -> dict[str, str]:
+    """The whole environment of a worker."""
+    environment = {
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+    }
+    # Threads can be neither confined nor started: linear algebra keeps to the one there is.
+    for name in ("OPENBLAS", "OMP", "MKL", "NUMEXPR", "VECLIB_MAXIMUM"):
+        environment[f"{name}_NUM_THREADS"] = "1"
+    if "LD_LIBRARY_PATH" in os.environ:  # some Pythons do not start without it
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    return environment
+
+
+def _await_death(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait until a process is dead, but do not reap it: its number stays taken until then."""
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13
+        time.sleep(0.1)
+        return
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
+        time.sleep(0.005)
+
+
+def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
+    # A fork of the owner may drop its copy of a channel, but the worker is not its own.
+    if process.returncode is None and os.getpid() == owner:
+        # It is not reaped, so that the number still means this group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _cause(process: subprocess.Popen[bytes]) -> str:
+    code = process.returncode
+    if code is None or code >= 0:
+        return f"exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = {
+        "SIGXCPU": ": it used up its processor time",
+        "SIGKILL": ": it used up its processor time, or the machine's memory",
+        "SIGALRM": ": it used up its wall-clock time",
+        "SIGSEGV": ": segmentation fault, often endless recursion",
+    }.get(name, "")
+    return name + hint

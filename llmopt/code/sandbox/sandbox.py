@@ -1,0 +1,317 @@
+"""The parent's side of a worker: start, ask, time out, kill; nothing that arrives is trusted.
+
+A worker is a fresh Python process with a scrubbed environment in a session of its own. It
+confines itself (`llmopt.code.sandbox.confine`) before it sees the candidate. Parent and worker
+exchange messages over two raw pipes: a header (`llmopt.code.sandbox.wire.HEADER`) and one value.
+The worker holds no score and no environment whose state counts, so that a candidate that
+takes over its worker can return numbers, which it could do anyway, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmopt.code.failure import (
+    CandidateError,
+    SandboxError,
+    SandboxUnavailableError,
+    UnsandboxedWarning,
+)
+from llmopt.code.sandbox import worker
+from llmopt.code.sandbox.channel import Channel
+from llmopt.code.sandbox.confine import support
+
+_PRINTED = 4000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        call_seconds: Wall-clock seconds for one request: a call, or a whole batch.
+        startup_seconds: Wall-clock seconds to start Python and import modules.
+        cpu_seconds: Processor seconds of the worker's whole life.
+        total_seconds: Wall-clock seconds of the worker's life.
+        memory_bytes: Address space on top of what Python and its modules take.
+        message_bytes: Largest message in either direction.
+    """
+
+    call_seconds: float = 5.0
+    startup_seconds: float = 60.0
+    cpu_seconds: int = 600
+    total_seconds: int = 3600
+    memory_bytes: int = 512 << 20
+    message_bytes: int = 8 << 20
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise ValueError(f"{name}={value}: expected a positive number")
+
+
+class Sandbox:
+    """One worker for one candidate. Not for use by several threads at once.
+
+    Args:
+        limits: What the worker may use.
+        imports: Modules that are imported before confinement, and so can be imported by the
+            candidate. Their names are bound for it, and ``np`` for NumPy.
+        readable: Files and folders that the candidate may read; none by default.
+        allow_unsandboxed: Run without Landlock and seccomp where they are not to be had.
+            Rlimits, the scrubbed environment and the wall clock remain.
+        env: For `rollout`: an entry such as ``"gymnasium:make"`` and its arguments, from
+            which the worker makes an environment of its own before it confines itself.
+
+    Attributes:
+        confined: Whether the running worker is confined; ``None`` before the first start.
+        printed: What the candidate printed, cut.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        imports: Sequence[str] = ("math", "numpy"),
+        readable: Sequence[str | os.PathLike[str]] = (),
+        allow_unsandboxed: bool = False,
+        env: tuple[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.imports = tuple(imports)
+        self.readable = tuple(os.path.realpath(p) for p in readable)
+        self.allow_unsandboxed = allow_unsandboxed
+        self.env = None if env is None else (env[0], dict(env[1]))
+        self.confined: bool | None = None
+        self.printed = ""
+        self._channel: Channel | None = None
+        self._tainted = False  # whether a candidate's code has run in the worker
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a worker to call."""
+        return self._channel is not None
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process number, or ``None`` if there is none."""
+        return self._channel.pid if self._channel is not None else None
+
+    def close(self) -> None:
+        """Kill the worker, if there is one, with its whole process group."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def start(self) -> None:
+        """Start a worker that is ready for a candidate; a running one is kept.
+
+        Raises:
+            SandboxUnavailableError: It cannot be confined, and that was not waived.
+            SandboxError: It cannot be set up.
+        """
+        if self.running:
+            return
+        self._tainted = False
+        require_confinement(self.allow_unsandboxed)
+        if os.name != "posix":
+            raise SandboxError("a worker needs a POSIX system: use Linux, for instance in WSL 2")
+        self._channel = Channel(self.limits.message_bytes)
+        limits = self.limits
+        try:
+            setup = self._exchange(
+                worker.SETUP,
+                {
+                    "imports": list(self.imports),
+                    "env": self.env,
+                    "readable": list(self.readable),
+                    "allow_unsandboxed": self.allow_unsandboxed,
+                    "message_bytes": limits.message_bytes,
+                    "memory_bytes": limits.memory_bytes,
+                    "cpu_seconds": math.ceil(limits.cpu_seconds),
+                    "wall_seconds": math.ceil(limits.total_seconds),
+                },
+                limits.startup_seconds,
+            )
+        except CandidateError as error:
+            raise SandboxError(
+                f"the worker did not start: {error}. Check that {sys.executable} runs and "
+                f"imports {', '.join(self.imports)}"
+            ) from error
+        problems = tuple(map(str, setup["problems"]))
+        if problems and not self.allow_unsandboxed:
+            self.close()
+            raise SandboxUnavailableError("; ".join(problems))
+        self.confined = not problems
+        if problems:
+            warnings.warn(
+                f"a model's code runs unconfined ({'; '.join(problems)})",
+                UnsandboxedWarning,
+                stacklevel=3,
+            )
+
+    def analyse(self, source: str) -> dict[str, Any]:
+        """Return what a source holds (see `analysis.analyse`), without running it.
+
+        A worker that has run code could lie about it: a fresh one takes its place.
+        """
+        if self._tainted:
+            self.close()
+        self.start()
+        found = self._exchange(worker.ANALYSE, source)
+        if not isinstance(found, dict):
+            raise self._wrong("the analysis is no dict")
+        return found
+
+    def load(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
+        """Run a source from its first line to its last, in a namespace of its own.
+
+        Args:
+            source: Python source.
+            variables: Names that it finds bound.
+
+        Raises:
+            CandidateError: It raised, took too long, or its process died.
+        """
+        self.start()
+        self._tainted = True
+        self._exchange(worker.LOAD, (source, dict(variables or {})))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the loaded source.
+
+        Returns:
+            Its result: data as `llmopt.code.sandbox.wire` describes, whatever it claims to be.
+
+        Raises:
+            CandidateError: It raised, took too long, or its process died.
+        """
+        return self._exchange(worker.CALL, (name, list(args), kwargs))
+
+    def call_many(self, name: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+        """Call a function once for each list of arguments, in one message.
+
+        Raises:
+            CandidateError: As `call`; the limit of seconds is for the whole batch.
+        """
+        results = self._exchange(worker.MANY, (name, [list(a) for a in arguments]))
+        if not isinstance(results, list) or len(results) != len(arguments):
+            raise self._wrong(f"it did not return {len(arguments)} results")
+        return results
+
+    def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
+        """Call a function once for each row, with the arguments given as columns.
+
+        Args:
+            name: The function.
+            columns: For each argument an array, whose first axis is the rows, or a list.
+
+        Raises:
+            CandidateError: As `call`; the limit of seconds is for all rows.
+        """
+        results = self._exchange(worker.COLUMNS, (name, list(columns)))
+        rows = len(columns[0])
+        if not isinstance(results, list) or len(results) != rows:
+            raise self._wrong(f"it did not return {rows} results")
+        return results
+
+    def rollout(self, name: str, seed: int, cap: int) -> list[Any]:
+        """Let a function act for one episode in the worker's own environment.
+
+        Args:
+            name: The policy, called with each observation.
+            seed: Seed of the episode's start.
+            cap: Largest number of steps.
+
+        Returns:
+            At most `cap` actions. They are claims: what they are worth is found by
+            replaying them in an environment that the candidate cannot reach.
+
+        Raises:
+            CandidateError: As `call`; the limit of seconds is for the whole episode.
+        """
+        actions = self._exchange(worker.ROLLOUT, (name, seed, cap))
+        if not isinstance(actions, list) or len(actions) > cap:
+            raise self._wrong(f"it did not return a list of at most {cap} actions")
+        return actions
+
+    def _exchange(self, kind: int, value: Any, seconds: float | None = None) -> Any:
+        if self._channel is None:
+            raise CandidateError("its process is gone; load it again", "crash")
+        try:
+            code, answer = self._channel.exchange(kind, value, seconds or self.limits.call_seconds)
+        except SandboxError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        if code == worker.OK:
+            return answer
+        if code == worker.OK_PRINTED and isinstance(answer, tuple) and len(answer) == 2:
+            self._keep(answer[1])
+            return answer[0]
+        if code not in (worker.FAILED, worker.BROKEN):
+            raise self._wrong(f"it sent a message of unknown kind {code}")
+        error = self._failure(answer)
+        if code == worker.BROKEN:
+            self.close()
+            if str(error).startswith("ConfinementError"):
+                raise SandboxUnavailableError(f"the worker could not confine itself: {error}")
+        raise error
+
+    def _wrong(self, message: str) -> CandidateError:
+        """Kill the worker and return the error that says what it sent."""
+        self.close()
+        return CandidateError(message, "protocol")
+
+    def _keep(self, text: Any) -> None:
+        if isinstance(text, str):
+            self.printed = (self.printed + text)[:_PRINTED]
+
+    def _failure(self, answer: Any) -> CandidateError:
+        """Read the worker's description of an exception, which may be anything."""
+        if not isinstance(answer, dict):
+            return self._wrong("its error report is no dict")
+        trace = []
+        steps = answer.get("trace")
+        for step in steps if isinstance(steps, list) else ():
+            if isinstance(step, tuple) and len(step) == 3 and isinstance(step[0], int):
+                trace.append((step[0], str(step[1])[:100], str(step[2])[:200]))
+        name, message = str(answer.get("type"))[:100], str(answer.get("message"))[:2000]
+        line = trace[-1][0] if trace else 0
+        self._keep(answer.get("printed"))
+        where = f" (line {line})" if line else ""
+        return CandidateError(
+            f"{name}: {message}{where}" if message else f"{name}{where}",
+            "syntax" if name in ("SyntaxError", "IndentationError", "TabError") else "exception",
+            line=line,
+            trace=trace[-8:],
+            printed=str(answer.get("printed") or "")[:_PRINTED],
+        )
+
+
+def require_confinement(allow_unsandboxed: bool) -> None:
+    """Raise if untrusted code cannot be confined here and that was not waived.
+
+    Raises:
+        SandboxUnavailableError: So it is.
+    """
+    problems = support().problems
+    if problems and not allow_unsandboxed:
+        raise SandboxUnavailableError(
+            f"a model's code cannot be confined here: {'; '.join(problems)}. Use Linux on "
+            "x86-64 or aarch64, or a virtual machine or container that you can afford to "
+            "lose together with allow_unsandboxed=True (--allow-unsandboxed)"
+        )

@@ -1,0 +1,302 @@
+"""Meta-World tasks with language feedback and target-pose actions.
+
+Needs ``pip install "llmopt[metaworld]"``, in an environment of its own: Meta-World pins an
+old MuJoCo. The expert is each task's scripted policy. All of them steer by a call of
+Meta-World's ``move(from, to_xyz, p)``; a copy of the policy with that one call recorded gives
+the pose it steers to and the gain, for every task alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.code.tasks.language import LanguageFeedback, Verdict
+from llmopt.errors import LLMOptError, did_you_mean
+
+INNER_STEPS = 10
+"""Environment steps that one target pose may take.
+
+LLF-Bench (metaworld/wrapper.py) has 20 and 30 targets. The scripted policies look again after
+every step; held to each target, they solve fewer goals the longer it is held. Of five held-out
+goals at each of the 50 tasks: 242 of 250 when they look after every step, 235 after 5 steps, 233
+after 10 (all within 240 steps), but 214 after 20 within LLF-Bench's 600 steps. So 10: few calls of
+a policy, and almost no goal lost to it.
+"""
+
+REACHED = 1e-4
+"""Distance in metres in each axis at which a target pose counts as reached (as LLF-Bench)."""
+
+_NEAR = 0.02
+_PROGRESS = 1e-3
+"""Metres: at a pose; closer to it. A hand that stays where it is has made no good move."""
+
+_INSTRUCTIONS = (
+    "Control a Sawyer robot arm with a gripper to do the task {task}. Each action is a target: "
+    "the x, y, z position that the hand shall move to, in metres, and the gripper's effort, "
+    "from -1 (open) to 1 (close).",
+    "Your job is the task {task} on a Sawyer robot arm. An action has four numbers: the hand's "
+    "target position x, y, z in metres, and the gripper's effort between -1 (open) and 1 "
+    "(close).",
+)
+
+
+def _metaworld() -> Any:
+    try:
+        return importlib.import_module("metaworld")
+    except ImportError as error:
+        raise ImportError(
+            'Meta-World is missing: pip install "llmopt[metaworld]" in an environment of its '
+            "own (it pins mujoco==3.3.0)"
+        ) from error
+
+
+def task_names() -> tuple[str, ...]:
+    """Return the names of the tasks, such as ``"pick-place-v3"``."""
+    return tuple(_metaworld().MT1.ENV_NAMES)
+
+
+@lru_cache(maxsize=8)
+def _benchmark(name: str, seed: int) -> Any:
+    # It draws its 50 goals by making the environment, which takes a second.
+    return _metaworld().MT1(name, seed=seed)
+
+
+class Expert:
+    """A task's scripted policy, asked for the pose that it steers to.
+
+    Args:
+        name: The task.
+    """
+
+    def __init__(self, name: str) -> None:
+        policies = importlib.import_module("metaworld.policies")
+        self._policy = policies.ENV_POLICY_MAP[name]()
+        self._target: tuple[np.ndarray, float] | None = None
+        original = type(self._policy).get_action
+        names = {**original.__globals__, "move": self._record}
+        self._act = types.FunctionType(
+            original.__code__, names, original.__name__, original.__defaults__, original.__closure__
+        )
+
+    def _record(self, from_xyz: Any, to_xyz: Any, p: float) -> np.ndarray:
+        # One policy names a height alone, which NumPy spreads over x, y and z.
+        to_xyz = np.broadcast_to(np.asarray(to_xyz, dtype=np.float64), (3,))
+        self._target = (to_xyz.copy(), float(p))
+        response: np.ndarray = p * (to_xyz - np.asarray(from_xyz))
+        return response
+
+    def parse(self, observation: np.ndarray) -> dict[str, Any]:
+        """Return the named parts of an observation."""
+        return dict(self._policy._parse_obs(np.array(observation, dtype=np.float64)))
+
+    def target(self, observation: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the expert's target pose and its gain.
+
+        Args:
+            observation: ``(39,)`` array.
+
+        Returns:
+            The ``(4,)`` target (x, y, z in metres; gripper effort) and the controller's gain.
+        """
+        self._target = None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # A copy: some policies change the observation that they are given.
+            action = self._act(self._policy, np.array(observation, dtype=np.float64))
+        recorded: Any = self._target  # set by the call above
+        if recorded is None:
+            raise LLMOptError(f"{type(self._policy).__name__} does not say where it steers to")
+        pose, gain = recorded
+        return np.append(pose, np.clip(action[3], -1.0, 1.0)), gain
+
+
+class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
+    """Makes actions targets: ``(x, y, z, effort)``, reached by a P-controller.
+
+    One step runs the environment until the hand is within `REACHED` of the target or for
+    `inner_steps` steps, and ends an episode at the first success. Its reward is that of the
+    last inner step.
+
+    Args:
+        name: The task.
+        seed: Seed of the goals.
+        held_out: Take goals of another seed, which training never sees.
+        max_steps: Target poses in one episode, in place of Meta-World's limit of 500 steps.
+        inner_steps: Environment steps that one target may take.
+
+    Attributes:
+        expert: The task's expert.
+        goals: Number of goals, 50. ``reset(seed=k)`` takes goal ``k``; from 50 on they begin
+            again one later, so that odd seeds alone reach every goal, and so do even ones.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        seed: int = 0,
+        held_out: bool = False,
+        max_steps: int = 24,
+        inner_steps: int = INNER_STEPS,
+    ) -> None:
+        metaworld = _metaworld()
+        if name not in metaworld.MT1.ENV_NAMES:
+            valid = did_you_mean(name, metaworld.MT1.ENV_NAMES)
+            raise LLMOptError(f"unknown Meta-World task {name!r}: {valid}")
+        # Odd and even seeds: no run's held-out goals are another run's training goals.
+        benchmark = _benchmark(name, 2 * seed + held_out)
+        env = benchmark.train_classes[name]()
+        super().__init__(env)
+        self.name = name
+        self.expert = Expert(name)
+        self._tasks = list(benchmark.train_tasks)
+        self.goals = len(self._tasks)
+        self._max_steps, self._inner_steps, self._steps = max_steps, inner_steps, 0
+        env.max_path_length = max_steps * inner_steps + 1  # its own limit never comes first
+        self._observation = np.zeros(39)
+        low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
+        self.action_space = gym.spaces.Box(
+            np.append(low, -1.0), np.append(high, 1.0), dtype=np.float64
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode with goal number `seed` (0 if not given)."""
+        env: Any = self.env
+        number = seed or 0
+        env.set_task(self._tasks[(number + number // self.goals) % self.goals])
+        observation, info = env.reset()
+        self._observation, self._steps = np.array(observation, dtype=np.float64), 0
+        return self._observation.copy(), {**info, "success": False}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Steer to a target."""
+        target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
+        gain = self.expert.target(self._observation)[1]
+        reward = 0.0
+        info: dict[str, Any] = {}
+        for _ in range(self._inner_steps):
+            move = np.clip(gain * (target[:3] - self._observation[:3]), -1.0, 1.0)
+            observation, value, _, _, info = self.env.step(
+                np.append(move, target[3]).astype(np.float32)
+            )
+            self._observation = np.array(observation, dtype=np.float64)
+            reward = float(value)
+            if info["success"] or np.abs(target[:3] - self._observation[:3]).max() < REACHED:
+                break
+        self._steps += 1
+        success = bool(info["success"])
+        ended = self._steps >= self._max_steps
+        return self._observation.copy(), reward, success, ended, {**info, "success": success}
+
+    def wanted(self, observation: np.ndarray) -> np.ndarray:
+        """Return the action of the expert: its pose, as far as it is a valid action.
+
+        Args:
+            observation: ``(39,)`` array.
+
+        Returns:
+            ``(4,)`` array: x, y, z in metres; gripper effort.
+        """
+        pose: np.ndarray = np.clip(self.expert.target(observation)[0], *self._bounds())
+        return pose
+
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        space: Any = self.action_space
+        return space.low, space.high
+
+
+class MetaWorldTeacher:
+    """Says of each target whether it brought the hand to where the expert wants it.
+
+    Args:
+        env: The environment that it speaks about.
+        paraphrase_seed: Seed of the instruction's wording.
+    """
+
+    def __init__(self, env: TargetPose, paraphrase_seed: int | None = 0) -> None:
+        self._env = env
+        self._seed = paraphrase_seed
+
+    def instruction(self) -> str:
+        """Return the task in words."""
+        index = 0 if self._seed is None else self._seed % len(_INSTRUCTIONS)
+        return _INSTRUCTIONS[index].format(task=self._env.name.removesuffix("-v3"))
+
+    def describe(self, observation: Any) -> str:
+        """Return the named parts of an observation and their values."""
+        parts = self._env.expert.parse(np.asarray(observation))
+        return "; ".join(
+            f"{name} is {np.array2string(np.asarray(value), precision=3, suppress_small=True)}"
+            for name, value in parts.items()
+            if "unused" not in name and "extra_info" not in name and name != "_prev_obs"
+        )
+
+    def judge(self, before: Any, action: Any, after: Any) -> Verdict:
+        """Compare a move with the expert's.
+
+        A move is good if the hand came closer to the pose that the expert wanted before it,
+        or is there, or if it was the expert's own (which may press against something). The
+        gripper gets a remark of its own, as in LLF-Bench.
+        """
+        before, after = np.asarray(before), np.asarray(after)
+        wanted = self._env.wanted(before)
+        was = np.linalg.norm(wanted[:3] - before[:3])
+        now = np.linalg.norm(wanted[:3] - after[:3])
+        off = np.linalg.norm(wanted[:3] - np.asarray(action)[:3])
+        good = bool(now < max(was - _PROGRESS, _NEAR) or off < _NEAR)
+        close = bool(wanted[3] > 0)
+        remark = f"You should {'close' if close else 'open'} the gripper."
+        remarks = () if close == bool(action[3] > 0) else (remark,)
+        return Verdict(good, remarks, _target_in_words(self._env.wanted(after)))
+
+    def conclude(
+        self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
+    ) -> str:
+        """Say whether the task was done, and when."""
+        done = "The task was done" if info.get("success") else "The task was NOT done"
+        last = f" (last reward {rewards[-1]:.2f} of 10)" if rewards else ""
+        return f"{done} after {len(rewards)} moves{last}."
+
+
+def _target_in_words(target: np.ndarray) -> str:
+    x, y, z, effort = target
+    grip = "close" if effort > 0 else "open"
+    return f"move the hand to [{x:.3f}, {y:.3f}, {z:.3f}] and {grip} the gripper ({effort:+.1f})"
+
+
+def make_env(
+    name: str,
+    seed: int = 0,
+    held_out: bool = False,
+    max_steps: int = 24,
+    paraphrase_seed: int | None = 0,
+    inner_steps: int = INNER_STEPS,
+    **options: Any,
+) -> LanguageFeedback:
+    """Make a Meta-World task with target-pose actions and language feedback.
+
+    Args:
+        name: The task, such as ``"pick-place-v3"``.
+        seed: Seed of the goals.
+        held_out: Take goals that training never sees.
+        max_steps: Target poses in one episode.
+        paraphrase_seed: Seed of the wording.
+        inner_steps: Environment steps that one target may take.
+        **options: For `LanguageFeedback`.
+
+    Raises:
+        ImportError: Meta-World is not installed.
+        LLMOptError: There is no such task.
+    """
+    env = TargetPose(name, seed, held_out, max_steps, inner_steps)
+    teacher = MetaWorldTeacher(env, paraphrase_seed)
+    return LanguageFeedback(env, teacher, paraphrase_seed=paraphrase_seed, **options)

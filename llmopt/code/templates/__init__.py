@@ -1,0 +1,1 @@
+"""Templates of the code search: its prompt and its report page."""

@@ -1,0 +1,1 @@
+"""Subcommands of ``llmopt`` that are about models: ``models``, ``check``, ``estimate``."""

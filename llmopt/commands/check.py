@@ -1,0 +1,117 @@
+"""``llmopt check MODEL``: one tiny optimization prompt, and what came back."""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from llmopt.client.base import Client, client_name, default_prompt
+from llmopt.client.registry import get_client
+from llmopt.client.retry import complete_with_retries
+from llmopt.errors import ParseError
+from llmopt.history import History, Trial
+from llmopt.prompt import check_prompt_for, get_prompt
+from llmopt.prompt.base import Situation
+from llmopt.space import Float, Space
+
+_SHOWN_CHARACTERS = 400
+
+
+def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[str, bool]:
+    """Ask a model for the next point of a small problem.
+
+    Args:
+        client: The model. One request, plus a retry if the server is busy.
+        prompt: Prompt's name; ``"auto"`` for the one that suits the model.
+        attempts: Times the request is sent at most.
+
+    Returns:
+        What happened, in lines of text, and whether the answer could be read as a point.
+
+    Raises:
+        ClientError: The model could not be asked.
+        ImportError: Its package is not installed.
+    """
+    if prompt == "auto":
+        prompt = default_prompt(client)
+    made = get_prompt(prompt)
+    check_prompt_for(made, client)
+    query = made.prepare(_situation(client))
+    reply = complete_with_retries(client, query.request, attempts=attempts)
+    completion = reply.completions[0]
+    text = completion.text
+    shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    readable = True
+    try:
+        reading = query.read(text)
+        values = ", ".join(f"{v:g}" for v in reading.values)
+        read = f"x, y = {values}" + (" (moved into its range)" if reading.clipped else "")
+    except ParseError as error:
+        readable = False
+        read = f"not readable: {error.reason}"
+    name = client_name(client)
+    answered = f" (answered as {reply.model})" if reply.model not in ("", name) else ""
+    cost = "unknown" if reply.cost is None else f"${reply.cost:.6f}"
+    lines = {
+        "model": name + answered,
+        "prompt": f"{made.name}, {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
+        "from the prefix cache",
+        "answer": f"{shown.strip()!r}",
+        "end": f"{completion.finish_reason}, {reply.completion_tokens} tokens",
+        "read as": read,
+        "time": f"{reply.seconds:.2f} s in {reply.requests} "
+        + ("request" if reply.requests == 1 else "requests"),
+        "cost": cost,
+    }
+    return "\n".join(f"{label:<8} {value}" for label, value in lines.items()), readable
+
+
+def _situation(client: Client) -> Situation:
+    """A bowl with its peak at (1, -2), seen at eight points."""
+    space = Space({"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}, decimals=1)
+    rng = np.random.default_rng(0)
+    trials = []
+    for number in range(8):
+        values = space.round(space.sample(rng))
+        x, y = values
+        reward = round(-((x - 1.0) ** 2) - (y + 2.0) ** 2, 2)
+        trials.append(Trial(number, space.unflatten(values), values, (reward,)))
+    return Situation(
+        space=space,
+        history=History(tuple(trials)),
+        iteration=9,
+        total=20,
+        count_tokens=getattr(client, "count_tokens", None),
+        context_tokens=getattr(client, "context_tokens", None),
+        client_style=getattr(client, "style", "chat"),
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt check``."""
+    parser.add_argument("model", metavar="MODEL", help="model string, such as smollm2")
+    parser.add_argument(
+        "--prompt", metavar="P", default="auto", help="prompt's name (default: what suits it)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0 if the answer could be read as a point, 1 if not.
+
+    Raises:
+        LLMOptError: The model could not be asked.
+        ImportError: Its package is not installed.
+    """
+    client = get_client(args.model)
+    try:
+        text, readable = check(client, args.prompt)
+    finally:
+        close = getattr(client, "close", None)
+        if close is not None:
+            close()
+    print(text)
+    return 0 if readable else 1

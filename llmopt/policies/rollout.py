@@ -1,0 +1,344 @@
+"""Episodes on Gymnasium, the same for every method: seeds, evaluations, records of steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.policies.linear import LinearPolicy
+
+HELD_OUT_STARTS = 100
+
+_MAX_LINE = 480  # characters; prompts cut feedback at 500
+
+# Each purpose has its own stream, so that none depends on how much another one drew.
+_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3}
+
+
+def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
+    """Return the seed sequence of one purpose of a run.
+
+    Args:
+        seed: The run's seed.
+        purpose: ``"selection"``, ``"held-out"``, ``"warmup"`` or ``"method"``.
+        *keys: Further keys, such as a method's number.
+    """
+    return np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose], *keys))
+
+
+def selection_seeds(seed: int, episodes: int) -> tuple[int, ...]:
+    """Return the seeds of the starts on which policies are compared during a search.
+
+    They are one fixed set for a run: every policy of every method meets the same starts
+    (common random numbers), so that two policies differ by what they do, not by luck.
+    What is gained on these very starts alone shows on the held-out ones.
+
+    Args:
+        seed: The run's seed.
+        episodes: Starts wanted.
+
+    Returns:
+        Distinct even numbers.
+    """
+    return _draw(stream(seed, "selection"), episodes, parity=0)
+
+
+def held_out_seeds(seed: int, episodes: int = HELD_OUT_STARTS) -> tuple[int, ...]:
+    """Return the seeds of fresh starts, which no search ever sees.
+
+    Args:
+        seed: The run's seed.
+        episodes: Starts wanted.
+
+    Returns:
+        Distinct odd numbers: by parity no start is both selection and held-out, whatever
+        the runs' seeds.
+    """
+    return _draw(stream(seed, "held-out"), episodes, parity=1)
+
+
+def _draw(source: np.random.SeedSequence, count: int, parity: int) -> tuple[int, ...]:
+    rng = np.random.default_rng(source)
+    drawn: dict[int, None] = {}
+    while len(drawn) < count:
+        drawn.setdefault(2 * int(rng.integers(2**30)) + parity)
+    return tuple(drawn)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of the episodes of one policy.
+
+    Attributes:
+        returns: Sum of rewards of each finished episode.
+        lengths: Environment steps of each.
+        failure: Why the policy has no score; empty for a sound evaluation.
+        seconds: Wall-clock seconds.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    failure: str = ""
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return, or ``None`` for a failed evaluation."""
+        return (
+            None
+            if self.failure or not self.returns
+            else math.fsum(self.returns) / len(self.returns)
+        )
+
+
+Recorder = Callable[[int, Any, Any, float], None]
+"""Called with episode number, observation, action and reward of every step."""
+
+
+class RolloutStatistics:
+    """What a policy did in the episodes of one evaluation, as feedback for a model.
+
+    A `Recorder`: give it to `Evaluator.evaluate`, then ask for its `line`. It sums up all
+    episodes, and of single ones shows the median one only: shown its worst episode, a model
+    tends to mend that one alone (R2PO, arXiv 2605.08315, on salience bias).
+
+    Args:
+        policy: The policy that acts.
+    """
+
+    def __init__(self, policy: LinearPolicy) -> None:
+        self._policy = policy
+        self._observations: list[np.ndarray] = []
+        self._actions: list[np.ndarray] = []
+        self._ends: list[int] = []
+
+    def __call__(self, episode: int, observation: Any, action: Any, reward: float) -> None:
+        """Note one step."""
+        while len(self._ends) <= episode:
+            self._ends.append(0)
+        # Copies, as an environment may write its next observation into the same array.
+        self._observations.append(np.array(observation, dtype=np.float64).ravel())
+        self._actions.append(np.array(action, dtype=np.float64).ravel())
+        self._ends[episode] = len(self._observations)
+
+    def line(self, evaluation: Evaluation, step_cap: int | None = None) -> str:
+        """Return the statistics in one line of at most 480 characters.
+
+        Args:
+            evaluation: What came of the episodes.
+            step_cap: Steps after which an episode is ended from outside.
+
+        Returns:
+            Returns and lengths; the actions; mean, least and largest of each observed number
+            (as many of them as there is room for); what the median episode saw last. The
+            names ``o0, o1, ...`` and ``a0, a1, ...`` are those of `LinearPolicy.describe`.
+            Empty for a failed evaluation.
+        """
+        if evaluation.mean is None or not self._observations:
+            return ""
+        seen, done = np.stack(self._observations), np.stack(self._actions)
+        parts = [_spread(evaluation, step_cap), self._of_actions(done)]
+        items = []
+        if isinstance(self._policy.observation_space, spaces.Discrete):
+            parts.append(self._of_states(seen[:, 0]))
+        else:
+            items = [
+                f"o{i} {_short(c.mean())} [{_short(c.min())}, {_short(c.max())}]"
+                for i, c in enumerate(seen.T)
+            ]
+        line = "; ".join(parts)
+        shown = 0
+        for item in items:
+            more = f"{', ' if shown else '; seen, mean [min, max]: '}{item}"
+            if len(line) + len(more) > _MAX_LINE - 5 * (shown + 1 < len(items)):
+                line += ", …"
+                break
+            line, shown = line + more, shown + 1
+        order = np.argsort(evaluation.returns, kind="stable")
+        median = int(order[(len(order) - 1) // 2])
+        last = ", ".join(_short(x) for x in seen[self._ends[median] - 1])
+        which = "the median episode saw last" if len(order) > 1 else "saw last"
+        end = f"; {which}: {last}"
+        return line + end if len(line) + len(end) <= _MAX_LINE else line
+
+    def _of_actions(self, done: np.ndarray) -> str:
+        space = self._policy.action_space
+        if isinstance(space, spaces.Discrete):
+            share = np.bincount(done[:, 0].astype(int) - int(space.start), minlength=int(space.n))
+            taken = [f"a{j} {s:.0%}" for j, s in enumerate(share / len(done)) if s]
+            return "actions taken: " + ", ".join(taken[:8]) + (", …" if len(taken) > 8 else "")
+        low = np.ravel(getattr(space, "low", -np.inf))
+        high = np.ravel(getattr(space, "high", np.inf))
+        outside = float(np.mean((done < low) | (done > high)))
+        size = [f"a{j} {_short(x)}" for j, x in enumerate(np.abs(done).mean(axis=0))]
+        shown = ", ".join(size[:8]) + (", …" if len(size) > 8 else "")
+        return f"mean |action|: {shown}; out of range: {outside:.0%}"
+
+    def _of_states(self, states: np.ndarray) -> str:
+        values, counts = np.unique(states.astype(int), return_counts=True)
+        top = np.argsort(-counts, kind="stable")[:5]
+        most = ", ".join(f"{values[i]} ({counts[i] / len(states):.0%})" for i in top)
+        return f"{len(values)} states seen, most often {most}"
+
+
+def _spread(evaluation: Evaluation, step_cap: int | None) -> str:
+    returns, lengths = evaluation.returns, evaluation.lengths
+    capped = sum(n == step_cap for n in lengths)
+    if len(returns) == 1:
+        return f"{lengths[0]} steps{' (the limit)' if capped else ''}"
+    text = (
+        f"{len(returns)} episodes, min/median/max: return "
+        f"{'/'.join(f'{f(returns):.5g}' for f in (min, np.median, max))}, steps "
+        f"{'/'.join(f'{f(lengths):g}' for f in (min, np.median, max))}"
+    )
+    return text + (f", {capped} at the step limit" if capped else "")
+
+
+def _short(number: Any) -> str:
+    value = float(number)
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}"
+
+
+class PolicyTask(Protocol):
+    """What is evaluated: an environment and the policy whose parameters are searched."""
+
+    def make_env(self) -> gym.Env[Any, Any]:
+        """Make the environment."""
+
+    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
+        """Return the policy whose parameters are searched."""
+
+    def step_cap(self, env: gym.Env[Any, Any]) -> int:
+        """Return how many steps an episode may take."""
+
+
+class Evaluator:
+    """Runs episodes of one task in one environment that is kept from episode to episode.
+
+    Args:
+        task: What to run.
+
+    Attributes:
+        task: What is run.
+        policy: The policy whose parameters are evaluated.
+        step_cap: Environment steps after which an episode ends.
+
+    Raises:
+        LLMOptError: The environment cannot be made.
+        SpaceError: A linear policy cannot serve its spaces.
+    """
+
+    def __init__(self, task: PolicyTask) -> None:
+        self.task = task
+        self._env: gym.Env[Any, Any] | None = task.make_env()
+        try:
+            self.policy: LinearPolicy = task.policy(self._env)
+            self.step_cap = task.step_cap(self._env)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environment; the next evaluation makes a new one."""
+        env, self._env = self._env, None
+        if env is not None:
+            try:
+                env.close()
+            except Exception:
+                # It is thrown away in any case, and often because it is broken.
+                return
+
+    def evaluate(
+        self, params: Any, seeds: Sequence[int], record: Recorder | None = None
+    ) -> Evaluation:
+        """Run one episode from each start.
+
+        An exception inside the environment and a reward that is not a finite number are
+        the policy's failure, not the run's: they come back in `Evaluation.failure`.
+
+        Args:
+            params: ``(n_parameters,)`` array-like.
+            seeds: Seed of each episode's start.
+            record: Called at every step.
+
+        Raises:
+            ParameterError: The number of parameters is wrong.
+        """
+        bound = self.policy.bind(params)
+        started = time.perf_counter()
+        returns: list[float] = []
+        lengths: list[int] = []
+        failure = ""
+        for number, seed in enumerate(seeds):
+            try:
+                if self._env is None:
+                    self._env = self.task.make_env()
+                total, steps = self._episode(bound, seed, number, record)
+            except _NonFiniteReward as error:
+                failure = f"episode {number}: {error}"
+                break
+            except Exception as error:
+                failure = f"episode {number}: the environment raised {type(error).__name__}: "
+                failure += (str(error).strip().splitlines() or ["no message"])[0]
+                self.close()  # what raised may be left in any state
+                break
+            returns.append(total)
+            lengths.append(steps)
+        return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
+
+    def _episode(
+        self, act: Callable[[Any], Any], seed: int, number: int, record: Recorder | None
+    ) -> tuple[float, int]:
+        env = self._env
+        if env is None:
+            raise RuntimeError("the environment is closed")
+        observation, _ = env.reset(seed=seed)
+        total = 0.0
+        for step in range(1, self.step_cap + 1):
+            action = act(observation)
+            following, reward, terminated, truncated, _ = env.step(action)
+            value = float(reward)
+            if not math.isfinite(value):
+                raise _NonFiniteReward(f"the reward of step {step} is {value}")
+            if record is not None:
+                record(number, observation, action, value)
+            total += value
+            observation = following
+            if terminated or truncated:
+                break
+        if not math.isfinite(total):
+            raise _NonFiniteReward(f"the return is {total}")
+        return total, step
+
+
+class _NonFiniteReward(Exception):
+    """A reward that no sum survives."""
+
+
+def evaluate(task: PolicyTask, params: Any, seeds: Sequence[int]) -> Evaluation:
+    """Run one episode from each start, in an environment made for this call.
+
+    Args:
+        task: What to run.
+        params: ``(n_parameters,)`` array-like.
+        seeds: Seed of each episode's start.
+
+    Raises:
+        LLMOptError: The environment cannot be made.
+        ParameterError: The number of parameters is wrong.
+    """
+    with Evaluator(task) as evaluator:
+        return evaluator.evaluate(params, seeds)

@@ -1,0 +1,166 @@
+"""Prompts: from a history to a request, and from an answer back to a point.
+
+`get_prompt` takes a shipped prompt's name, or your own template as text or as a path:
+
+- ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
+- ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
+- ``"props-plus"``: the same with the task in words (ProPS+);
+- ``"props-critic"``: a critique and a hypothesis before the point, with the outcome of
+  earlier hypotheses and the feedback of the best and the latest trials; for models that
+  reason well, and not measured with one;
+- ``"opro"``: the 20 best trials, worst first (OPRO);
+- ``"columns"``: one line of letters a parameter, for the embedded model and its adapter;
+- ``"levels"``: letters along the elites' own axes, for small and base models;
+- ``"pattern"``: plain integers for the same; see `llmopt.prompt.pattern`.
+
+A template is Jinja2 with strict undefined variables, no autoescaping, ``trim_blocks`` and
+``lstrip_blocks``. What comes before ``{{ begin_user }}`` is the system message and should
+not change during a search; what comes after is the user message, in which what changes
+comes last, so that prefix caches hit. Without it all is one user message. A template may
+include or extend its neighbours, and the shipped ones as ``llmopt/props.j2``.
+
+The variables:
+
+- ``begin_user``: the mark just described; ``style``: ``"chat"`` or ``"completion"``;
+- ``n``: number of parameters; ``labels``: what they are called; ``parameters``: their
+  ranges in words, one line each, equal neighbours together; ``space``: the `Space`;
+- ``answer``: the answer's first line with ``<value>`` for each value;
+- ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
+  ``"maximize"`` or ``"minimize"`` for each objective;
+- ``history``: the trials shown, each with ``number``, ``params``, ``f``, ``rewards``,
+  ``state``, ``feedback``, ``violation``, ``line``, ``brief`` (see `Entry`); ``lines``: their
+  ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
+- ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
+  them, else none;
+- ``hypotheses``: the model's latest explanations with what came of them, in words, as many
+  as the option ``hypotheses`` says; ``closeups``: the best trial and as many of the latest
+  ones as the option ``closeups`` says, those with feedback, each with ``best`` (true or
+  false) and ``entry``;
+- ``pending``: points being evaluated, in words;
+- ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
+  ``samples``: answers asked for at once;
+- ``description``: the task in words, may be empty; ``notes``: further lines;
+- ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmopt.client.base import client_name
+from llmopt.errors import TemplateError, did_you_mean
+from llmopt.prompt.base import Complaint, Prompt, Query, Situation
+from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.parse import Reading
+from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
+from llmopt.prompt.selection import Selection, estimate_tokens
+from llmopt.prompt.template import SHIPPED, TemplatePrompt, shipped_prompt
+from llmopt.prompt.words import Entry
+
+__all__ = [
+    "PROMPTS",
+    "ColumnsPrompt",
+    "Complaint",
+    "Entry",
+    "LevelsPrompt",
+    "PatternPrompt",
+    "Prompt",
+    "Query",
+    "Reading",
+    "Selection",
+    "Situation",
+    "TemplatePrompt",
+    "estimate_tokens",
+    "get_prompt",
+]
+
+_PATTERNS = {"columns": ColumnsPrompt, "levels": LevelsPrompt, "pattern": PatternPrompt}
+PROMPTS = (*SHIPPED, *_PATTERNS)
+
+
+def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) -> Prompt:
+    """Return a prompt object.
+
+    Args:
+        prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
+            existing file, or any text that ends in ``.j2``); a template's text; what a
+            prompt's ``to_dict`` returned; or a prompt object, which is returned as it is.
+        **options: Options of `TemplatePrompt`, `PatternPrompt` and its kin, such as
+            ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
+
+    Raises:
+        TemplateError: There is no such prompt or file, or its template is not valid.
+        TypeError: An option does not exist for this prompt.
+        ValueError: An option is not valid.
+    """
+    if isinstance(prompt, Mapping):
+        data = {**prompt, **options}
+        name = data.pop("name", "custom")
+        if "template" in data:
+            return TemplatePrompt(data.pop("template"), name=name, **data)
+        return get_prompt(name, **data)
+    if isinstance(prompt, str):
+        if prompt in _PATTERNS:
+            return _PATTERNS[prompt](**options)
+        if prompt in SHIPPED:
+            return shipped_prompt(prompt, **options)
+        if not _is_path(prompt):
+            return _from_text(prompt, options)
+        prompt = Path(prompt)
+    if isinstance(prompt, Path):
+        try:
+            text = prompt.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise TemplateError(
+                f"template {str(prompt)!r} cannot be read: {reason}; give the path of a Jinja2 "
+                f"template in UTF-8, or a shipped prompt's name ({', '.join(PROMPTS)})"
+            ) from error
+        name = prompt.name if prompt.name not in PROMPTS else f"./{prompt.name}"
+        return TemplatePrompt(text, **{"name": name, "folder": str(prompt.parent), **options})
+    if isinstance(prompt, Prompt):
+        if options:
+            raise TypeError(
+                f"options {sorted(options)} cannot be given with a prompt object: set them on it"
+            )
+        return prompt
+    raise TypeError(
+        f"got {type(prompt).__name__} for a prompt, expected a name ({', '.join(PROMPTS)}), "
+        "a template's text or path, or an object with prepare(situation)"
+    )
+
+
+def check_prompt_for(prompt: Prompt, client: Any) -> None:
+    """Raise if a client cannot answer what a prompt asks.
+
+    Raises:
+        ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities.
+    """
+    if isinstance(prompt, ColumnsPrompt) and not getattr(client, "columns", False):
+        raise ValueError(
+            f"{client_name(client)} does not give the probabilities that the prompt "
+            f"{prompt.name!r} needs: take prompt 'levels', or a model that runs in this process"
+        )
+
+
+def _is_path(text: str) -> bool:
+    if "\n" in text or "{{" in text or "{%" in text:
+        return False
+    if text.endswith(".j2"):
+        return True
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a file name, or with a null byte
+        return False
+
+
+def _from_text(text: str, options: dict[str, Any]) -> TemplatePrompt:
+    if "{{" in text or "{%" in text:
+        return TemplatePrompt(text, **options)
+    short = text if len(text) <= 60 else text[:57] + "..."
+    raise TemplateError(
+        f"unknown prompt {short!r}; {did_you_mean(text, PROMPTS)}; or give a template: a path, "
+        "or text with {{ variables }}"
+    )

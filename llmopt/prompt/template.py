@@ -1,0 +1,448 @@
+"""Prompts made from Jinja2 templates; `llmopt.prompt` documents the variables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from functools import partial
+from importlib import resources
+from itertools import islice
+from typing import Any, Literal
+
+import jinja2
+
+from llmopt.client.base import Message, Request, Style
+from llmopt.errors import SpaceError, TemplateError, did_you_mean
+from llmopt.history import History, Trial
+from llmopt.prompt.base import Complaint, Query, Situation
+from llmopt.prompt.parse import parse_parameters
+from llmopt.prompt.parse_last import parse_last
+from llmopt.prompt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
+from llmopt.prompt.words import (
+    Entry,
+    describe_goal,
+    describe_hypothesis,
+    describe_params,
+    describe_space,
+    describe_step,
+    describe_trial,
+)
+from llmopt.space import Space
+
+SHIPPED = ("props", "props-ab", "props-plus", "props-critic", "opro")
+_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
+_CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
+MAX_COMPLAINTS = 4  # latest answers to the same question that are sent back
+_MAX_RAW = 600  # characters of such an answer
+
+
+@dataclass(repr=False)
+class TemplatePrompt:
+    """A prompt rendered from a Jinja2 template. It can be pickled and holds no history.
+
+    Args:
+        template: The template's text.
+        name: Short name for tables, files and messages.
+        folder: Where the template's own includes are looked up.
+        history: Which trials are shown: ``"all"``, ``"last"``, ``"best"``,
+            ``"best+last"``, or a `Selection`.
+        best: How many of the best.
+        last: How many of the latest.
+        order: ``"time"`` or ``"ascending"`` (worst first).
+        labels: What the parameters are called; the space's names if not given.
+        needs_description: Refuse to work without a description of the task.
+        optimum: What the best value is thought to be. This is a hint that no honest
+            benchmark gives unless it says so.
+        step_size: Search step named to the model; a tenth of each range if not given.
+        temperature: Sampling temperature; ``None`` leaves the provider's default.
+        max_tokens: Cap on the answer; ``None`` for 1024 + 16 for each parameter, at most
+            half of the model's context.
+        max_prompt_tokens: Cap on the prompt, which is never exceeded: trials are left out
+            instead, the oldest first for ``"all"`` and ``"last"``, the worst first for
+            ``"best"``. Counted by the model's own tokenizer where there is one, else
+            over-estimated by `estimate_tokens`.
+        style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
+        hypotheses: How many of the model's latest explanations the template is given, each
+            with what came of it.
+        closeups: Of how many of the latest trials the template is given the feedback, next
+            to that of the best one.
+        answer_last: Whether answers give their reasons before the values. Then the last
+            point of an answer counts, and what precedes it is the explanation.
+
+    Raises:
+        TemplateError: The template has a syntax error.
+        ValueError: An option is not valid.
+    """
+
+    template: str
+    name: str = "custom"
+    folder: str | None = None
+    history: Keep | Selection = "all"
+    best: int = 20
+    last: int = 20
+    order: Literal["time", "ascending"] = "time"
+    labels: tuple[str, ...] | None = None
+    needs_description: bool = False
+    optimum: float | None = None
+    step_size: float | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    max_prompt_tokens: int | None = None
+    style: Style | None = None
+    hypotheses: int = 0
+    closeups: int = 0
+    answer_last: bool = False
+    _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
+    _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
+        default=None, init=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        self.history = _selection(self.history, self.best, self.last)
+        self.best, self.last = self.history.best, self.history.last
+        self.labels = None if self.labels is None else tuple(self.labels)
+        check_option("order", self.order, ("time", "ascending"))
+        check_option("style", self.style, (None, "chat", "completion"))
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        for name in ("hypotheses", "closeups"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise ValueError(f"{name}={count!r}: expected a number of trials, 0 or more")
+        self._compile()
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in self._options().items())
+        return f"{type(self).__name__}({self.name!r}{', ' + given if given else ''})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_compiled": None, "_cache": None}
+
+    def _options(self) -> dict[str, Any]:
+        """Return the options that are not what they are by default for this prompt."""
+        usual = {f.name: f.default for f in fields(self) if f.init and f.name != "template"}
+        usual.update(_DEFAULTS.get(self.name, {}))
+        options: dict[str, Any] = {k: getattr(self, k) for k in usual if k != "name"}
+        options["history"] = self.selection.keep
+        return {k: v for k, v in options.items() if v != usual[k]}
+
+    @property
+    def selection(self) -> Selection:
+        """Which trials are shown."""
+        return _selection(self.history, self.best, self.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
+        data: dict[str, Any] = {"name": self.name, **self._options()}
+        if data.get("labels"):
+            data["labels"] = list(data["labels"])
+        if self.name not in SHIPPED:
+            data["template"] = self.template
+        return data
+
+    def prepare(self, situation: Situation) -> Query:
+        """Make the question for one situation; see `Prompt.prepare`."""
+        space = situation.space
+        labels = self._labels_for(space)
+        if self.needs_description and not situation.description.strip():
+            raise TemplateError(
+                f"prompt {self.name!r} needs the task in words and got no description: give "
+                "description=, or take prompt 'props'"
+            )
+        style = self.style or situation.client_style
+        max_tokens = self._answer_tokens(situation)
+        budget = TokenBudget.of(situation, self.max_prompt_tokens, max_tokens)
+        picked = self.selection.pick(situation.history)
+        entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
+        static = self._static_variables(situation, labels, style)
+        place = self._places(situation, picked)
+        thoughts, close = self._thoughts(situation.history), self._close(situation.history)
+        complaints = situation.complaints[-MAX_COMPLAINTS:] if style == "chat" else ()
+
+        def render(k: int, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+            shown = sorted(picked[:k], key=lambda t: place[id(t)])
+            entries = [entry_of(t) for t in shown]
+            best = None
+            if k < len(situation.history.trials) and situation.history.best is not None:
+                top = situation.history.best
+                best = None if any(t is top for t in shown) else entry_of(top)
+            # Where room is short, these go along with the trials.
+            most = k if k < len(picked) else len(thoughts) + len(close)
+            text = self._render(
+                {
+                    **static,
+                    "history": entries,
+                    "lines": [e.line for e in entries],
+                    "hidden": len(situation.history.trials) - len(shown),
+                    "best": best,
+                    "hypotheses": thoughts[max(0, len(thoughts) - most) :],
+                    "closeups": [
+                        {"best": t is situation.history.best, "entry": entry_of(t)}
+                        for t in close[:most]
+                        if best is None or t.number != best.number
+                    ],
+                }
+            )
+            return _messages(text, style, complaints)
+
+        def size(messages: tuple[Message, ...]) -> int:
+            return budget.size(messages, style)
+
+        found: tuple[Message, ...] | None
+        if budget.limit is None:
+            found = render(len(picked), complaints)
+        else:
+            while True:
+                shown = partial(render, complaints=complaints)
+                align = self.selection.keep == "all" and self.order == "time"
+                found = fit_most(shown, size, budget.limit, len(picked), align=align)
+                if found is not None or not complaints:
+                    break
+                complaints = complaints[1:]
+            if found is None:
+                raise too_long(self.name, size(render(0, ())), budget)
+        request = Request(
+            messages=found,
+            n=situation.samples,
+            style=style,
+            temperature=self.temperature,
+            max_tokens=max_tokens,
+            seed=situation.seed,
+        )
+        read = partial(
+            parse_last if self.answer_last else parse_parameters,
+            space=space,
+            labels=labels,
+            out_of_range=situation.out_of_range,
+        )
+        return Query(request, read)
+
+    def _labels_for(self, space: Space) -> tuple[str, ...]:
+        labels = self.labels or space.names
+        if len(labels) != len(space):
+            raise SpaceError(
+                f"prompt {self.name!r} is for exactly {len(labels)} parameters "
+                f"({', '.join(labels)}) and the space has {len(space)}: take prompt 'props'"
+            )
+        return labels
+
+    def _answer_tokens(self, situation: Situation) -> int:
+        if self.max_tokens is not None:
+            return self.max_tokens
+        usual = 1024 + 16 * len(situation.space)
+        if situation.context_tokens is None:
+            return usual
+        return max(1, min(usual, situation.context_tokens // 2))
+
+    def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int]:
+        """Return the position of each trial, by its identity, in the order of showing."""
+        if self.order == "ascending":
+            order = list(reversed(ranked(situation.history)))
+        elif self.selection.keep in ("all", "last"):
+            order = picked[::-1]
+        else:
+            order = list(situation.history.trials)
+        return {id(t): i for i, t in enumerate(order)}
+
+    def _thoughts(self, history: History) -> list[str]:
+        """Return the model's latest hypotheses and what came of them, the oldest first."""
+        told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
+        latest = list(islice(told, self.hypotheses))
+        return [describe_hypothesis(t, history) for t in reversed(latest)]
+
+    def _close(self, history: History) -> list[Trial]:
+        """Return the best trial, then the latest others, where they have feedback."""
+        if not self.closeups:
+            return []
+        best = history.best
+        latest = [t for t in history.trials[-self.closeups :] if t is not best]
+        return [t for t in ([best] if best else []) + latest if t.feedback and t.rewards]
+
+    # One trial in words
+
+    def _lines(self, space: Space) -> dict[int, tuple[Trial, Entry]]:
+        cache = self._cache
+        if cache is None or (cache[0] is not space and cache[0] != space):
+            cache = self._cache = (space, {})
+        return cache[1]
+
+    def _entry(
+        self,
+        trial: Trial,
+        space: Space,
+        labels: tuple[str, ...],
+        known: dict[int, tuple[Trial, Entry]],
+    ) -> Entry:
+        hit = known.get(trial.number)
+        if hit is not None and (hit[0] is trial or _same(hit[0], trial)):
+            return hit[1]
+        entry = describe_trial(trial, space, labels)
+        if trial.number < _CACHED_TRIALS:
+            known[trial.number] = (trial, entry)
+        return entry
+
+    # The template
+
+    def _static_variables(
+        self, situation: Situation, labels: tuple[str, ...], style: Style
+    ) -> dict[str, Any]:
+        space = situation.space
+        pending = [describe_params(v, space, labels) for v in situation.history.pending]
+        return {
+            "begin_user": _BEGIN_USER,
+            "style": style,
+            "space": space,
+            "n": len(space),
+            "labels": labels,
+            "parameters": describe_space(space, labels),
+            "answer": ", ".join(f"{label}: <value>" for label in labels),
+            "directions": situation.history.directions,
+            "goal": describe_goal(situation.history.directions),
+            "step_size": describe_step(space, self.step_size),
+            "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
+            "description": situation.description.strip(),
+            "notes": situation.notes,
+            "iteration": situation.iteration,
+            "total": situation.total,
+            "samples": situation.samples,
+            "order": self.order,
+            "pending": pending,
+        }
+
+    def _compile(self) -> jinja2.Template:
+        if self._compiled is None:
+            own = f"{self.name}.j2" if self.name in SHIPPED else self.name
+            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({own: self.template})]
+            if self.folder is not None:
+                loaders.append(jinja2.FileSystemLoader(self.folder))
+            loaders.append(jinja2.FunctionLoader(shipped_template))
+            environment = jinja2.Environment(
+                loader=jinja2.ChoiceLoader(loaders),
+                undefined=jinja2.StrictUndefined,
+                autoescape=False,
+                trim_blocks=True,
+                lstrip_blocks=True,
+            )
+            try:
+                self._compiled = environment.get_template(own)
+            except Exception as error:
+                raise _template_error(own, error, ()) from error
+        return self._compiled
+
+    def _render(self, variables: dict[str, Any]) -> str:
+        template = self._compile()
+        try:
+            # Not `render`, which would rewrite the traceback that names the line.
+            return "".join(template.root_render_func(template.new_context(variables)))
+        except Exception as error:
+            raise _template_error(str(template.name), error, tuple(variables)) from error
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "props": {},
+    "props-ab": {"labels": ("a", "b")},
+    "props-plus": {"needs_description": True},
+    "props-critic": {"hypotheses": 8, "closeups": 3, "answer_last": True},
+    # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
+    "opro": {"history": "best", "best": 20, "order": "ascending"},
+}
+
+
+def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
+    """Return one of the shipped template prompts with some options changed."""
+    text = shipped_template(f"{name}.j2")
+    if text is None:
+        raise TemplateError(f"unknown prompt {name!r}; {did_you_mean(name, SHIPPED)}")
+    return TemplatePrompt(text, name=name, **{**_DEFAULTS[name], **options})
+
+
+def shipped_template(file: str) -> str | None:
+    """Return a shipped template's text by its file name, or ``None``."""
+    name = file.removeprefix("llmopt/")
+    found = resources.files("llmopt.prompt.templates") / name
+    if "/" in name or "\\" in name or not name.endswith(".j2") or not found.is_file():
+        return None
+    return found.read_text(encoding="utf-8")
+
+
+def check_option(name: str, value: object, valid: tuple[object, ...]) -> None:
+    """Raise unless an option has one of its valid values."""
+    if value not in valid:
+        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+
+
+def check_positive(name: str, value: int | None, what: str = "tokens") -> None:
+    """Raise unless an option is ``None`` or a positive integer."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ValueError(f"{name}={value!r}: expected a number of {what}, 1 or more, or None")
+
+
+def _selection(history: Keep | Selection, best: int, last: int) -> Selection:
+    if isinstance(history, Selection):
+        return history
+    return Selection(history, best=best, last=last)
+
+
+def _same(a: Trial, b: Trial) -> bool:
+    """Whether two records of one trial are shown alike."""
+    return (
+        a.values == b.values
+        and a.rewards == b.rewards
+        and a.state == b.state
+        and a.feedback == b.feedback
+        and a.constraint_violation == b.constraint_violation
+    )
+
+
+def _messages(text: str, style: Style, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+    system, marked, user = text.partition(_BEGIN_USER)
+    if not marked:
+        system, user = "", text
+    system, user = system.strip(), user.strip()
+    if style == "completion":
+        return (Message("user", f"{system}\n\n{user}\n".lstrip()),)
+    return chat_messages(system, user, complaints)
+
+
+def chat_messages(system: str, user: str, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+    """Return a conversation: instructions, question, and the answers that were refused."""
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", user))
+    for complaint in complaints:
+        raw = complaint.raw.strip() or "(no answer)"
+        if len(raw) > _MAX_RAW:
+            raw = raw[:_MAX_RAW] + " […]"
+        messages.append(Message("assistant", raw))
+        reason = complaint.reason.strip().rstrip(".")
+        messages.append(
+            Message(
+                "user",
+                f"This answer cannot be used: {reason}.\n"
+                "Answer the same question again, in the format that was asked for.",
+            )
+        )
+    return tuple(messages)
+
+
+def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> TemplateError:
+    """Say in which template, on which line and with which variable something went wrong."""
+    line: int | None = None
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        name, line = error.name or name, error.lineno
+    trace = error.__traceback__
+    while trace is not None and not isinstance(error, jinja2.TemplateSyntaxError):
+        template = trace.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, jinja2.Template):
+            name = template.name or name
+            line = template.get_corresponding_lineno(trace.tb_lineno)
+        trace = trace.tb_next
+    where = f"template {name!r}" + (f", line {line}" if line is not None else "")
+    what = str(error) or type(error).__name__
+    if isinstance(error, jinja2.TemplateNotFound):
+        what = f"it includes {what!r}, which cannot be found next to it or among the shipped ones"
+    elif not isinstance(error, jinja2.TemplateError):
+        what = f"{type(error).__name__}: {what}"
+    undefined = re.match(r"'(\w+)' is undefined", what)
+    if isinstance(error, jinja2.UndefinedError) and undefined and variables:
+        what += f"; {did_you_mean(undefined[1], variables)}"
+    return TemplateError(f"{where}: {what}")

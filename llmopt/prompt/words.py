@@ -1,0 +1,158 @@
+"""Trials, spaces and goals in the words that prompts use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+from llmopt.history import Direction, History, Trial
+from llmopt.prompt.parse_last import hypothesis_of
+from llmopt.space import Categorical, Dimension, Float, Space, Value
+
+_MAX_FEEDBACK = 500  # characters of feedback, or of a reason, shown for one trial
+_MAX_CHOICES = 100  # choices of one dimension that are listed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One trial as a template sees it.
+
+    Attributes:
+        number: Position in the history, from 0.
+        params: The parameters in words: ``"a: 1.0, b: 2.5"``.
+        f: The reward in words; ``""`` for a failed trial.
+        rewards: The numbers behind `f`, or ``None``.
+        state: ``"complete"``, ``"failed"`` or ``"pruned"``.
+        feedback: Words that came with the reward, or the reason of a failure, in one line.
+        violation: By how much constraints were violated; 0 if they were not.
+        line: All of it in one line, as the shipped templates show it.
+        brief: The same without the feedback; a failed trial keeps its reason.
+    """
+
+    number: int
+    params: str
+    f: str
+    rewards: tuple[float, ...] | None
+    state: str
+    feedback: str
+    violation: float
+    line: str
+    brief: str
+
+
+def describe_params(values: tuple[Value, ...], space: Space, labels: tuple[str, ...]) -> str:
+    """Return flat values as ``"a: 1.0, b: 2.5"``."""
+    return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in enumerate(values))
+
+
+def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry:
+    """Return a trial in words."""
+    params = describe_params(trial.values, space, labels)
+    f = ""
+    if trial.rewards is not None and trial.state != "failed":
+        numbers = [f"{r + 0.0:.6g}" for r in trial.rewards]  # never "-0"
+        f = numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
+    feedback = _one_line(trial.feedback)
+    line = brief = f"{params}; "
+    if trial.state == "failed":
+        line += f"failed: {feedback}" if feedback else "failed"
+        brief = line
+    else:
+        line += f"f = {f}" if trial.state == "complete" else "pruned (stopped early)"
+        if trial.state == "pruned" and f:
+            line += f" at f = {f}"
+        if trial.constraint_violation > 0:
+            line += f"; violates the constraints by {trial.constraint_violation:.3g}"
+        brief = line
+        if feedback:
+            line += f"; feedback: {feedback}"
+    return Entry(
+        trial.number,
+        params,
+        f,
+        trial.rewards,
+        trial.state,
+        feedback,
+        trial.constraint_violation,
+        line,
+        brief,
+    )
+
+
+def describe_hypothesis(trial: Trial, history: History) -> str:
+    """Return what a proposal put to the test, and what came of it, in one line.
+
+    Args:
+        trial: A trial with an explanation.
+        history: The trials it is one of.
+    """
+    text = f'"{hypothesis_of(trial.explanation)}"'
+    if trial.state != "complete" or trial.rewards is None:
+        return f"{text} -> {trial.state}"
+    numbers = ", ".join(f"{r + 0.0:.6g}" for r in trial.rewards)
+    if len(trial.rewards) > 1:
+        return f"{text} -> f = ({numbers})"
+    before = next((t for t in history.ranked if t.number < trial.number), None)
+    if before is None:
+        return f"{text} -> f = {numbers}"
+    # Equal trials rank in the order of telling, so the first of these two is the better one.
+    first = next(t for t in history.ranked if t is before or t.number == trial.number)
+    verdict = "not better than" if first is before else "better than"
+    return f"{text} -> f = {numbers}, {verdict} the best before it"
+
+
+def describe_space(space: Space, labels: tuple[str, ...]) -> list[str]:
+    """Return the ranges in words, equal neighbours together."""
+    texts = [_describe_dimension(space, i, d) for i, d in enumerate(space.dimensions)]
+    lines = []
+    for text, group in groupby(range(len(texts)), key=texts.__getitem__):
+        names = [labels[i] for i in group]
+        if len(names) == 1:
+            lines.append(f"{names[0]}: {text}")
+        elif len({name.partition("[")[0] for name in names}) == 1:
+            lines.append(f"{names[0]} to {names[-1]}: each {text}")
+        else:
+            lines.append(f"{', '.join(names)}: each {text}")
+    return lines
+
+
+def _describe_dimension(space: Space, index: int, dimension: Dimension) -> str:
+    if isinstance(dimension, Categorical):
+        shown = [space.format(index, c) for c in dimension.choices[:_MAX_CHOICES]]
+        more = len(dimension.choices) - len(shown)
+        return f"one of {', '.join(shown)}" + (f" and {more} more" if more else "")
+    low, high = space.format(index, dimension.low), space.format(index, dimension.high)
+    kind = "a number" if isinstance(dimension, Float) else "an integer"
+    text = f"{kind} from {low} to {high}"
+    decimals = space.decimals[index]
+    if decimals is not None and dimension.step is None:
+        text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
+    if dimension.step is not None and not (isinstance(dimension.step, int) and dimension.step == 1):
+        text += f" in steps of {dimension.step:.6g}"
+    return text + (" (logarithmic scale)" if dimension.log else "")
+
+
+def describe_goal(directions: tuple[Direction, ...]) -> str:
+    """Return what is wanted, to follow "find"."""
+    if len(directions) == 1:
+        extreme = "maximum" if directions[0] == "maximize" else "minimum"
+        return f"the global {extreme} of an unknown function f"
+    wanted = ", ".join(f"{d} f{i + 1}" for i, d in enumerate(directions))
+    names = ", ".join(f"f{i + 1}" for i in range(len(directions)))
+    return f"the best trade-offs of an unknown function f = ({names}) ({wanted})"
+
+
+def describe_step(space: Space, step_size: float | None) -> str:
+    """Return the search step in words."""
+    if step_size is not None:
+        return f"{step_size:.6g}"
+    plain = [d for d in space.dimensions if isinstance(d, Float) and not d.log]
+    ranges = {d.high - d.low for d in plain}
+    if len(plain) == len(space) and len(ranges) == 1:
+        return f"{ranges.pop() / 10:.3g}"
+    return "a tenth of each range"
+
+
+def _one_line(text: str) -> str:
+    flat = " ".join(text.replace("\x00", " ").split())
+    return flat if len(flat) <= _MAX_FEEDBACK else flat[: _MAX_FEEDBACK - 1] + "…"

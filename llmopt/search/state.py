@@ -1,0 +1,193 @@
+"""The state of a search as the sum of its events.
+
+A live call and a resumed file go through the same `SearchState.apply`, which is why a
+resumed run cannot differ from an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from llmopt._version import __version__
+from llmopt.client.base import Reply
+from llmopt.errors import StorageError
+from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.search.eventlog import Event
+from llmopt.space import Space, Value
+
+
+class SearchState:
+    """Everything a search knows.
+
+    Args:
+        space: The search space.
+        directions: One direction for each objective.
+        seed: Seed of the random generator.
+
+    Attributes:
+        trials: In the order of telling.
+        pending: Handed out and not told, oldest first.
+        ready: Produced and not handed out yet.
+        paid: Replies, by the digest of their request, of an ask that was cut off.
+        keys: `Space.key` of every point in `trials`, `pending` and `ready`.
+        warmed: Warm-up points produced so far.
+        rng: The one source of randomness.
+        usage: What was spent.
+    """
+
+    def __init__(self, space: Space, directions: tuple[Direction, ...], seed: int) -> None:
+        self.space = space
+        self.directions = directions
+        self.trials: list[Trial] = []
+        self.pending: list[Proposal] = []
+        self.ready: deque[Proposal] = deque()
+        self.paid: deque[tuple[str, Reply]] = deque()
+        self.keys: set[Any] = set()
+        self.warmed = 0
+        self.rng = np.random.default_rng(seed)
+        self.usage = Usage()
+
+    def history(self) -> History:
+        """Return the trials and the open points as an immutable snapshot."""
+        open_points = tuple(p.values for p in (*self.pending, *self.ready))
+        return History(tuple(self.trials), open_points, self.directions)
+
+    # -- events ---------------------------------------------------------------------------
+
+    def ask_event(self, new: list[Proposal], given: int) -> Event:
+        """Describe an ask: the points it produced, and how many it handed out."""
+        return {
+            "event": "ask",
+            "new": [self._dump(p) for p in new],
+            "given": given,
+            "rng": self.rng.bit_generator.state,
+            "proposals": dict(self.usage.proposals),
+            "rejected": dict(self.usage.rejected),
+        }
+
+    def tell_event(
+        self,
+        values: tuple[Value, ...],
+        rewards: tuple[float, ...] | None,
+        feedback: str,
+        violation: float,
+    ) -> Event:
+        """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
+        return {
+            "event": "tell",
+            "values": self.space.to_json_values(values),
+            "rewards": rewards,
+            "feedback": feedback,
+            "violation": violation,
+        }
+
+    def snapshot_event(self) -> Event:
+        """Describe the whole state at once."""
+        return {
+            "event": "snapshot",
+            "trials": [
+                {
+                    **{k: v for k, v in vars(t).items() if k != "params"},
+                    "values": self.space.to_json_values(t.values),
+                }
+                for t in self.trials
+            ],
+            "pending": [self._dump(p) for p in self.pending],
+            "ready": [self._dump(p) for p in self.ready],
+            "paid": [[digest, reply.to_dict()] for digest, reply in self.paid],
+            "warmed": self.warmed,
+            "rng": self.rng.bit_generator.state,
+            "usage": asdict(self.usage),
+        }
+
+    def apply(self, event: Event) -> None:
+        """Change the state by one event.
+
+        Raises:
+            StorageError: The event is of a kind that this version does not know.
+        """
+        handler = getattr(self, f"_on_{event['event']}", None)
+        if handler is None:
+            raise StorageError(
+                f"unknown event {event['event']!r} in the storage file: it was written by a "
+                f"newer llmopt than {__version__}, or by something else; upgrade llmopt"
+            )
+        handler(event)
+
+    def replay(self, event: Event) -> None:
+        """Apply a stored event, with what a live search counts while it waits for the model."""
+        if event["event"] == "reply":
+            reply = Reply.from_dict(event["reply"])
+            self.usage.add_failure(event["failed"])
+            self.usage.add_reply(reply)
+            self.paid.append((event["digest"], reply))
+        elif event["event"] == "failure":
+            self.usage.add_failure(event["requests"])
+        else:
+            self.apply(event)
+
+    def _on_ask(self, event: Event) -> None:
+        new = [self._load(p) for p in event["new"]]
+        self.keys.update(self.space.key(p.values) for p in new)
+        self.warmed += sum(p.source == "warmup" for p in new)
+        queue = [*self.ready, *new]
+        self.pending += queue[: event["given"]]
+        self.ready = deque(queue[event["given"] :])
+        self.rng.bit_generator.state = event["rng"]
+        self.usage.proposals = dict(event["proposals"])
+        self.usage.rejected = dict(event["rejected"])
+        self.paid.clear()
+
+    def _on_tell(self, event: Event) -> None:
+        values = self.space.from_json_values(event["values"])
+        rewards = event["rewards"] and tuple(event["rewards"])
+        key = self.space.key(values)
+        proposal = Proposal(values, "user")
+        for i, pending in enumerate(self.pending):
+            if self.space.key(pending.values) == key:
+                proposal = self.pending.pop(i)
+                break
+        self.keys.add(key)
+        self.trials.append(
+            Trial(
+                number=len(self.trials),
+                params=self.space.unflatten(values),
+                values=values,
+                rewards=rewards,
+                state="failed" if rewards is None else "complete",
+                feedback=event["feedback"],
+                source=proposal.source,
+                explanation=proposal.explanation,
+                prompt_tokens=proposal.prompt_tokens,
+                completion_tokens=proposal.completion_tokens,
+                seconds=proposal.seconds,
+                constraint_violation=event["violation"],
+            )
+        )
+
+    def _on_snapshot(self, event: Event) -> None:
+        for stored in event["trials"]:
+            values = self.space.from_json_values(stored["values"])
+            rewards = stored["rewards"] and tuple(stored["rewards"])
+            fields = {**stored, "values": values, "rewards": rewards}
+            self.trials.append(Trial(params=self.space.unflatten(values), **fields))
+        self.pending = [self._load(p) for p in event["pending"]]
+        self.ready = deque(self._load(p) for p in event["ready"])
+        self.paid = deque((digest, Reply.from_dict(reply)) for digest, reply in event["paid"])
+        self.warmed = event["warmed"]
+        self.rng.bit_generator.state = event["rng"]
+        self.usage = Usage(**event["usage"])
+        points = [t.values for t in self.trials]
+        points += [p.values for p in (*self.pending, *self.ready)]
+        self.keys = {self.space.key(values) for values in points}
+
+    def _dump(self, proposal: Proposal) -> dict[str, Any]:
+        return {**vars(proposal), "values": self.space.to_json_values(proposal.values)}
+
+    def _load(self, data: Mapping[str, Any]) -> Proposal:
+        return Proposal(**{**data, "values": self.space.from_json_values(data["values"])})

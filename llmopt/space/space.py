@@ -1,0 +1,487 @@
+"""Search spaces: what may be proposed, in which form, and how it is shown.
+
+A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`)
+together with the form in which the user wants parameters back: a plain dict, or whatever
+a Gymnasium space holds (an array, an integer, nested dicts and tuples). Inside the library
+a point is always *flat*: a tuple with one Python scalar for each dimension, in order.
+
+    >>> space = Space({"lr": Float(1e-5, 0.1, log=True), "layers": Int(1, 4)})
+    >>> space.flatten({"layers": 2, "lr": 0.01})
+    (0.01, 2)
+    >>> space.unflatten((0.01, 2))
+    {'lr': 0.01, 'layers': 2}
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llmopt.errors import ParameterError, SpaceError
+from llmopt.space.dimensions import (
+    Categorical,
+    Dimension,
+    Float,
+    Int,
+    Value,
+    dimension_from_dict,
+    dimension_to_dict,
+    stable_repr,
+)
+from llmopt.space.form import (
+    Layout,
+    check_names,
+    is_gymnasium,
+    layout_from_dict,
+    plain_layout,
+    read_gymnasium,
+)
+from llmopt.space.scalars import MAX_DECIMALS, Scalar, scalar_for
+
+__all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]
+
+
+class Space:
+    """Named dimensions, and the form in which parameters are given and returned.
+
+    Immutable. Methods that take ``values`` want a flat point: one valid scalar for each
+    dimension, in the order of `names`.
+
+    Decimals belong to the space. A linear `Float` is shown with the fewest decimals whose
+    last digit is at most a hundredth of its range (one decimal for [-6, 6]), with a step
+    by those that the step needs. A log `Float`, and a linear one of very large or very
+    small magnitude, is shown with three or more significant digits.
+
+    Args:
+        dimensions: A dimension for each name, in order. Parameters are plain dicts of
+            Python scalars under the same names. For Gymnasium spaces see
+            `from_gymnasium`.
+        decimals: Decimals for every linear `Float` in place of the automatic ones, 0 to
+            15. A dimension gets more where its step needs more, or where its range would
+            otherwise hold fewer than two numbers. Log dimensions, and ranges beyond
+            1e15, keep their significant digits.
+
+    Attributes:
+        names: Name of each dimension, all different.
+        dimensions: The dimensions, in the same order.
+        decimals: Decimals with which each dimension is shown; ``None`` for `Int` and
+            `Categorical`, and where significant digits are shown instead.
+        cardinality: Number of different points; infinite with a continuous `Float`.
+
+    Raises:
+        SpaceError: There is no dimension, a name is not usable, or something is not a
+            dimension.
+    """
+
+    names: tuple[str, ...]
+    dimensions: tuple[Dimension, ...]
+    decimals: tuple[int | None, ...]
+    cardinality: float
+
+    def __init__(self, dimensions: Mapping[str, Dimension], *, decimals: int | None = None) -> None:
+        if not isinstance(dimensions, Mapping):
+            raise SpaceError(
+                f"Space: got a {type(dimensions).__name__}; expected a dict such as "
+                '{"lr": Float(1e-5, 0.1, log=True)}. '
+                "For a Gymnasium space call Space.from_gymnasium(space)."
+            )
+        self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
+
+    @classmethod
+    def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
+        """Make a space from a Gymnasium space; parameters keep its form.
+
+        `unflatten` returns what ``space.contains`` accepts: for a `Box` an array of its
+        shape and dtype, for a `Discrete` a NumPy integer, and so on. Dimensions are named
+        ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`)
+        and ``[0]`` (`Tuple`). The Gymnasium space itself is not kept.
+
+        Args:
+            space: A `Box` with finite bounds, `Discrete`, `MultiDiscrete`, `MultiBinary`,
+                or `Dict` and `Tuple` of these, nested at will.
+            decimals: See `Space`.
+
+        Raises:
+            SpaceError: The space is of another type, not bounded, or empty.
+        """
+        if not is_gymnasium(space):
+            raise SpaceError(
+                f"got {stable_repr(space)}, a {type(space).__name__}; expected a space of "
+                "gymnasium.spaces, such as Box(low=-1.0, high=1.0, shape=(3,))."
+            )
+        named: list[tuple[str, Dimension]] = []
+        layout = read_gymnasium(space, "", named)
+        made = cls.__new__(cls)
+        made._set_up(named, layout, decimals)
+        return made
+
+    @classmethod
+    def of(cls, obj: Any) -> Space:
+        """Return `obj` as a space.
+
+        Args:
+            obj: A `Space` (returned as it is), a dict of dimensions, or a Gymnasium space.
+
+        Raises:
+            SpaceError: It is none of these, or cannot be searched.
+        """
+        if isinstance(obj, Space):
+            return obj
+        if is_gymnasium(obj):
+            return cls.from_gymnasium(obj)
+        if isinstance(obj, Mapping):
+            return cls(obj)
+        raise SpaceError(
+            f"got {stable_repr(obj)}, a {type(obj).__name__}; expected a Space, a dict such as "
+            '{"lr": Float(1e-5, 0.1, log=True)}, or a gymnasium.spaces space.'
+        )
+
+    def _set_up(
+        self, named: Sequence[tuple[str, Dimension]], layout: Layout, decimals: int | None
+    ) -> None:
+        if not named:
+            raise SpaceError("the space is empty; give it at least one dimension.")
+        if decimals is not None and (
+            isinstance(decimals, bool)
+            or not isinstance(decimals, int | np.integer)
+            or not 0 <= decimals <= MAX_DECIMALS
+        ):
+            raise SpaceError(
+                f"decimals={decimals!r}; expected an integer from 0 to {MAX_DECIMALS}, "
+                "or None for automatic ones."
+            )
+        self._layout = layout
+        self._asked_decimals = None if decimals is None else int(decimals)
+        self.names = tuple(name for name, _ in named)
+        check_names(self.names)
+        self.dimensions = tuple(dimension for _, dimension in named)
+        self._scalars = scalars = tuple(
+            scalar_for(name, dimension, dtype, self._asked_decimals)
+            for (name, dimension), dtype in zip(named, layout.dtypes(), strict=True)
+        )
+        self.decimals = tuple(s.decimals for s in scalars)
+        self.cardinality = math.prod(float(s.count) for s in scalars)
+        self._choices = [(i, s) for i, s in enumerate(scalars) if not s.numeric]
+        self._log_at = np.array([i for i, s in enumerate(scalars) if s.log], dtype=int)
+        self._offset = np.array([s.offset for s in scalars], dtype=float)
+        # A fixed dimension has no extent: dividing by infinity encodes it as 0.
+        self._span = np.array([s.span or math.inf for s in scalars], dtype=float)
+        # `key` needs no look at each value where all are plain numbers of one type.
+        narrow = {s.narrow for s in scalars}
+        self._uniform = not self._choices and len(narrow) == 1
+        self._narrow = narrow.pop() if self._uniform else None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Space):
+            return NotImplemented
+        return self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[object, ...]:
+        return self.names, self.dimensions, self._layout, self._asked_decimals
+
+    def __copy__(self) -> Space:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Space:
+        # Immutable; and copied choices might no longer equal the caller's.
+        return self
+
+    def __repr__(self) -> str:
+        shown = [f"{n!r}: {d!r}" for n, d in zip(self.names, self.dimensions, strict=True)]
+        if len(shown) > 6:
+            shown[4:-1] = [f"... {len(shown) - 5} more ..."]
+        extra = "" if self._asked_decimals is None else f", decimals={self._asked_decimals}"
+        return f"Space({{{', '.join(shown)}}}{extra})"
+
+    # Form ---------------------------------------------------------------------------
+
+    def flatten(self, params: Any) -> tuple[Value, ...]:
+        """Check parameters in the user's form and return them flat.
+
+        NumPy scalars are taken for Python ones, lists for arrays, integers for floats and
+        whole floats for integers. A value that misses a bound or a step by no more than
+        rounding (a few units of float32) is moved onto it. The result shares nothing with
+        `params`.
+
+        Args:
+            params: Parameters in the form the space was given in.
+
+        Returns:
+            One Python scalar for each dimension.
+
+        Raises:
+            ParameterError: A value, a shape, a type or a name does not belong to the space.
+        """
+        values: list[Value] = []
+        self._layout.read(params, self._layout.root, values)
+        return self.check(values)
+
+    def unflatten(self, values: Sequence[Value]) -> Any:
+        """Return a flat point in the user's form, made anew at each call.
+
+        Raises:
+            ParameterError: A value does not belong to the space.
+        """
+        return self._layout.build(iter(self.check(values)))
+
+    def validate(self, params: Any) -> Any:
+        """Check parameters and return a copy of them in their exact form.
+
+        Args:
+            params: Parameters in the form the space was given in.
+
+        Raises:
+            ParameterError: See `flatten`.
+        """
+        return self._layout.build(iter(self.flatten(params)))
+
+    def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Check a flat point as `flatten` checks parameters, and return it in exact form.
+
+        Raises:
+            ParameterError: See `flatten`.
+        """
+        return tuple([s.check(v) for s, v in self._pairs(values)])
+
+    def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Scalar, Value]]:
+        self._check_length(values)
+        return zip(self._scalars, values, strict=True)
+
+    def _check_length(self, values: Sequence[Value]) -> None:
+        if len(values) != len(self.names):
+            names = ", ".join(self.names[:6]) + (", ..." if len(self.names) > 6 else "")
+            raise ParameterError(
+                f"got {len(values)} values; expected {len(self.names)}, one for each of {names}."
+            )
+
+    # Sampling -----------------------------------------------------------------------
+
+    def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
+        """Draw a flat point: uniform, log-uniform on a log scale, on the steps.
+
+        Args:
+            rng: Source of randomness; advanced by as many numbers as there are dimensions.
+        """
+        units = rng.random(len(self.names)).tolist()
+        return tuple([s.draw(u) for s, u in zip(self._scalars, units, strict=True)])
+
+    def normal(self, rng: np.random.Generator, scale: float = 3.0) -> tuple[Value, ...]:
+        """Draw a flat point from N(0, `scale`²), moved to the nearest valid one.
+
+        The published warm-up draws N(0, 3) (ProPS, arXiv 2511.21928). Choices, and numbers
+        whose range leaves out 0 (log scales do), are drawn as in `sample`: a normal
+        distribution around 0 says nothing about them.
+
+        Args:
+            rng: Source of randomness; advanced by the same amount at every call.
+            scale: Standard deviation, in the units of the parameters.
+        """
+        units = rng.random(len(self.names)).tolist()
+        normals = (scale * rng.standard_normal(len(self.names))).tolist()
+        drawn = zip(self._scalars, units, normals, strict=True)
+        return tuple([s.normal(u, z) for s, u, z in drawn])
+
+    # Moving onto valid or shown values ------------------------------------------------
+
+    def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Move each number to the nearest valid value.
+
+        Args:
+            values: One scalar for each dimension; numbers may be out of range.
+
+        Raises:
+            ParameterError: A number is NaN or not a number, or a choice is unknown.
+        """
+        return tuple([s.clip(v) for s, v in self._pairs(values)])
+
+    def round(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Move each number to the nearest valid value that a prompt can show.
+
+        Where the nearest such value lies beyond a bound, the next one inside is taken.
+
+        Args:
+            values: One scalar for each dimension; numbers may be out of range.
+
+        Raises:
+            ParameterError: See `clip`.
+        """
+        return tuple([s.round(v) for s, v in self._pairs(values)])
+
+    # Text ---------------------------------------------------------------------------
+
+    def format(self, index: int, value: Value) -> str:
+        """Return the text that shows one value in a prompt.
+
+        For the values that `round` returns, reading the text with `parse_value` and then
+        `clip` gives the value again. A choice that is a plain word is shown as it is, any
+        other by its `repr`.
+
+        Args:
+            index: Position of the dimension.
+            value: A valid value of that dimension.
+        """
+        return self._scalars[index].format(value)
+
+    def parse_value(self, index: int, text: str) -> Value:
+        """Read the text of one value: a finite number, or a choice.
+
+        Bounds and steps are not checked; see `clip` and `check`. Choices are recognized
+        whatever their case, quotes and spaces, as long as only one fits.
+
+        Args:
+            index: Position of the dimension.
+            text: The text of this value alone.
+
+        Raises:
+            ParameterError: The text is not a finite number, or not one of the choices.
+        """
+        return self._scalars[index].parse(text)
+
+    # Numbers ------------------------------------------------------------------------
+
+    def encode(self, values: Sequence[Value]) -> np.ndarray:
+        """Return a flat point as numbers in [0, 1].
+
+        Numbers are scaled by their bounds, in log scale on a log dimension; a choice is
+        its index over the last index. A dimension with a single value gives 0.
+
+        Returns:
+            ``(len(self),)`` float64 array.
+
+        Raises:
+            ParameterError: The number of values is wrong, or a choice is unknown.
+        """
+        self._check_length(values)
+        if self._choices:
+            values = list(values)
+            for i, choice in self._choices:
+                values[i] = choice.code(values[i])
+        numbers = np.array(values, dtype=float)
+        if self._log_at.size:
+            numbers[self._log_at] = np.log(numbers[self._log_at])
+        numbers -= self._offset
+        numbers /= self._span
+        return numbers.clip(0.0, 1.0, out=numbers)
+
+    def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:
+        """Return the valid flat point nearest to a point of the unit cube.
+
+        Args:
+            unit: ``(len(self),)`` numbers; those outside [0, 1] are moved to its ends.
+
+        Raises:
+            ParameterError: The shape is wrong, or a number is NaN.
+        """
+        units = np.asarray(unit, dtype=float)
+        if units.shape != (len(self.names),) or np.isnan(units).any():
+            raise ParameterError(
+                f"got {units.tolist()!r}; expected {len(self.names)} numbers in [0, 1]."
+            )
+        inside = units.clip(0.0, 1.0).tolist()
+        return tuple([s.decode(u) for s, u in zip(self._scalars, inside, strict=True)])
+
+    def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
+        """Return a hashable identity of a flat point, equal for equal points only.
+
+        Choices are told apart by type (``1`` is not ``True``); numbers are compared in the
+        type of the array they go into.
+
+        Raises:
+            ParameterError: The number of values is wrong, or a choice is unknown.
+        """
+        if not self._uniform:
+            return tuple([s.key(v) for s, v in self._pairs(values)])
+        self._check_length(values)
+        if self._narrow is None:
+            return tuple(values)
+        return tuple(np.array(values, dtype=self._narrow).tolist())
+
+    # Storage ------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable form; `from_dict` reads it back.
+
+        Choices that JSON cannot hold (anything but ``None``, bool, int, float, str and
+        tuples of these) are written by their `repr`, without memory addresses. That is
+        enough to compare two spaces, but `from_dict` cannot rebuild such a choice.
+        """
+        return {
+            "dimensions": [
+                dimension_to_dict(name, dimension)
+                for name, dimension in zip(self.names, self.dimensions, strict=True)
+            ],
+            "layout": self._layout.to_dict(),
+            "decimals": self._asked_decimals,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Space:
+        """Rebuild a space from `to_dict`'s result, after a trip through JSON or not.
+
+        Args:
+            data: What `to_dict` returned.
+
+        Raises:
+            SpaceError: The data is damaged, or holds a choice that JSON cannot rebuild.
+        """
+        try:
+            named = [(str(d["name"]), dimension_from_dict(d)) for d in data["dimensions"]]
+            layout = layout_from_dict(data["layout"])
+            decimals = data["decimals"]
+            if len(layout.dtypes()) != len(named):
+                raise SpaceError("the stored space is damaged: layout and dimensions differ.")
+            made = cls.__new__(cls)
+            made._set_up(named, layout, decimals)
+            return made
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SpaceError(
+                f"the stored space is damaged ({type(error).__name__}: {error}); "
+                "expected what Space.to_dict returns."
+            ) from error
+
+    def to_json_values(self, values: Sequence[Value]) -> list[float | int]:
+        """Return a flat point as JSON numbers: choices by their index.
+
+        Raises:
+            ParameterError: A value does not belong to the space.
+        """
+        return [s.code(v) for s, v in self._pairs(self.check(values))]
+
+    def from_json_values(self, values: Sequence[float | int]) -> tuple[Value, ...]:
+        """Return the flat point that `to_json_values` wrote.
+
+        Raises:
+            ParameterError: A number does not belong to the space.
+        """
+        return tuple([s.restore(v) for s, v in self._pairs(values)])
+
+
+def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
+    """Return ``(n,)`` how far the farther neighbour of each value is, in encoded coordinates.
+
+    It is 0 for a continuous or fixed dimension and for a categorical one, which has no steps.
+
+    Args:
+        space: The search space.
+        values: A point of it.
+    """
+    here = space.encode(values)
+    gaps = np.zeros(len(space))
+    for sign in (-1, 1):
+        moved = [
+            v if isinstance(d, Categorical) or d.step is None else v + sign * d.step
+            for v, d in zip(values, space.dimensions, strict=True)
+        ]
+        there = space.encode(space.clip(moved))
+        gaps = np.maximum(gaps, np.abs(there - here))
+    return gaps
