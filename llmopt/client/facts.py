@@ -1,0 +1,64 @@
+"""Facts about a model that decide how it is asked: read in one place, from one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmopt.client.base import Client, Style, client_name
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known of a model before it is asked.
+
+    Attributes:
+        name: Short model string, never holding a secret.
+        style: ``"chat"`` or ``"completion"``: how the model is asked.
+        chats: Whether it takes several messages, so that a repair turn can follow an answer.
+        context_tokens: Prompt and completion together; ``None`` if not known.
+        count_tokens: The model's own tokenizer; ``None`` where there is none.
+        default_prompt: What ``prompt="auto"`` means for it.
+        max_samples: The largest useful number of samples a request; ``None`` for no limit.
+        columns: Whether `Request.columns` are answered.
+        grammar: Whether `Request.grammar` is kept.
+        schema: Whether `Request.json_schema` is kept.
+        parameters: Number of weights; ``None`` if not known.
+    """
+
+    name: str
+    style: Style = "chat"
+    chats: bool = True
+    context_tokens: int | None = None
+    count_tokens: Callable[[str], int] | None = None
+    default_prompt: str = "props"
+    max_samples: int | None = None
+    columns: bool = False
+    grammar: bool = False
+    schema: bool = False
+    parameters: int | None = None
+
+
+def model_facts(client: Client) -> ModelFacts:
+    """Return the facts of a client.
+
+    A client's own ``facts()`` is asked where it has one. For any other client the optional
+    attributes that `llmopt.client.base.Client` lists are read. Neither loads a model nor
+    sends a request.
+    """
+    own = getattr(client, "facts", None)
+    if callable(own):
+        facts = own()
+        if isinstance(facts, ModelFacts):
+            return facts
+    style: Style = "completion" if getattr(client, "style", "chat") == "completion" else "chat"
+    return ModelFacts(
+        name=client_name(client),
+        style=style,
+        chats=style == "chat",
+        context_tokens=getattr(client, "context_tokens", None),
+        count_tokens=getattr(client, "count_tokens", None),
+        default_prompt=getattr(client, "default_prompt", None) or "props",
+        max_samples=getattr(client, "max_samples", None),
+        columns=bool(getattr(client, "columns", False)),
+    )
