@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from llmopt.client.base import Client, Completion, Reply, Request, client_name, default_prompt
+from llmopt.client.facts import model_facts
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
@@ -253,9 +254,10 @@ class Proposer:
             replies.append(reply)
             complaint = None
             before = len(found)
-            for completion in reply.completions[:samples]:
+            texts = [completion.text for completion in reply.completions]
+            for k, completion in enumerate(reply.completions[:samples]):
                 try:
-                    proposal = self._read(query, completion, seen)
+                    proposal = self._read(query, completion, seen, texts[:k])
                 except ParseError as error:
                     trouble = error.reason
                     complaint = complaint or Complaint(error.raw, error.reason)
@@ -286,25 +288,24 @@ class Proposer:
         notes: tuple[str, ...],
     ) -> Query:
         seed = int(rng.integers(2**31))
-        situation = Situation(
-            space=self.space,
-            history=history,
-            iteration=len(history.trials) + len(history.pending) + 1,
+        situation = Situation.after(
+            history,
+            self.space,
+            model_facts(self.client),
             total=self.total,
             description=self.description,
-            complaints=(complaint,) if complaint else (),
+            complaint=complaint,
             samples=samples,
             seed=seed,
-            count_tokens=getattr(self.client, "count_tokens", None),
-            context_tokens=getattr(self.client, "context_tokens", None),
             notes=notes,
-            client_style=getattr(self.client, "style", "chat"),
             out_of_range=self.out_of_range,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
-    def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:
+    def _read(
+        self, query: Query, completion: Completion, seen: Set[Hashable], earlier: Sequence[str]
+    ) -> Proposal:
         """Read one sample as a new point.
 
         Raises:
@@ -315,7 +316,7 @@ class Proposer:
             self.usage.add_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
-            reading = query.read(completion.text)
+            reading = query.read(completion.text, len(earlier), earlier)
         except ParseError as error:
             kind = "unreadable"
             reason = error.reason
