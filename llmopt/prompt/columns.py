@@ -43,7 +43,7 @@ from llmopt.prompt.pattern import (
 )
 from llmopt.prompt.selection import Keep, Selection
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, level_count
+from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
 
 ELITES = 20
@@ -296,7 +296,7 @@ class _WideningReader:
         frame = reader.frame
         assert frame.axes is not None
         dimensions = [situation.space.dimensions[i] for i in frame.continuous]
-        discrete = np.array([level_count(d) < math.inf for d in dimensions])
+        discrete = np.array([d.count < math.inf for d in dimensions])
         deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
         # The frame of a discrete value spans some steps at least, which says nothing of the rest.
         counted = deviations if discrete.all() else deviations[~discrete]
