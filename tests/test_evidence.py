@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmopt import Categorical, Float, Int, ParseError, Space
+from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
+from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.evidence import Evidence, start_of
 from llmopt.prompt.parse_change import parse_change
 
@@ -75,7 +77,10 @@ def test_lessons_are_kept_once_and_empty_ones_dropped():
 
 def test_feedback_of_the_best_and_the_latest_keeps_whole_lines():
     titles = evidence(feedback_limit=20).closeups(best=1, last=2)
-    assert titles == [("#4, one of the best, f = 13", "a\nb c\n…"), ("#3, one of the latest, f = failed", "it fell")]
+    assert titles == [
+        ("#4, one of the best, f = 13", "a\nb c\n…"),
+        ("#3, one of the latest, failed", "it fell"),
+    ]
 
 
 def test_a_point_may_be_given_as_a_change():
@@ -86,7 +91,9 @@ def test_a_point_may_be_given_as_a_change():
     assert reading.explanation == "Hypothesis: h\nStart from: #2"
     again = parse_change("Start from: #2\nProposal: no change", SPACE, points=points)
     assert again.values == points[1]
-    whole = parse_change("Start from: new\nProposal: gain: 1, bias: 0, steps: 2", SPACE, points=points)
+    whole = parse_change(
+        "Start from: new\nProposal: gain: 1, bias: 0, steps: 2", SPACE, points=points
+    )
     assert whole.values == (1.0, 0.0, 2)
     full = parse_change("Start from: #1\nProposal:\n1, 0.25, 2", SPACE, points=points)
     assert full.values == (1.0, 0.25, 2)
@@ -97,8 +104,8 @@ def test_a_point_may_be_given_as_a_change():
     [
         ("Start from: #9\nProposal: gain: 1", "no point #9"),
         ("Start from: #1\nProposal:\ngain: 1\ngian: 2", "'gian' is none of the parameters"),
-        ("Start from: #1\nProposal: hm, let me think", ""),
-        ("Proposal: stop", ""),
+        ("Start from: #1\nProposal: hm, let me think", "no parameter values"),
+        ("Proposal: stop", "no parameter values"),
     ],
 )
 def test_what_cannot_be_read_says_why(answer, reason):
@@ -108,7 +115,8 @@ def test_what_cannot_be_read_says_why(answer, reason):
 
 def test_an_answer_may_end_the_search_where_it_was_offered():
     reading = parse_change("Proposal: **stop**.", SPACE, points=[TRIALS[0].values], may_stop=True)
-    assert reading.stop and reading.values == TRIALS[0].values
+    assert reading.stop
+    assert reading.values == TRIALS[0].values
 
 
 @given(st.text(max_size=300), st.booleans())
@@ -131,3 +139,21 @@ def test_categories_and_wide_spaces():
     rows = Evidence(History(trials), space, space.names, trials).rows
     assert [len(r.split(" | ")) > 10 for r in rows] == [True, True, True, False, False, False]
     assert rows[3].endswith("w59 0.1 -> 0.2") or "w59" in rows[3]
+
+
+def test_the_prompt(check_golden):
+    situation = Situation.after(
+        History(TRIALS, ((1.0, 0.5, 4),)),
+        SPACE,
+        ModelFacts("m"),
+        description="A crane that swings.",
+        total=30,
+        noisy=True,
+        may_stop=True,
+    )
+    request = get_prompt("words").prepare(situation).request
+    text = "\n".join(f"--- {m.role} ---\n{m.content}" for m in request.messages)
+    check_golden("words", text + "\n")
+    assert request.max_tokens > 16_000
+    bare = get_prompt("words").prepare(Situation.after(History(), SPACE, ModelFacts("m"))).request
+    check_golden("words_bare", "\n".join(m.content for m in bare.messages) + "\n")

@@ -22,7 +22,9 @@ _FULL_ROWS = 3  # points in full in such a space
 _MAX_LESSON = 300
 _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
-_LESSON = re.compile(r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE)
+_LESSON = re.compile(
+    r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
+)
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 
 
@@ -162,10 +164,8 @@ class Evidence:
         changed = self._changed(parent, trial)
         if not changed:
             return f"#{parent.number + 1} again"
-        words = [
-            f"{self.labels[i]} {self.value(i, parent.values[i])} -> {self.value(i, trial.values[i])}"
-            for i in changed[:_MAX_CHANGES]
-        ]
+        pairs = ((i, parent.values[i], trial.values[i]) for i in changed[:_MAX_CHANGES])
+        words = [f"{self.labels[i]} {self.value(i, a)} -> {self.value(i, b)}" for i, a, b in pairs]
         more = f", and {len(changed) - _MAX_CHANGES} more" if len(changed) > _MAX_CHANGES else ""
         return f"#{parent.number + 1}: {', '.join(words)}{more}"
 
@@ -220,12 +220,15 @@ class Evidence:
         for trial in (*top, *late):
             place = "the best" if trial is self.best else "one of the best"
             place = place if trial in top else "one of the latest"
-            title = f"#{trial.number + 1}, {place}, f = {', '.join(self.score(trial))}"
+            score = f"f = {', '.join(self.score(trial))}" if trial.rewards else trial.state
+            title = f"#{trial.number + 1}, {place}, {score}"
             titles.append((title, self._feedback(trial)))
         return titles
 
     def _feedback(self, trial: Trial) -> str:
-        lines = (" ".join(line.split()) for line in trial.feedback.replace("\x00", " ").splitlines())
+        lines = (
+            " ".join(line.split()) for line in trial.feedback.replace("\x00", " ").splitlines()
+        )
         text = "\n".join(line for line in lines if line)
         if len(text) <= self.feedback_limit:
             return text

@@ -24,7 +24,9 @@ _AGAIN = re.compile(
     r"[\s*_`\"'.)]*$",
     re.IGNORECASE,
 )
-_NAMED = re.compile(r"(?m)^[ \t>*_`-]{0,8}([^\s:=,][^:=,\n]{0,80}?)[ \t*_`\"']{0,6}[:=][ \t]*[-+]?[\d.]")
+_NAMED = re.compile(
+    r"(?m)^[ \t>*_`-]{0,8}([^\s:=,][^:=,\n]{0,80}?)[ \t*_`\"']{0,6}[:=][ \t]*[-+]?[\d.]"
+)
 
 
 def parse_change(

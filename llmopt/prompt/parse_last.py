@@ -33,7 +33,8 @@ _HYPOTHESIS = re.compile(
 )
 _HEADING = re.compile(
     r"^[ \t>#*_`\-]{0,12}(?:critique|analysis|proposal|parameters?|params|answer|plan|rationale|"
-    r"expected|next steps?)[ \t*_`]{0,6}:|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
+    r"start(?:ing)? from|lesson|expected|next steps?)[ \t*_`]{0,6}:"
+    r"|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
     re.IGNORECASE | re.MULTILINE,
 )
 _BLOCK_END = re.compile(r"\n[ \t]*\n|^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
