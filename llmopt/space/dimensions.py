@@ -175,7 +175,8 @@ class _Number(_Dimension):
 
     def place(self, value: Value) -> int:
         """Return how many steps above `low` a value is; `value` is the way back."""
-        return round((value - self.low) / (self._step or 1))
+        steps: float = (value - self.low) / (self._step or 1)
+        return round(steps)
 
     def draw(self, u: float) -> Value:
         """Return the value of a uniform number in [0, 1)."""
@@ -652,11 +653,6 @@ def _check_step(kind: str, step: float, log: bool) -> None:
 def _count_steps(low: float, high: float, step: float) -> int:
     """Whole steps from `low` to `high`, forgiving rounding errors of the three."""
     return math.floor((high - low) / step * (1 + 1e-15) + 1e-9)
-
-
-def level_count(dimension: Dimension) -> float:
-    """How many values a dimension has; infinity for a continuous one."""
-    return dimension.count
 
 
 # Text ---------------------------------------------------------------------------------
