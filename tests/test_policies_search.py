@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import re
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -312,3 +313,22 @@ def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
         load_policy(tmp_path / "none.json")
     with pytest.raises(StorageError, match="cannot write"):
         save_policy(form.bind([1, 2, 3]), tmp_path / "no" / "p.json")
+
+
+# -- the page -----------------------------------------------------------------------------
+
+
+def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[1] / "docs/policies.md").read_text()
+    five, parts = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    numbers = ScriptedClient(lambda request: ", ".join(["0.5"] * 18))
+    five = five.replace('"openai:gpt-5"', "client, starts=2")
+    five = five.replace("run(30", "run(6").replace("evaluate()", "evaluate(2)")
+    exec(five, {"client": numbers})
+    assert (tmp_path / "swimmer.gif").stat().st_size > 1000
+    assert load_policy("swimmer.json").inputs[0] == "front_tip_angle"
+    exec(parts, {})
+    same, mean = capsys.readouterr().out.split()[-2:]
+    assert same == "True"
+    assert float(mean) > 400

@@ -230,6 +230,7 @@ def test_an_own_docstring_of_google_style_names_the_numbers():
 # -- wrappers -----------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_wrappers_that_keep_the_numbers_keep_their_names():
     env = made("MountainCarContinuous-v0")
     env = RescaleObservation(env, np.float32([-1, -1]), np.float32([1, 1]))
