@@ -322,6 +322,7 @@ def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[1] / "docs/policies.md").read_text()
     five, parts = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("llmopt.policies.picture.FRAMES", 5)
     numbers = ScriptedClient(lambda request: ", ".join(["0.5"] * 18))
     five = five.replace('"openai:gpt-5"', "client, starts=2")
     five = five.replace("run(30", "run(6").replace("evaluate()", "evaluate(2)")
