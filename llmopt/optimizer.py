@@ -27,6 +27,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -42,9 +43,17 @@ from llmopt.prompt import Prompt, get_prompt
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.hybrid import CMAPartner, Partner
 from llmopt.search.locks import Lock
-from llmopt.search.meter import Draft, Limits, Meter, Spent
+from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.proposer import Proposer, draw_new
-from llmopt.search.resume import FORMAT, check_same, replay, short, start_of, stored_options
+from llmopt.search.resume import (
+    FORMAT,
+    check_same,
+    record_spent,
+    replay,
+    short,
+    start_of,
+    stored_options,
+)
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 
@@ -549,7 +558,8 @@ class LLMOptimizer:
             raise
         log.events = []
         self._log = log
-        self._meter.record = self._store_spent
+        # Without a reference to this optimizer: one that is dropped closes its file at once.
+        self._meter.record = partial(record_spent, log)
 
     def _start_event(self) -> Event:
         points = self._warmup_points
@@ -582,15 +592,6 @@ class LLMOptimizer:
             self._meter.flush()
             self._log.append(event)
         self._state.apply(event)
-
-    def _store_spent(self, spent: Spent) -> None:
-        if self._log is None:
-            return
-        if spent.reply is None:
-            self._log.append({"event": "failure", "requests": spent.failed})
-        else:
-            event = {"event": "reply", "digest": spent.request.digest()}
-            self._log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
 
     # -- copies ---------------------------------------------------------------------------
 
