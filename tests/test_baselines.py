@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.methods import baselines
 from llmopt.benchmarks.methods.baselines import BASELINES, CMA, RandomSearch, make_baseline
 from llmopt.errors import LLMOptError
+from llmopt.search import cma
 
 
 def sphere(x):
@@ -121,7 +121,7 @@ def test_unknown_baseline_lists_the_known_ones():
 
 
 def test_missing_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    monkeypatch.setattr(cma, "find_spec", lambda name: None)
     with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
         CMA(-1, 1, 2, 0)
 

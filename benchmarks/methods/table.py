@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
+from llmopt.benchmarks.methods.baselines import RandomSearch
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
@@ -33,7 +33,9 @@ from llmopt.errors import FallbackWarning, LLMOptError, did_you_mean
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt, Query, Situation, get_prompt
-from llmopt.search.hybrid import Partner
+from llmopt.search.bandit import Partner
+from llmopt.search.cma import CMA
+from llmopt.search.follow import failure_gap
 from llmopt.space import Space
 
 OPTIMA = {
@@ -329,7 +331,7 @@ class _Floor:
 
     @property
     def value(self) -> float:
-        return self._worst - max(1.0, abs(self._worst))
+        return self._worst - failure_gap(self._worst)
 
 
 @contextlib.contextmanager
