@@ -222,6 +222,37 @@ class TestPartner:
             optimizer.tell_failure(optimizer.ask())
         assert "cma" in sources(optimizer)
 
+    @pytest.mark.parametrize("where", ["anywhere", "half of the space"])
+    def test_half_of_the_points_failing_costs_no_more_than_these_points(self, where):
+        def best(seed, failing):
+            space, goal = Space({f"x{i}": Float(-5.0, 5.0) for i in range(5)}), [2, -1, 3, 1, -2]
+            emitter, trials = CMAEmitter(seed), []
+            rng, chance = (np.random.default_rng([seed, k]) for k in range(2))
+            for i in range(300 if failing else 150):
+                history = History(tuple(trials), (), ("minimize",))
+                (point,) = emitter.propose(space, history, rng)
+                loss = float(((np.array(point.values) - goal) ** 2).sum())
+                fails = chance.random() < 0.5 if where == "anywhere" else point.values[0] < 1
+                rewards = None if failing and fails else (loss,)
+                state = "complete" if rewards else "failed"
+                trials.append(Trial(i, None, point.values, rewards, state, source="cma"))
+            return min(t.rewards[0] for t in trials if t.rewards)
+
+        losses = [[best(seed, failing) for seed in range(12)] for failing in (True, False)]
+        assert np.median(losses[0]) < np.median(losses[1])
+        assert max(losses[0]) < 2 * max(losses[1])
+
+    def test_it_leaves_a_place_where_everything_fails(self):
+        space, rng = Space(SPACE), np.random.default_rng(0)
+        emitter, trials = CMAEmitter(3), []
+        for i in range(400):
+            (point,) = emitter.propose(space, History(tuple(trials)), rng)
+            inside = all(abs(v) < 4.2 for v in point.values)  # where it begins
+            rewards = None if inside else (point.values[0],)
+            state = "complete" if rewards else "failed"
+            trials.append(Trial(i, None, point.values, rewards, state, source="cma"))
+        assert sum(t.state == "complete" for t in trials) > 100
+
     def test_flat_and_huge_rewards_end_no_search(self):
         for f in (lambda p: 0.0, lambda p: 1.7e308 * np.sign(p["x"])):
             optimizer = make()

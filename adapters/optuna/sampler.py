@@ -189,6 +189,7 @@ class LLMSampler(BaseSampler):
         """Drop what is not part of the state: it is rebuilt from the storage."""
         self._lock = threading.RLock()
         self._groups: dict[tuple[str, ...], _Group] = {}
+        self._said: set[tuple[str, ...]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -249,7 +250,13 @@ class LLMSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that every complete or pruned trial has."""
+        """Return the parameters that every complete or pruned trial has.
+
+        Raises:
+            ValueError: There is a `partner`, and the study has several objectives.
+        """
+        if self._partner is not None and len(study.directions) > 1:
+            raise ValueError(several_objectives(len(study.directions)))
         parameters = decompose(learned(study.get_trials(deepcopy=False)))
         return {n: d for n, d in parameters.base.items() if not trouble_with(n, d)}
 
@@ -263,10 +270,7 @@ class LLMSampler(BaseSampler):
 
         Raises:
             LLMOptError: The model failed and ``on_error="raise"``.
-            ValueError: There is a `partner`, and the study has several objectives.
         """
-        if self._partner is not None and len(study.directions) > 1:
-            raise ValueError(several_objectives(len(study.directions)))
         trials = study.get_trials(deepcopy=False)
         if not self._asks(trials) or not (search_space or learned(trials)):
             with self._lock:
@@ -496,9 +500,10 @@ class LLMSampler(BaseSampler):
             try:
                 CMAEmitter.check(space)
             except SpaceError as error:
-                _logger.warning(
-                    f"The model alone proposes {', '.join(map(repr, space.names))}: {error}."
-                )
+                if space.names not in self._said:
+                    self._said.add(space.names)
+                    names = ", ".join(map(repr, space.names))
+                    _logger.warning(f"The model alone proposes {names}: {error}.")
                 return self._model
         return make_scheduler(self._partner, self._model, None)
 

@@ -26,6 +26,7 @@ from llmopt.space.space import step_lengths
 
 _SIGMA = 1 / 6
 _TRIES = 100
+_PATIENCE = 10  # generations of failures
 
 
 def _require_cma() -> None:
@@ -79,8 +80,9 @@ class CMAEmitter(Follower):
     From then on every told point counts towards a generation. Where it has converged, it
     begins again from a random point.
 
-    A failed point is behind all others of its generation, whose order alone counts. Points
-    that fail are therefore learned from, but no number that stands for a failure is.
+    A failed point is behind all others of its generation. A quarter of a generation may have
+    failed; failures beyond that are not counted, since they would stand among the points that
+    the mean moves to. Where nothing but failures came for ten generations, it begins again.
 
     Args:
         seed: Decides where it begins again. ``None`` takes the first trial for it, so that
@@ -132,7 +134,7 @@ class CMAEmitter(Follower):
         # Rank and place of the best point told before any was proposed.
         self._start: tuple[tuple[float, float], np.ndarray] | None = None
         self._begun = False
-        self._first = 0
+        self._first = self._missed = 0
         self._strategy: Any = None
         self._points: list[np.ndarray] = []
         self._ranks: list[tuple[float, float]] = []
@@ -189,6 +191,12 @@ class CMAEmitter(Follower):
         if self._strategy is None:
             self._begin(self._start and self._start[1])
         self._begun = True
+        self._missed = self._missed + 1 if rank == FAILED else 0
+        if self._missed >= _PATIENCE * self._strategy.popsize:
+            self._begin_again()
+            return
+        if rank == FAILED and self._ranks.count(FAILED) >= self._strategy.popsize // 4:
+            return
         self._points.append(self._encode(trial))
         self._ranks.append(rank)
         if len(self._points) == self._strategy.popsize:
@@ -200,10 +208,14 @@ class CMAEmitter(Follower):
         converged = _tell(self._strategy, self._points, losses_of(self._ranks))
         self._points, self._ranks = [], []
         if converged:
-            seed = self._first if self.seed is None else self.seed
-            self._begin(np.random.default_rng([seed, self._read]).random(self._size))
+            self._begin_again()
         else:
             self._open()
+
+    def _begin_again(self) -> None:
+        self._points, self._ranks, self._missed = [], [], 0
+        seed = self._first if self.seed is None else self.seed
+        self._begin(np.random.default_rng([seed, self._read]).random(self._size))
 
     def _begin(self, mean: np.ndarray | None) -> None:
         self._strategy = _strategy(
