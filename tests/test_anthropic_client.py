@@ -18,6 +18,16 @@ class TestContract(ProviderContract):
     # The provider has no filter of its own: what it withholds, it calls a refusal.
     filtered = anthropic_body("", finish="refusal")
     several_samples = False
+    too_large = (
+        "max_tokens: {cap} > 8192, which is the maximum allowed number of output tokens for "
+        "claude-haiku-4-5"
+    )
+    extra = {"output_config": {"format": {"type": "x", "top_p": 0.123}}}  # noqa: RUF012
+    efforts = {  # noqa: RUF012
+        "low": {"output_config.effort": "low"},
+        "minimal": {"output_config.effort": "low"},
+        "max": {"output_config.effort": "max"},
+    }
 
     def client(self, server, **options):
         return AnthropicClient("claude-haiku-4-5", base_url=server.url, **options)
@@ -50,7 +60,8 @@ def test_parameters_on_the_wire(server, claude):
     assert server.seen[0].path == "/v1/messages"
     assert server.seen[0].body == {
         "model": "claude-haiku-4-5",
-        "max_tokens": 40,
+        "max_tokens": 40 + 16_384,
+        "stream": True,
         "temperature": 1.0,
         "stop_sequences": ["###"],
         "system": [text | {"text": "You optimize.", "cache_control": {"type": "ephemeral"}}],
@@ -62,7 +73,9 @@ def test_parameters_on_the_wire(server, claude):
             },
             {"role": "user", "content": [text | {"text": "And now?"}]},
         ],
-        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+        "output_config": {
+            "format": {"type": "json_schema", "schema": schema | {"additionalProperties": False}}
+        },
     }
 
 

@@ -15,6 +15,14 @@ class TestContract(ProviderContract):
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
     extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
+    too_large = (
+        "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
+        "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."
+    )
+    efforts = {  # noqa: RUF012
+        "none": {"generationConfig.thinkingConfig.thinkingBudget": 0},
+        "low": {"generationConfig.thinkingConfig.thinkingBudget": 2048},
+    }
 
     def client(self, server, **options):
         return GeminiClient("gemini-2.5-flash", base_url=server.url, **options)
@@ -40,7 +48,7 @@ def test_parameters_on_the_wire(server, gemini):
     gemini.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
     body = server.seen[0].body
     # Releases of the SDK differ in the version: v1 or v1beta.
-    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:generateContent")
+    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
     assert body["systemInstruction"]["parts"] == [{"text": "You optimize."}]
     assert [(c["role"], c["parts"][0]["text"]) for c in body["contents"]] == [
         ("user", "Try x=1."),
@@ -54,7 +62,7 @@ def test_parameters_on_the_wire(server, gemini):
         "stopSequences": ["###"],
         "seed": 11,
         "candidateCount": 2,
-        "maxOutputTokens": 40,
+        "maxOutputTokens": 40 + 16_384,
         "responseMimeType": "application/json",
     }
 

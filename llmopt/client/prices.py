@@ -38,6 +38,7 @@ class Price:
         cached: Prompt tokens read from a prefix cache; ``None`` means as `input`.
         written: Prompt tokens written to a prefix cache, where that is charged apart;
             ``None`` means as `input`.
+        written_long: The same for a cache that is kept for an hour; ``None`` means as `written`.
         up_to: Longest prompt, in tokens, for which the price holds; beyond it the cost is
             unknown.
     """
@@ -47,6 +48,7 @@ class Price:
     cached: float | None = None
     written: float | None = None
     up_to: int | None = None
+    written_long: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -60,7 +62,12 @@ class Price:
                 )
 
     def cost(
-        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, written: int = 0
+        self,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+        written: int = 0,
+        written_long: int = 0,
     ) -> float | None:
         """Return the cost of one call in US dollars.
 
@@ -69,6 +76,7 @@ class Price:
             completion_tokens: All completion tokens.
             cached_tokens: Those of `prompt_tokens` that were read from a cache.
             written: Those of `prompt_tokens` that were written to a cache.
+            written_long: Those of `written` that are kept for an hour.
 
         Returns:
             Dollars, or ``None`` for a prompt longer than the price covers.
@@ -77,11 +85,13 @@ class Price:
             return None
         cached_price = self.input if self.cached is None else self.cached
         written_price = self.input if self.written is None else self.written
+        long_price = written_price if self.written_long is None else self.written_long
         fresh = max(0, prompt_tokens - cached_tokens - written)
         return (
             fresh * self.input
             + cached_tokens * cached_price
-            + written * written_price
+            + (written - written_long) * written_price
+            + written_long * long_price
             + completion_tokens * self.output
         ) / _MILLION
 
@@ -101,8 +111,8 @@ def _writes(input: float, cached: float, output: float) -> Price:
 
 
 def _claude(input: float, cached: float, output: float, *, up_to: int | None = None) -> Price:
-    # A five-minute cache write costs a quarter more than plain input.
-    return Price(input, output, cached, 1.25 * input, up_to)
+    # A cache write costs a quarter more than plain input for five minutes, twice for an hour.
+    return Price(input, output, cached, 1.25 * input, up_to, 2 * input)
 
 
 # Standard tier, list prices, read from the providers' public price pages and compared with a
