@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, Dimension, level_count
+from llmopt.space.dimensions import Categorical, Dimension
 
 SLOPE_RIDGE = 20.0
 """Penalty of `slope_frame`: chosen, with its other constants, on functions made for training."""
@@ -120,14 +120,11 @@ class Frame:
             chosen = self.continuous
             coordinates[chosen] = self.axes.coordinates(units[chosen])
         row = []
-        for part, value, unit, at in zip(self.parts, values, units, coordinates, strict=True):
+        for part, value, at in zip(self.parts, values, coordinates, strict=True):
             if isinstance(part, Cells):
                 row.append(part.integer(float(at)))
-            elif isinstance(part.dimension, Categorical):
-                row.append(round(float(unit) * part.last))
             else:
-                step = part.dimension.step or 1
-                row.append(round((value - part.dimension.low) / step))
+                row.append(part.dimension.place(value))
         return row
 
     def widened(self, scales: np.ndarray) -> Frame:
@@ -158,7 +155,7 @@ class Frame:
         values = list(self.space.decode(np.clip(coordinates, 0.0, 1.0)))
         for i, part in enumerate(self.parts):
             if isinstance(part, Levels):
-                values[i] = _level_value(part.dimension, integers[i])
+                values[i] = part.dimension.value(integers[i])
         return self.space.clip(values)
 
 
@@ -173,7 +170,7 @@ def whole_frame(space: Space, cells: Cells, exact: int) -> Frame:
     """
     parts: list[Levels | Cells] = []
     for dimension in space.dimensions:
-        count = level_count(dimension)
+        count = dimension.count
         known = count <= exact or isinstance(dimension, Categorical)
         parts.append(Levels(dimension, int(count)) if known else cells)
     return Frame(space, tuple(parts))
@@ -240,7 +237,7 @@ def covariance_frame(
     own = (weigh(count)[:, None] * scaled).T @ scaled
     # Where discrete values agree, the least deviation keeps their neighbours in reach.
     dimensions = [whole.space.dimensions[i] for i in chosen]
-    discrete = np.array([level_count(d) < math.inf for d in dimensions])
+    discrete = np.array([d.count < math.inf for d in dimensions])
     agree = np.flatnonzero(discrete & (deviation <= least[chosen]))
     own[agree, agree] = 1.0
     share = min(0.5, count / (2 * n))
@@ -319,9 +316,3 @@ def _moments(units: np.ndarray, least: np.ndarray) -> tuple[np.ndarray, np.ndarr
     mean = weights @ units
     deviation = np.sqrt(weights @ (units - mean) ** 2)
     return mean, np.maximum(deviation, least)
-
-
-def _level_value(dimension: Dimension, level: int) -> Value:
-    if isinstance(dimension, Categorical):
-        return dimension.choices[level]
-    return dimension.low + level * (dimension.step or 0)

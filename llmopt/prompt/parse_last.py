@@ -17,7 +17,7 @@ from llmopt.space import Space
 _MAX_HYPOTHESIS = 240  # characters shown again for each hypothesis
 _MAX_EXPLANATION = 4000
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
-_MARKER = re.compile(
+MARKER = re.compile(
     r"(?<=[.!?][ ])proposal:[ ]?"
     r"|^[ \t>#*_`\-]{0,12}(?:\d{1,2}[.)][ \t]{0,3})?[*_]{0,3}"
     r"(?:(?:new|next|final|my|the|proposed|updated|revised|chosen)[ ]){0,3}"
@@ -33,7 +33,8 @@ _HYPOTHESIS = re.compile(
 )
 _HEADING = re.compile(
     r"^[ \t>#*_`\-]{0,12}(?:critique|analysis|proposal|parameters?|params|answer|plan|rationale|"
-    r"expected|next steps?)[ \t*_`]{0,6}:|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
+    r"start(?:ing)? from|lesson|expected|next steps?)[ \t*_`]{0,6}:"
+    r"|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
     re.IGNORECASE | re.MULTILINE,
 )
 _BLOCK_END = re.compile(r"\n[ \t]*\n|^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
@@ -87,7 +88,7 @@ def _parse_last(
 ) -> Reading:
     answer = strip_thinking(text)
     names = tuple(labels) if labels is not None else space.names
-    marks = list(_MARKER.finditer(answer))
+    marks = list(MARKER.finditer(answer))
     trouble: ParseError | None = None
     for start, block in _candidates(answer, names, marks):
         try:

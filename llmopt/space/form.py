@@ -16,7 +16,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
-from llmopt.space.dimensions import Dimension, Float, Int, Value, choice_from_json, choice_to_json
+from llmopt.space.dimensions import Dimension, Float, Int
+from llmopt.space.values import Value, choice_from_json, choice_to_json
 
 
 @dataclass(frozen=True)
