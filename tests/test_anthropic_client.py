@@ -4,7 +4,7 @@ import random
 
 import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
-from wire import Say, anthropic_body, anthropic_error
+from wire import Drip, Say, anthropic_body, anthropic_error
 
 from llmopt.client.anthropic import AnthropicClient, blocks
 from llmopt.client.base import Message, Request
@@ -174,3 +174,63 @@ def test_blocks_of_a_growing_text():
         text += rng.choice(["a line\n", "\n", "x" * rng.randrange(90) + "\n", "  \n", "y"])
         after = blocks(text, 50)
         assert after[: len(before) - 1] == before[:-1]
+
+
+def test_how_long_the_cache_is_kept(server):
+    body = anthropic_body("x")
+    body["usage"]["cache_creation"] = {
+        "ephemeral_5m_input_tokens": 4,
+        "ephemeral_1h_input_tokens": 6,
+    }
+    server.play(Say(body))
+    kept = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="long")
+    cost = (30 * 1.00 + 4 * 1.25 + 6 * 2.00 + 60 * 0.10 + 7 * 5.00) / 1e6
+    assert kept.complete(_prompt(300, 1)).cost == pytest.approx(cost)
+    assert server.seen[0].body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    off = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="off")
+    off.complete(_prompt(300, 1))
+    assert "cache_control" not in str(server.seen[1].body)
+    with pytest.raises(ValueError, match="short, long, off"):
+        AnthropicClient("m", cache="2h")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "output_config.format.schema: For 'object' type, 'additionalProperties' must be "
+        "explicitly set to false",
+        "output_format: Extra inputs are not permitted",
+        "This model does not support structured outputs.",
+    ],
+)
+def test_models_that_take_no_schema(server, claude, said):
+    def picky(body):
+        if "output_config" in body:
+            return Say(anthropic_error(said), 400)
+        return Say(anthropic_body("{}"))
+
+    server.play(picky)
+    assert claude.complete(Request(ASK.messages, json_schema={"type": "object"})).requests == 2
+
+
+def test_models_that_know_no_effort(server):
+    client = AnthropicClient("claude-3", base_url=server.url, api_key=KEY, effort="low")
+    said = "This model does not support the effort parameter."
+    server.play(Say(anthropic_error(said), 400), Say(anthropic_body("x")))
+    assert client.complete(ASK).requests == 2
+    assert "output_config" not in server.seen[1].body
+
+
+def test_no_thought_at_all(server):
+    client = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, effort="none")
+    server.play(Say(anthropic_body("x")))
+    client.complete(ASK)
+    assert server.seen[0].body["thinking"] == {"type": "disabled"}
+
+
+def test_overload_in_the_middle_of_a_stream(server, claude):
+    server.play(Drip(anthropic_error("Overloaded", "overloaded_error")))
+    with pytest.raises(Exception, match="Overloaded") as caught:
+        claude.complete(ASK)
+    assert caught.value.retryable
+    assert caught.value.status == 529

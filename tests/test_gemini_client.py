@@ -138,3 +138,35 @@ def test_the_other_variable(server, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "key-of-gemini")
     GeminiClient("m", base_url=server.url).complete(ASK)
     assert server.seen[1].headers["x-goog-api-key"] == "key-of-gemini"
+
+
+def test_newer_models_think_in_levels(server):
+    server.play(Say(gemini_body("x")))
+    for effort, level in (("none", "minimal"), ("low", "low"), ("max", "high")):
+        client = GeminiClient("gemini-3.8-flash", base_url=server.url, api_key=KEY, effort=effort)
+        client.complete(ASK)
+        config = server.seen[-1].body["generationConfig"]
+        assert config["thinkingConfig"] == {"thinkingLevel": level}
+
+
+def test_a_level_that_the_model_does_not_have(server):
+    client = GeminiClient("gemini-4-argon", base_url=server.url, api_key=KEY, effort="none")
+    said = "Thinking level MINIMAL is not supported for this model."
+    server.play(Say(gemini_error(said), 400), Say(gemini_body("x")))
+    assert client.complete(ASK).requests == 2
+    assert "thinkingConfig" not in server.seen[1].body["generationConfig"]
+
+
+@pytest.mark.parametrize("delay", ["1.2.3s", "9" * 400 + "s", 7, None])
+def test_a_delay_that_is_none(server, gemini, delay):
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    server.play(Say(gemini_error("quota", 429, details=[info]), 429))
+    with pytest.raises(Exception, match="quota") as caught:
+        gemini.complete(ASK)
+    assert caught.value.retry_after is None
+
+
+def test_the_server_is_not_told_to_end_a_long_answer(server, gemini):
+    server.play(Say(gemini_body("x")))
+    gemini.complete(ASK)
+    assert float(server.seen[0].headers["x-server-timeout"]) >= 3000

@@ -7,7 +7,7 @@ from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
 from wire import Drip, Say, openai_body, openai_error
 
 from llmopt.client.base import Message, Request
-from llmopt.client.openai import SERVERS, OpenAIClient
+from llmopt.client.openai import SERVERS, OpenAIClient, Server
 from llmopt.client.prices import Price, set_price
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
 
@@ -302,6 +302,83 @@ def test_a_model_of_another_endpoint_is_not_said_to_be_missing(server, openai):
     assert not isinstance(caught.value, ModelNotFoundError)
 
 
+def _search(trials: int) -> Request:
+    history = "".join(f"x = {k / 7:.4f}, y = {k / 3:.4f}, reward = {k}\n" for k in range(trials))
+    text = f"Find the best x and y.\n{history}Iteration {trials + 1} of 400."
+    return Request((Message("system", "You optimize. " * 80), Message("user", text)))
+
+
+@pytest.fixture
+def caching(openai, monkeypatch):
+    """The client of a model that caches up to marks, whose address is OpenAI's own."""
+    monkeypatch.setattr(Server, "hosts", lambda server, host: server.about == "OpenAI")
+    return OpenAIClient("gpt-6-sol")
+
+
+def test_a_growing_history_is_read_from_the_cache_of_newer_models(server, caching):
+    server.play(Say(openai_body("x")))
+    for trials in range(0, 400, 10):
+        caching.complete(_search(trials))
+    written: set[str] = set()
+    sent = hit = 0
+    for seen in server.seen:
+        # The provider's rules: a prefix is found at a mark alone, and the latest four are written.
+        text, marks = "", []
+        for message in seen.body["messages"]:
+            for part in message["content"]:
+                text += part["text"]
+                if "prompt_cache_breakpoint" in part:
+                    assert part["prompt_cache_breakpoint"] == {"mode": "explicit"}
+                    marks.append(text)
+        assert text == "".join(m.content for m in _search(server.seen.index(seen) * 10).messages)
+        sent += len(text)
+        hit += max((len(t) for t in marks[-80:] if t in written and len(t) > 4000), default=0)
+        written.update(marks[-4:])
+        assert seen.body["prompt_cache_options"] == {"mode": "explicit"}
+    assert hit / sent > 0.75
+    assert not any("Iteration" in text for text in written)
+    assert len({s.body["prompt_cache_key"] for s in server.seen}) == 1
+    caching.complete(Request((Message("user", "Another task."),)))
+    assert server.seen[-1].body["prompt_cache_key"] != server.seen[0].body["prompt_cache_key"]
+
+
+def test_nothing_is_written_to_the_cache_if_that_is_not_wanted(server, caching):
+    client = OpenAIClient("gpt-6-sol", cache="off")
+    server.play(Say(openai_body("x")))
+    client.complete(_search(200))
+    body = server.seen[0].body
+    assert body["prompt_cache_options"] == {"mode": "explicit"}
+    assert "prompt_cache_key" not in body
+    assert isinstance(body["messages"][1]["content"], str)
+
+
+@pytest.mark.parametrize("model", ["gpt-5.4-mini", "gpt-4o", "o3", "gpt-5.5"])
+def test_older_models_are_asked_without_marks(server, caching, model):
+    server.play(Say(openai_body("x")))
+    OpenAIClient(model).complete(_search(200))
+    assert "prompt_cache" not in json.dumps(server.seen[0].body)
+
+
+def test_an_address_that_knows_no_marks(server, caching):
+    def older(body):
+        if "prompt_cache_breakpoint" in json.dumps(body):
+            path = "messages[0].content[0].prompt_cache_breakpoint"
+            return Say(openai_error(f"Unknown parameter: '{path}'.", param=path), 400)
+        return Say(openai_body("x"))
+
+    server.play(older)
+    assert caching.complete(_search(200)).requests == 2
+    assert caching.complete(_search(200)).requests == 1
+
+
+def test_writes_are_priced(server, caching):
+    details = {"cached_tokens": 60, "cache_write_tokens": 30}
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": details}
+    server.play(Say(openai_body("x", usage=usage)))
+    cost = (10 * 2.0 + 60 * 0.2 + 30 * 2.5 + 7 * 10.0) / 1e6
+    assert caching.complete(ASK).cost == pytest.approx(cost)
+
+
 def test_an_error_in_the_middle_of_a_stream(server, openai):
     server.play(Drip({"error": {"code": 502, "message": "provider went away"}}))
     with pytest.raises(ClientError, match="provider went away") as caught:
@@ -427,8 +504,6 @@ def test_plain_completions(server):
 
 
 def test_grammar_goes_to_llamacpp(server, monkeypatch):
-    from llmopt.client.openai import Server
-
     monkeypatch.setitem(SERVERS, "llamacpp", Server(f"{server.url}/v1", "", "test"))
     client = OpenAIClient("m", server="llamacpp")
     server.play(Say(openai_body("1")))

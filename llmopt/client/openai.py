@@ -92,6 +92,7 @@ _SPELLINGS = {
     "response_format": r"response[_ ]?format|json_schema|structured output|additionalProperties",
     "reasoning_effort": r"(?:reasoning[_. ]?)?effort",
     "stream": r"stream(?!_)",
+    "prompt_cache_key": r"prompt_cache_(?:key|breakpoint)",
 }
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 4_000
