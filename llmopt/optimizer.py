@@ -25,10 +25,11 @@ import math
 import numbers
 import os
 import warnings
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 
@@ -549,7 +550,9 @@ class LLMOptimizer:
             raise
         log.events = []
         self._log = log
-        self._meter.record = self._store_spent
+        # Not a bound method: an optimizer that is dropped frees its file at once.
+        store = weakref.WeakMethod(self._store_spent)
+        self._meter.record = lambda spent: cast(Any, store())(spent)
 
     def _start_event(self) -> Event:
         points = self._warmup_points

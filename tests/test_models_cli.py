@@ -291,7 +291,7 @@ def test_estimate_counts_what_would_really_be_sent():
         return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
 
     from llmopt import LLMOptimizer
-    from llmopt.prompt.selection import estimate_tokens
+    from llmopt.prompt.budget import estimate_tokens
 
     client = ScriptedClient(answer)
     optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)

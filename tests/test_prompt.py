@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from llmopt.client.facts import ModelFacts
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import (
@@ -22,7 +23,7 @@ from llmopt.prompt import (
     estimate_tokens,
     get_prompt,
 )
-from llmopt.prompt.selection import fit_most
+from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
@@ -36,6 +37,13 @@ NAMED = Space(
     }
 )
 TEMPLATES = [name for name in PROMPTS if name not in ("columns", "levels", "pattern")]
+
+
+CONTINUES = ModelFacts("base", style="completion", chats=False)
+
+
+def holding(context_tokens):
+    return ModelFacts("m", context_tokens=context_tokens)
 
 
 def trials(space, n, seed=0):
@@ -83,7 +91,7 @@ def transcript(request):
         ("props_ab", "props-ab", PAIR, {}, {"total": None}),
         ("props_plus", "props-plus", BOX, {}, {"description": "Drive a car up a hill."}),
         ("opro", "opro", NAMED, {"best": 3}, {"description": "Accuracy of a network."}),
-        ("props_completion", "props", BOX, {}, {"client_style": "completion"}),
+        ("props_completion", "props", BOX, {}, {"model": CONTINUES}),
     ],
 )
 def test_golden(golden, name, space, options, changes, check_golden):
@@ -95,7 +103,7 @@ def test_golden(golden, name, space, options, changes, check_golden):
             6,
             history=history,
             notes=("Two other workers search along with you.",),
-            complaints=(Complaint("I do not know.", "no parameter values were found"),),
+            complaint=Complaint("I do not know.", "no parameter values were found"),
             **changes,
         )
     )
@@ -151,7 +159,7 @@ def test_prefix_is_stable_from_one_ask_to_the_next():
     prompt = get_prompt("props")
     before = prompt.prepare(situation(n=30, seed=1, notes=("a",)))
     after = prompt.prepare(
-        situation(n=31, seed=2, notes=("b",), complaints=(Complaint("raw", "reason"),))
+        situation(n=31, seed=2, notes=("b",), complaint=Complaint("raw", "reason"))
     )
     assert shown(before)[0] == shown(after)[0]
     listed = shown(before)[1].split("\n\n")[0]
@@ -160,15 +168,13 @@ def test_prefix_is_stable_from_one_ask_to_the_next():
 
 
 def test_complaints_go_to_chat_models_only():
-    complaints = tuple(Complaint("x" * 5000 if i else "", f"reason {i}.") for i in range(2))
-    chat = get_prompt("props").prepare(situation(complaints=complaints)).request
-    assert [m.role for m in chat.messages] == [
-        "system", "user", "assistant", "user", "assistant", "user",
-    ]  # fmt: skip
+    chat = get_prompt("props").prepare(situation(complaint=Complaint("", "reason 0."))).request
+    assert [m.role for m in chat.messages] == ["system", "user", "assistant", "user"]
     assert chat.messages[2].content == "(no answer)"
     assert "reason 0." in chat.messages[3].content
-    assert len(chat.messages[4].content) < 700
-    raw = get_prompt("props").prepare(situation(complaints=complaints, client_style="completion"))
+    long = situation(complaint=Complaint("x" * 5000, "reason"))
+    assert len(get_prompt("props").prepare(long).request.messages[2].content) < 700
+    raw = get_prompt("props").prepare(replace(long, model=CONTINUES))
     assert [m.role for m in raw.request.messages] == ["user"]
     assert "reason" not in raw.request.text.split("Evaluations")[1]
 
@@ -178,7 +184,7 @@ def test_request_settings():
     assert (request.n, request.seed, request.max_tokens) == (4, 7, 1024 + 16 * 3)
     request = get_prompt("props", temperature=0.3, max_tokens=50).prepare(situation()).request
     assert (request.temperature, request.max_tokens) == (0.3, 50)
-    request = get_prompt("props").prepare(situation(context_tokens=1500)).request
+    request = get_prompt("props").prepare(situation(model=holding(1500))).request
     assert request.max_tokens == 750
 
 
@@ -266,7 +272,9 @@ def test_budget_is_kept_and_used(limit, exact, options):
 
     count = words if exact else estimate_tokens
     made = trials(BOX, 90)
-    state = situation(history=History(made), count_tokens=words if exact else None)
+    state = situation(
+        history=History(made), model=ModelFacts("m", count_tokens=words if exact else None)
+    )
     prompt = get_prompt("props", max_prompt_tokens=limit, **options)
     empty = get_prompt("props", history="last", last=0).prepare(state)
     if sum(map(count, shown(empty))) + 24 > limit:
@@ -309,18 +317,18 @@ def test_dropping_keeps_the_prefix_for_several_asks():
 
 
 def test_context_leaves_room_for_the_answer():
-    state = situation(history=History(trials(BOX, 300)), context_tokens=2000)
+    state = situation(history=History(trials(BOX, 300)), model=holding(2000))
     request = get_prompt("props", max_tokens=600).prepare(state).request
     assert estimate_tokens(request.text) <= 1400
     with pytest.raises(PromptTooLongError, match="context of 700 tokens less max_tokens=600"):
-        get_prompt("props", max_tokens=600).prepare(replace(state, context_tokens=700))
+        get_prompt("props", max_tokens=600).prepare(replace(state, model=holding(700)))
 
 
 def test_complaints_are_dropped_before_giving_up():
-    complaints = (Complaint("x, y, z; " * 60, "r"),)
+    complaint = Complaint("x, y, z; " * 60, "r")
     bare = get_prompt("props", history="last", last=0).prepare(situation())
     limit = sum(map(estimate_tokens, shown(bare))) + 30
-    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaints=complaints))
+    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaint=complaint))
     assert len(query.request.messages) == 2
 
 

@@ -58,6 +58,7 @@ from llmopt.policies.rollout import (
     stream,
 )
 from llmopt.prompt import PROMPTS, get_prompt
+from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
 from llmopt.search.eventlog import EventLog
 from llmopt.space import Space
@@ -752,7 +753,11 @@ def _model_and_prompt(
     if name == "auto":
         name = default_prompt(client)
     prompt = get_prompt(name)
-    if made and isinstance(prompt, PatternPrompt) and isinstance(client, LocalClient):
+    if (
+        made
+        and isinstance(prompt, ColumnsPrompt | PatternPrompt)
+        and isinstance(client, LocalClient)
+    ):
         # What is left in the cache changes llama.cpp's rounding, so that a resumed run would
         # part from a whole one. Such a prompt changes near its beginning with every new elite:
         # the cache would serve next to nothing.

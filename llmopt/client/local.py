@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.facts import ModelFacts
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.errors import ClientError, ModelNotFoundError
 
@@ -79,6 +80,10 @@ class LocalClient:
             ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
             the temperature is applied; for a request with a grammar, which holds the answer
             to its form anyway, they are switched off.
+        thinking: Let a model that can think before it answers do so. By default its chat
+            template is told not to: thoughts take thousands of tokens, and where they reach
+            `Request.max_tokens` the answer is empty.
+        header: What the file says of itself, where that is known before the file is there.
         verbose: Leave llama.cpp's log on standard error.
     """
 
@@ -96,6 +101,8 @@ class LocalClient:
         default_prompt: str | None = None,
         adapter: str | os.PathLike[str] | None = None,
         sampling: Mapping[str, Any] | None = None,
+        thinking: bool = False,
+        header: GGUFHeader | None = None,
         verbose: bool = False,
     ) -> None:
         if style not in ("auto", "chat", "completion"):
@@ -107,6 +114,9 @@ class LocalClient:
         self.name = name or ("gguf" if callable(path) else f"gguf:{Path(path).stem}")
         self.adapter = None if adapter is None else Path(adapter)
         self.sampling = dict(sampling or {})
+        self.thinking = thinking
+        if header is not None:
+            self.header = header
         self._source = path
         self._context_tokens = context_tokens
         self._default_prompt = default_prompt
@@ -151,6 +161,8 @@ class LocalClient:
     def settings(self) -> dict[str, Any]:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
         settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
+        if self.thinking:
+            settings["thinking"] = True
         if self.adapter is not None and self.adapter.is_file():
             settings["adapter"] = self._adapter_digest
         return settings
@@ -174,6 +186,33 @@ class LocalClient:
             return self._default_prompt
         small = self.header.parameters < SMALL_PARAMETERS
         return "levels" if small or not self.header.chat else "props"
+
+    def facts(self) -> ModelFacts:
+        """Return what is known of the model without loading it.
+
+        Raises:
+            ModelNotFoundError: There is no such model file.
+            ClientError: It is not a readable GGUF file.
+        """
+        chats = self._chats("chat")
+        return ModelFacts(
+            name=self.name,
+            style="chat" if chats else "completion",
+            chats=chats,
+            context_tokens=self.context_tokens,
+            count_tokens=self.count_tokens,
+            default_prompt=self.default_prompt,
+            columns=self.columns,
+            grammar=True,
+            schema=True,
+            parameters=self.header.parameters,
+        )
+
+    def _chats(self, style: Style) -> bool:
+        """Whether a request of this style goes through the model's chat template."""
+        if self.style == "auto":
+            return style == "chat" and self.header.chat
+        return self.style == "chat"
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
@@ -336,10 +375,12 @@ class LocalClient:
 
     def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
         """Return llama.cpp's form of a request, and whether it is a chat."""
-        style: Style = request.style if self.style == "auto" else self.style
-        chat = style == "chat" and (self.style == "chat" or self.header.chat)
+        chat = self._chats(request.style)
         whole = _WHOLE_DISTRIBUTION if request.grammar is not None else {}
-        body: dict[str, Any] = {"cache_prompt": True, **whole, **self.sampling}
+        body: dict[str, Any] = {"cache_prompt": True, **whole}
+        if chat and self.header.thinks:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        body |= self.sampling
         if chat:
             body["messages"] = [
                 {"role": m.role, "content": _sendable(m.content)} for m in request.messages

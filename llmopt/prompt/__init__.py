@@ -45,18 +45,20 @@ The variables:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import client_name
+from llmopt.client.base import Client, client_name
+from llmopt.client.facts import model_facts
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
-from llmopt.prompt.selection import Selection, estimate_tokens
-from llmopt.prompt.template import SHIPPED, TemplatePrompt, shipped_prompt
+from llmopt.prompt.selection import Selection
+from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.prompt.words import Entry
 
 __all__ = [
@@ -76,7 +78,11 @@ __all__ = [
     "get_prompt",
 ]
 
-_PATTERNS = {"columns": ColumnsPrompt, "levels": LevelsPrompt, "pattern": PatternPrompt}
+_PATTERNS: dict[str, Callable[..., Prompt]] = {
+    "columns": ColumnsPrompt,
+    "levels": LevelsPrompt,
+    "pattern": PatternPrompt,
+}
 PROMPTS = (*SHIPPED, *_PATTERNS)
 
 
@@ -85,8 +91,9 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
 
     Args:
         prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
-            existing file, or any text that ends in ``.j2``); a template's text; what a
-            prompt's ``to_dict`` returned; or a prompt object, which is returned as it is.
+            existing file, or any text that ends in ``.j2``); a template's text; the mapping
+            that a prompt's ``to_dict`` returned; or a prompt object, which is returned as it
+            is. A mapping is not trusted: the folder that it names is not read.
         **options: Options of `TemplatePrompt`, `PatternPrompt` and its kin, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 
@@ -96,11 +103,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         ValueError: An option is not valid.
     """
     if isinstance(prompt, Mapping):
-        data = {**prompt, **options}
-        name = data.pop("name", "custom")
-        if "template" in data:
-            return TemplatePrompt(data.pop("template"), name=name, **data)
-        return get_prompt(name, **data)
+        return _from_mapping(prompt, options)
     if isinstance(prompt, str):
         if prompt in _PATTERNS:
             return _PATTERNS[prompt](**options)
@@ -111,7 +114,8 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt = Path(prompt)
     if isinstance(prompt, Path):
         try:
-            text = prompt.read_text(encoding="utf-8")
+            with prompt.open(encoding="utf-8") as file:
+                text = file.read(MAX_TEMPLATE + 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TemplateError(
@@ -132,13 +136,25 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
     )
 
 
-def check_prompt_for(prompt: Prompt, client: Any) -> None:
-    """Raise if a client cannot answer what a prompt asks.
+def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
+    """Return a prompt that may come from anywhere: no file beside it is read."""
+    data = {"name": "custom", **stored, **options, "sealed": "folder" not in options}
+    name = data.pop("name")
+    if "template" in data:
+        return TemplatePrompt(data.pop("template"), name=name, **data)
+    if name in _PATTERNS:
+        del data["sealed"]
+        return _PATTERNS[name](**data)
+    return shipped_prompt(name, **data)
+
+
+def check_prompt_for(prompt: Prompt, client: Client) -> None:
+    """Raise if a client cannot answer the questions of a prompt.
 
     Raises:
         ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities.
     """
-    if isinstance(prompt, ColumnsPrompt) and not getattr(client, "columns", False):
+    if isinstance(prompt, ColumnsPrompt) and not model_facts(client).columns:
         raise ValueError(
             f"{client_name(client)} does not give the probabilities that the prompt "
             f"{prompt.name!r} needs: take prompt 'levels', or a model that runs in this process"

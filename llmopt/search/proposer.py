@@ -18,6 +18,7 @@ import numpy as np
 
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Client, Completion, Reply, client_name, default_prompt
+from llmopt.client.facts import model_facts
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
@@ -192,9 +193,10 @@ class Proposer:
             replies.append(reply)
             complaint = None
             before = len(found)
-            for completion in reply.completions[:samples]:
+            texts = [completion.text for completion in reply.completions]
+            for k, completion in enumerate(reply.completions[:samples]):
                 try:
-                    proposal = self._read(query, completion, seen)
+                    proposal = self._read(query, completion, seen, texts[:k])
                 except ParseError as error:
                     trouble = error.reason
                     complaint = complaint or Complaint(error.raw, error.reason)
@@ -221,25 +223,24 @@ class Proposer:
         notes: tuple[str, ...],
     ) -> Query:
         seed = int(rng.integers(2**31))
-        situation = Situation(
-            space=self.space,
-            history=history,
-            iteration=len(history.trials) + len(history.pending) + 1,
+        situation = Situation.after(
+            history,
+            self.space,
+            model_facts(self.client),
             total=self.total,
             description=self.description,
-            complaints=(complaint,) if complaint else (),
+            complaint=complaint,
             samples=samples,
             seed=seed,
-            count_tokens=getattr(self.client, "count_tokens", None),
-            context_tokens=getattr(self.client, "context_tokens", None),
             notes=notes,
-            client_style=getattr(self.client, "style", "chat"),
             out_of_range=self.out_of_range,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
-    def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:
+    def _read(
+        self, query: Query, completion: Completion, seen: Set[Hashable], earlier: Sequence[str]
+    ) -> Proposal:
         """Read one sample as a new point.
 
         Raises:
@@ -250,7 +251,7 @@ class Proposer:
             self.meter.count_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
-            reading = query.read(completion.text)
+            reading = query.read(completion.text, len(earlier), earlier)
         except ParseError as error:
             kind = "unreadable"
             reason = error.reason
