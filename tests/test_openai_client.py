@@ -356,7 +356,7 @@ def test_a_real_server(real_server, no_proxies, endpoint):
 @pytest.mark.embedded
 def test_a_whole_run_over_http(real_server, no_proxies, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
-    from llmopt.benchmarks.run.main import RunConfig, run
+    from llmopt.benchmarks.run import RunConfig, run
 
     monkeypatch.setenv("LLMOPT_API_KEY", REAL_KEY)
     config = RunConfig(

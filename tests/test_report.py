@@ -10,8 +10,8 @@ import pytest
 from test_stats import line
 
 from llmopt.benchmarks.report import charts
-from llmopt.benchmarks.report import main as report
-from llmopt.benchmarks.report.main import BEGIN, END, between_markers, markdown, render_best
+from llmopt.benchmarks.report import command as report
+from llmopt.benchmarks.report.command import BEGIN, END, between_markers, markdown, render_best
 from llmopt.benchmarks.report.page import ReportError, page
 from llmopt.cli import main
 

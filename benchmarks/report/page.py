@@ -23,7 +23,6 @@ from llmopt.benchmarks.report.charts import (
     number,
 )
 from llmopt.benchmarks.report.stats import (
-    TARGETS,
     ProblemKey,
     Runs,
     any_line,
@@ -38,6 +37,7 @@ from llmopt.benchmarks.report.stats import (
     quartiles,
     titles,
 )
+from llmopt.benchmarks.tasks.targets import TARGETS
 from llmopt.errors import LLMOptError
 
 _CURVES = 6  # methods drawn in colour; the others are grey

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.bench.main import Cell, read_results
+from llmopt.benchmarks.bench.cells import BenchCell, read_results
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.charts import number
 from llmopt.benchmarks.report.page import ReportError, page
@@ -30,10 +30,10 @@ from llmopt.benchmarks.report.stats import (
     quartiles,
     titles,
 )
-from llmopt.benchmarks.run.folder import write_text
 from llmopt.benchmarks.run.pictures import choose_renderer, policy_gif
 from llmopt.benchmarks.tasks.table import PUBLISHED_BOX
 from llmopt.errors import StorageError
+from llmopt.files import write_text_atomically
 from llmopt.policies.rollout import held_out_seeds
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
@@ -117,9 +117,14 @@ def _ablations_of(model: str, grouped: Grouped) -> list[str]:
     main = labelled[model]
     found = []
     for label, own in labelled.items():
-        entry = METHODS.get(own.method)
-        if entry and entry.group == "ablation" and entry.asked == METHODS[main.method].asked:
-            if not entry.asks_model or name_of(own) == name_of(main):
+        spec = METHODS.get(own.method)
+        asked = METHODS[main.method]
+        if (
+            spec
+            and spec.group == "ablation"
+            and ((spec.prompt, spec.partner) == (asked.prompt, asked.partner))
+        ):
+            if not spec.asks_model or name_of(own) == name_of(main):
                 found.append(label)
     return found
 
@@ -293,7 +298,7 @@ def between_markers(text: str, table: str) -> str:
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:
     """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
-    cell = Cell.of(dict(line))
+    cell = BenchCell.of(dict(line))
     try:
         seed = held_out_seeds(cell.seed, 1)[0]
         return policy_gif(cell.get_task(), line["best_params"], seed)
@@ -331,18 +336,18 @@ def main(args: argparse.Namespace) -> int:
     lines = read_results(*args.results)
     for note in notes(group(lines)):
         print(f"llmopt: {note}", file=sys.stderr)
-    write_text(args.out, page(lines, gif=render_best if args.gif else None))
+    write_text_atomically(args.out, page(lines, gif=render_best if args.gif else None))
     written = [args.out]
     source = ", ".join(f"`{path.as_posix()}`" for path in args.results)
     if args.markdown:
-        write_text(args.markdown, markdown(lines, source))
+        write_text_atomically(args.markdown, markdown(lines, source))
         written.append(args.markdown)
     if args.readme:
         try:
             text = args.readme.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"cannot read {args.readme}: {error}") from error
-        write_text(args.readme, between_markers(text, markdown(lines, source)))
+        write_text_atomically(args.readme, between_markers(text, markdown(lines, source)))
         written.append(args.readme)
     print("\n".join(map(str, written)))
     return 0
