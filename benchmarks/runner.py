@@ -24,6 +24,7 @@ from llmopt.history import Proposal
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import stream
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
 
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
@@ -170,7 +171,7 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
         The client.
     """
     if isinstance(client, LocalClient):
-        if prompt is not None and isinstance(get_prompt(prompt), PatternPrompt):
+        if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt | PatternPrompt):
             client.sampling.update(cache_prompt=False, id_slot=0)
         else:
             for name in ("cache_prompt", "id_slot"):

@@ -76,7 +76,7 @@ def test_golden(check_golden):
                 LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
             ),
             notes=("Two other workers search along with you.",),
-            complaints=(Complaint("I do not know.", "no parameter values were found"),),
+            complaint=Complaint("I do not know.", "no parameter values were found"),
         )
     )
     check_golden("props_critic", transcript(query.request))

@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from llmopt.client import LocalClient, embedded
+from llmopt.client.facts import model_facts
+from llmopt.client.gguf import read_header
 from llmopt.errors import ClientError, ModelNotFoundError
 
 MODEL = b"GGUF" + bytes(range(256)) * 40
@@ -337,6 +339,13 @@ class TestClient:
             assert (twin.name, twin.threads) == ("smollm2", 1)
         assert not folder.exists()
 
+    def test_facts_need_no_file(self, folder: Path, no_installer: None) -> None:
+        facts = model_facts(embedded.embedded_client())
+        assert (facts.name, facts.style, facts.default_prompt) == ("smollm2", "chat", "columns")
+        assert (facts.chats, facts.columns, facts.context_tokens) == (True, True, 8192)
+        assert facts.parameters == 134_515_008
+        assert not folder.exists()
+
     def test_options_override(self) -> None:
         client = embedded.embedded_client(name="mine", context_tokens=1024)
         assert (client.name, client.context_tokens) == ("mine", 1024)
@@ -344,7 +353,8 @@ class TestClient:
 
 @pytest.mark.embedded
 def test_the_real_model_is_the_pinned_one(embedded_client: LocalClient) -> None:
-    header = embedded_client.header
+    header = read_header(embedded_client.path)
+    assert header == embedded_client.header
     assert (header.architecture, header.context_tokens) == ("llama", embedded.CONTEXT_TOKENS)
     assert header.chat
     assert embedded_client.path.stat().st_size == embedded.MODEL_BYTES

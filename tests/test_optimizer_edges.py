@@ -243,7 +243,7 @@ class TestCutOff:
 
     def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
         at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
-        monkeypatch.setattr("llmopt.search.proposer.complete_with_retries", at_once)
+        monkeypatch.setattr("llmopt.search.meter.complete_with_retries", at_once)
         busy = ClientError("busy", retryable=True)
         first = make([busy, busy, "x: 1"], storage=tmp_path / "run.jsonl")
         first.ask()
@@ -280,7 +280,7 @@ class TestCutOff:
             raise KeyboardInterrupt
 
         impatient = functools.partial(complete_with_retries, sleep=stop)
-        monkeypatch.setattr("llmopt.search.proposer.complete_with_retries", impatient)
+        monkeypatch.setattr("llmopt.search.meter.complete_with_retries", impatient)
         path = tmp_path / "run.jsonl"
         optimizer = make([ClientError("busy", retryable=True)], storage=path)
         with pytest.raises(KeyboardInterrupt):
@@ -490,8 +490,8 @@ class TestState:
         loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
         assert loaded.usage == optimizer.usage
         assert loaded.trials == optimizer.trials
-        assert loaded._state.paid == optimizer._state.paid
-        assert len(loaded._state.paid) == 1
+        assert loaded._meter.paid == optimizer._meter.paid
+        assert len(loaded._meter.paid) == 1
         assert loaded.ask() == {"x": 2.0}
 
     def test_a_shallow_copy_shares_no_state(self):

@@ -31,7 +31,8 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.search.proposer import Limits, Proposer
+from llmopt.search.meter import Limits
+from llmopt.search.proposer import Proposer
 from llmopt.space import Value
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
@@ -119,7 +120,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     @property
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
-        return self._proposer.usage.copy()
+        return self._proposer.usage
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -174,13 +175,13 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         for refused in self._made.values():
             if refused.source == "llm":
                 self._refused.append(refused.values)
-                self._proposer.usage.add_rejection("constraint")
+                self._proposer.meter.count_rejection("constraint")
         if proposal is None:
             is_mended = candidate.uid in self._asked
             source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
             proposal = Proposal(self._parameters.read(candidate), source)
             if is_mended:
-                self._proposer.usage.add_proposal("fallback")
+                self._proposer.meter.count_proposal("fallback")
                 self._warn(
                     "no point of the batch met the cheap constraint: one of them was moved at "
                     "random until it did. Such points are counted in usage.fallbacks",
@@ -249,7 +250,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
             found.append(Proposal(values, "warmup"))
-            self._proposer.usage.add_proposal("warmup")
+            self._proposer.meter.count_proposal("warmup")
         return found
 
     def _mend(self) -> p.Parameter:

@@ -35,12 +35,13 @@ from llmopt.adapters.optuna.space import (
     decompose,
     trouble_with,
 )
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
-from llmopt.search.proposer import Limits, Proposer, draw_new
+from llmopt.search.meter import Limits
+from llmopt.search.proposer import Proposer, draw_new
 from llmopt.space import Float, Space
 
 __all__ = ["LLMSampler"]
@@ -204,7 +205,7 @@ class LLMSampler(BaseSampler):
     def usage(self) -> Usage:
         """What this sampler object has spent so far (a copy)."""
         with self._lock:
-            return self._proposer.usage.copy()
+            return self._proposer.usage
 
     # -- the interface of an Optuna sampler -------------------------------------------------
 
@@ -252,7 +253,7 @@ class LLMSampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         if not self._asks(trials) or not (search_space or learned(trials)):
             with self._lock:
-                self._proposer.usage.add_proposal("warmup")
+                self._proposer.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
             return {}
         given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
@@ -407,8 +408,8 @@ class LLMSampler(BaseSampler):
 
     def _discard(self, offer: _Offer) -> None:
         """Count a paid point that another worker was quicker to take."""
-        self._proposer.usage.proposals[offer.proposal.source] -= 1
-        self._proposer.usage.add_rejection("taken meanwhile")
+        self._proposer.meter.count_proposal(offer.proposal.source, -1)
+        self._proposer.meter.count_rejection("taken meanwhile")
 
     def _next(
         self,
@@ -427,20 +428,16 @@ class LLMSampler(BaseSampler):
                 return offer
             self._discard(offer)
         proposer = self._proposer.over(space)
-        replies: list[Reply] = []
-
-        def send(request: Request) -> Reply:
-            replies.append(proposer.send(request))
-            return replies[-1]
-
-        try:
-            points = proposer.propose(
-                view.history, rng, n, notes=notes, taken=view.taken, send=send
-            )
-        except Exception as error:
-            if proposer.on_error == "raise":
-                raise
-            points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
+        with self._proposer.meter.asking() as draft:
+            try:
+                points = proposer.propose(view.history, rng, n, notes=notes, taken=view.taken)
+            except Exception as error:
+                if proposer.on_error == "raise":
+                    raise
+                points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
+        for text in draft.warnings:
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+        replies = [reply for _, reply in draft.replies]
         costs = [r.cost for r in replies]
         asked = sum(p.source == "llm" for p in points)
         share = None
@@ -460,7 +457,7 @@ class LLMSampler(BaseSampler):
             FallbackWarning,
             stacklevel=2,
         )
-        self._proposer.usage.add_proposal("fallback")
+        self._proposer.meter.count_proposal("fallback")
         return Proposal(draw_new(space, set(view.taken), rng), "fallback")
 
     def _reader(self, distributions: Distributions) -> GroupHistory:

@@ -171,6 +171,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "llm-levels": prompt_spec("{model} (levels)", "levels"),
     "llm-hybrid": prompt_spec("{model} (columns, with CMA-ES)", "columns", partner="cma"),
     "llm-pattern": prompt_spec("{model} (pattern)", "pattern"),
+    "llm-words": prompt_spec("{model} (words)", "words"),
     "llm-props": prompt_spec("{model} (props)", "props"),
     "llm-props-ab": prompt_spec("{model} (props-ab)", "props-ab"),
     "llm-props-plus": prompt_spec("{model} (props-plus)", "props-plus"),

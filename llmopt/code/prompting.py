@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jinja2
 import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank
@@ -167,7 +168,7 @@ class CodePrompt:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    return ImmutableSandboxedEnvironment(
         loader=jinja2.PackageLoader("llmopt.code"), undefined=jinja2.StrictUndefined
     )
 

@@ -24,7 +24,7 @@ class Notation(Protocol):
         exact: With at most this many values a dimension is shown by their index.
         whole: Cells of a continuous dimension over its whole range.
         window: Lowest and highest integer of cells over a part of the range.
-        words: What a row is, for a model that is told; ``{n}`` stands for its length.
+        words: A row in words, for a chat; ``{n}`` stands for its length.
     """
 
     exact: int
@@ -75,12 +75,13 @@ class Integers:
         lines = [_INTEGER.findall(line) for line in text.splitlines()]
         exact = next((line for line in lines if len(line) == n), None)
         longer = next((line for line in lines if len(line) > n), None)
-        found = exact or longer or [match for line in lines for match in line]
-        if len(found) < n:
+        numbers = exact or longer or [match for line in lines for match in line]
+        if len(numbers) < n:
             raise ParseError(
-                f"found {len(found)} integers, expected one line of {n}, separated by commas", text
+                f"found {len(numbers)} integers, expected one line of {n}, separated by commas",
+                text,
             )
-        return [round(float(number)) for number in found[:n]]
+        return [round(float(number)) for number in numbers[:n]]
 
     def grammar(self, parts: Sequence[Levels | Cells]) -> str:
         """Return the GBNF grammar of one line: integers, commas, line break."""
@@ -117,13 +118,13 @@ class Letters:
         runs = [_LETTER.findall(run) for run in _LETTERS.findall(text)]
         lines = [line for line in text.splitlines() if not _WORD.search(line)]
         joined = [letter for line in lines for letter in _LETTER.findall(line)]
-        found = next((run for run in [*runs, joined] if len(run) == n), None)
-        if found is None:
+        letters = next((run for run in [*runs, joined] if len(run) == n), None)
+        if letters is None:
             given = max([*map(len, runs), len(joined)])
             raise ParseError(
                 f"found {given} letters, expected one line of {n}, separated by spaces", text
             )
-        return [ascii_lowercase.index(letter.lower()) for letter in found]
+        return [ascii_lowercase.index(letter.lower()) for letter in letters]
 
     def grammar(self, parts: Sequence[Levels | Cells]) -> str:
         """Return the GBNF grammar of one line: a space before each letter, a line break."""

@@ -21,7 +21,7 @@ import numpy as np
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.history import History, Proposal, Trial
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, level_count
+from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
 
 Partner = Literal["cma"]
@@ -113,7 +113,7 @@ class CMAPartner:
             )
         self.space = space
         self.seed = seed
-        counts = np.array([level_count(d) for d in space.dimensions])
+        counts = np.array([d.count for d in space.dimensions])
         self._free = np.flatnonzero(counts > 1)
         # The package fails on a single dimension: a second one goes along, to no effect.
         self._size = max(2, len(self._free))

@@ -7,87 +7,31 @@ study, a Nevergrad optimizer) gets the same points from the same replies.
 from __future__ import annotations
 
 import copy
-import logging
 import math
-import numbers
 import warnings
-from collections.abc import Callable, Hashable, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from llmopt.client.base import Client, Completion, Reply, Request, client_name, default_prompt
-from llmopt.client.retry import complete_with_retries
+from llmopt.arguments import one_of, whole_number
+from llmopt.client.base import Client, Completion, Reply, client_name, default_prompt
+from llmopt.client.facts import model_facts
 from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
-from llmopt.space import Categorical, Dimension, Float, Space, Value
+from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.space import Space, Value
 
-logger = logging.getLogger(__name__)
+__all__ = ["Limits", "Proposer", "draw_new"]
 
-Send = Callable[[Request], Reply]
 _FALLBACK_DRAWS = 100
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Caps on what a search may spend; ``None`` means no cap.
-
-    Each is checked before a request is sent, so the last request may exceed it.
-
-    Attributes:
-        max_requests: Calls sent to the model, failed ones included.
-        max_tokens: Prompt and completion tokens together.
-        max_cost: US dollars.
-    """
-
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_requests", "max_tokens"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), 0)
-        cost = self.max_cost
-        if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
-            raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
-
-    def check(self, usage: Usage) -> None:
-        """Raise if no further request may be sent.
-
-        Raises:
-            BudgetExceededError: A cap is reached, or a cost cap is set and the price of
-                what was already sent is not known.
-        """
-        remedy = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
-        if self.max_requests is not None and usage.requests >= self.max_requests:
-            raise BudgetExceededError(
-                f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
-                + remedy
-            )
-        tokens = usage.prompt_tokens + usage.completion_tokens
-        if self.max_tokens is not None and tokens >= self.max_tokens:
-            raise BudgetExceededError(
-                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {remedy}"
-            )
-        if self.max_cost is None:
-            return
-        if usage.cost is None:
-            raise BudgetExceededError(
-                f"max_cost={self.max_cost} cannot be kept: the model's price is not known. "
-                "Give the client its prices, or cap requests or tokens instead"
-            )
-        if usage.cost >= self.max_cost:
-            raise BudgetExceededError(
-                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {remedy}"
-            )
 
 
 class Proposer:
@@ -112,7 +56,7 @@ class Proposer:
         limits: Caps on requests, tokens and cost.
 
     Attributes:
-        usage: What was spent so far.
+        meter: Sends the requests and counts what they cost.
     """
 
     def __init__(
@@ -131,14 +75,9 @@ class Proposer:
     ) -> None:
         if not isinstance(description, str):
             raise ValueError(f"description={description!r}: expected a string")
-        for name, value, valid in (
-            ("out_of_range", out_of_range, ("clip", "reject")),
-            ("on_error", on_error, ("raise", "fallback")),
-        ):
-            if value not in valid:
-                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+        one_of("out_of_range", out_of_range, ("clip", "reject"))
+        one_of("on_error", on_error, ("raise", "fallback"))
         self.space = space
-        self.client = client
         if prompt == "auto":
             prompt = default_prompt(client)
         self.prompt = get_prompt(prompt)
@@ -148,45 +87,35 @@ class Proposer:
         self.attempts = whole_number("attempts", attempts, 1)
         self.out_of_range = out_of_range
         self.on_error = on_error
-        self.transport_attempts = whole_number("transport_attempts", transport_attempts, 1)
-        self.limits = limits or Limits()
-        self.usage = Usage()
+        self.meter = Meter(client, limits, transport_attempts=transport_attempts)
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self.meter.client
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self.meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.meter.limits = limits
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self.meter.usage
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meter": copy.copy(self.meter)}  # a copy has its own account
 
     def over(self, space: Space) -> Proposer:
-        """Return this proposer for another space; both count into the same `usage`."""
+        """Return this proposer for another space, with the same meter."""
         other = copy.copy(self)
-        other.space = space
+        other.space, other.meter = space, self.meter
         return other
-
-    def send(self, request: Request) -> Reply:
-        """Send one request under the limits, and count it.
-
-        Raises:
-            BudgetExceededError: A cap is reached; nothing was sent.
-            ClientError: The model could not be asked.
-            TypeError: The client gave something that is no `Reply`.
-        """
-        self.limits.check(self.usage)
-        attempts = self.transport_attempts
-        if self.limits.max_requests is not None:
-            attempts = min(attempts, self.limits.max_requests - self.usage.requests)
-        reply = complete_with_retries(
-            self.client,
-            request,
-            attempts=attempts,
-            on_failure=self._count_failure,
-        )
-        if not isinstance(reply, Reply):
-            raise TypeError(
-                f"{client_name(self.client)}.complete returned a {type(reply).__name__}: expected "
-                "a llmopt.Reply, such as Reply((Completion(text),))"
-            )
-        self.usage.add_reply(reply)
-        return reply
-
-    def _count_failure(self, error: ClientError, attempt: int) -> None:
-        self.usage.add_failure(error.requests)
-        logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
 
     def propose(
         self,
@@ -196,8 +125,6 @@ class Proposer:
         *,
         notes: tuple[str, ...] = (),
         taken: Set[Hashable] | None = None,
-        send: Send | None = None,
-        warn: Callable[[str], None] | None = None,
     ) -> list[Proposal]:
         """Return `n` new points, different from each other and from all that were tried.
 
@@ -210,19 +137,32 @@ class Proposer:
             notes: Further lines for the prompt.
             taken: Keys (`Space.key`) of the points not to propose again; computed from
                 `history` if not given.
-            send: Stands in for `send`.
-            warn: Gets the text of a `FallbackWarning`, in place of a warning at the
-                caller's line.
 
         Returns:
             `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
-            made is divided evenly among them.
+            made is divided evenly among them. Of fallbacks a `FallbackWarning` tells;
+            inside of ``meter.asking()`` its text is left in the draft.
 
         Raises:
             BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
         """
-        send = send or self.send
+        with self.meter.asking() as draft:
+            proposals = self._propose(history, rng, n, notes, taken, draft)
+        if draft.settled:
+            for text in draft.warnings:
+                warnings.warn(text, FallbackWarning, stacklevel=2)
+        return proposals
+
+    def _propose(
+        self,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        notes: tuple[str, ...],
+        taken: Set[Hashable] | None,
+        draft: Draft,
+    ) -> list[Proposal]:
         if taken is None:
             told = (t.values for t in history.trials)
             taken = {self.space.key(v) for v in (*told, *history.pending)}
@@ -239,7 +179,7 @@ class Proposer:
             view = replace(history, pending=history.pending + handed) if handed else history
             query = self._prepare(view, rng, samples, complaint, notes)
             try:
-                reply = send(query.request)
+                reply = self.meter.send(query.request)
             except BudgetExceededError:
                 if self.on_error == "raise":
                     raise
@@ -253,9 +193,10 @@ class Proposer:
             replies.append(reply)
             complaint = None
             before = len(found)
-            for completion in reply.completions[:samples]:
+            texts = [completion.text for completion in reply.completions]
+            for k, completion in enumerate(reply.completions[:samples]):
                 try:
-                    proposal = self._read(query, completion, seen)
+                    proposal = self._read(query, completion, seen, texts[:k])
                 except ParseError as error:
                     trouble = error.reason
                     complaint = complaint or Complaint(error.raw, error.reason)
@@ -266,15 +207,11 @@ class Proposer:
             misses += complaint is not None or len(found) == before
         if len(found) < n:
             missing = n - len(found)
-            message = self._trouble(missing, seen, trouble)
-            if warn is not None:
-                warn(message)
-            else:
-                warnings.warn(message, FallbackWarning, stacklevel=2)
+            draft.warnings.append(self._trouble(missing, seen, trouble))
             points = [draw_new(self.space, seen, rng) for _ in range(missing)]
             found += [Proposal(values, "fallback") for values in points]
         for proposal in found:
-            self.usage.add_proposal(proposal.source)
+            self.meter.count_proposal(proposal.source)
         return _share(found, replies)
 
     def _prepare(
@@ -286,25 +223,24 @@ class Proposer:
         notes: tuple[str, ...],
     ) -> Query:
         seed = int(rng.integers(2**31))
-        situation = Situation(
-            space=self.space,
-            history=history,
-            iteration=len(history.trials) + len(history.pending) + 1,
+        situation = Situation.after(
+            history,
+            self.space,
+            model_facts(self.client),
             total=self.total,
             description=self.description,
-            complaints=(complaint,) if complaint else (),
+            complaint=complaint,
             samples=samples,
             seed=seed,
-            count_tokens=getattr(self.client, "count_tokens", None),
-            context_tokens=getattr(self.client, "context_tokens", None),
             notes=notes,
-            client_style=getattr(self.client, "style", "chat"),
             out_of_range=self.out_of_range,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
-    def _read(self, query: Query, completion: Completion, seen: Set[Hashable]) -> Proposal:
+    def _read(
+        self, query: Query, completion: Completion, seen: Set[Hashable], earlier: Sequence[str]
+    ) -> Proposal:
         """Read one sample as a new point.
 
         Raises:
@@ -312,10 +248,10 @@ class Proposer:
         """
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
-            self.usage.add_rejection(completion.finish_reason)
+            self.meter.count_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
-            reading = query.read(completion.text)
+            reading = query.read(completion.text, len(earlier), earlier)
         except ParseError as error:
             kind = "unreadable"
             reason = error.reason
@@ -324,10 +260,10 @@ class Proposer:
             elif completion.finish_reason == "length":
                 kind = "truncated"
                 reason = f"the answer was cut off at the token limit ({error.reason})"
-            self.usage.add_rejection(kind)
+            self.meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
         if self.space.key(reading.values) in seen:
-            self.usage.add_rejection("duplicate")
+            self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
 
@@ -372,27 +308,16 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
 
     Takes at most ``len(seen) + 1`` steps; there must be such a point.
     """
-    axes = [_axis(dimension) for dimension in space.dimensions]
-    at = [int(rng.integers(len(axis))) for axis in axes]
+    counts = [int(dimension.count) for dimension in space.dimensions]
+    at = [int(rng.integers(count)) for count in counts]
     while True:
-        values = space.clip([axis[i] for axis, i in zip(axes, at, strict=True)])
+        values = tuple([d.value(k) for d, k in zip(space.dimensions, at, strict=True)])
         if space.key(values) not in seen:
             return values
-        for place, axis in enumerate(axes):
-            at[place] = (at[place] + 1) % len(axis)
+        for place, count in enumerate(counts):
+            at[place] = (at[place] + 1) % count
             if at[place]:
                 break
-
-
-def _axis(dimension: Dimension) -> Sequence[Any]:
-    """Return all values of a finite dimension."""
-    if isinstance(dimension, Categorical):
-        return dimension.choices
-    low, high = dimension.low, dimension.high
-    if isinstance(dimension, Float):
-        step = dimension.step or 1.0  # without a step it is finite only where low == high
-        return [low + k * step for k in range(round((high - low) / step) + 1)]
-    return range(dimension.low, dimension.high + 1, dimension.step or 1)
 
 
 def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:
@@ -407,15 +332,3 @@ def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:
         )
         for p in proposals
     ]
-
-
-def whole_number(name: str, value: Any, least: int) -> int:
-    """Return an option's value as an ``int``.
-
-    Raises:
-        ValueError: It is not a whole number of at least `least`.
-    """
-    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
-    return int(value)
