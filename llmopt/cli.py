@@ -48,6 +48,10 @@ COMMANDS = {
         "llmopt.commands.check",
         "send a model one tiny optimization prompt, and say what came back",
     ),
+    "next": Command(
+        "llmopt.commands.next",
+        "answer the requests of a search whose model is folder:DIR",
+    ),
     "estimate": Command(
         "llmopt.benchmarks.run.estimate",
         "estimate the tokens and the cost of a run before it",
@@ -146,4 +150,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
-    return " ".join(str(message).split())
+    from llmopt.text import printable
+
+    return printable(" ".join(str(message).split()))

@@ -128,7 +128,7 @@ def test_golden_first_ask_and_several_objectives(check_golden):
     check_golden("props_objectives", transcript(query.request))
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", [n for n in TEMPLATES if n != "words"])  # it shows a table
 def test_answer_in_the_format_of_the_history_is_read_back(name):
     space = PAIR
     query = get_prompt(name).prepare(situation(space, description="d"))

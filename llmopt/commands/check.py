@@ -15,6 +15,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, get_prompt
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
+from llmopt.text import printable
 
 _SHOWN_CHARACTERS = 400
 
@@ -63,7 +64,8 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         + ("request" if reply.requests == 1 else "requests"),
         "cost": cost,
     }
-    return "\n".join(f"{label:<8} {value}" for label, value in lines.items()), readable
+    shown_lines = (f"{label:<8} {value}".replace("\n", " ") for label, value in lines.items())
+    return printable("\n".join(shown_lines)), readable
 
 
 def _situation(model: ModelFacts) -> Situation:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -97,9 +97,45 @@ class Evaluation:
             else math.fsum(self.returns) / len(self.returns)
         )
 
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the mean return, or ``None`` for fewer than two episodes."""
+        n = len(self.returns)
+        if self.failure or n < 2:
+            return None
+        return float(np.std(self.returns, ddof=1) / math.sqrt(n))
+
 
 Recorder = Callable[[int, Any, Any, float], None]
 """Called with episode number, observation, action and reward of every step."""
+
+
+class Step(NamedTuple):
+    """One step of an episode, all that the environment gave.
+
+    Attributes:
+        episode: Number of the episode, from 0.
+        observation: What the policy saw.
+        action: What it did.
+        reward: What this step gave; not finite where that ends the evaluation.
+        following: What was observed after it.
+        terminated: Whether the environment ended the episode.
+        truncated: Whether a limit ended it, the evaluator's own step cap included.
+        info: The environment's further facts.
+    """
+
+    episode: int
+    observation: Any
+    action: Any
+    reward: float
+    following: Any
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+Watcher = Callable[[Step], None]
+"""Called at every step. It must copy what it keeps: environments reuse their arrays."""
 
 
 class RolloutStatistics:
@@ -262,7 +298,12 @@ class Evaluator:
                 return
 
     def evaluate(
-        self, params: Any, seeds: Sequence[int], record: Recorder | None = None
+        self,
+        params: Any,
+        seeds: Sequence[int],
+        record: Recorder | None = None,
+        *,
+        watch: Watcher | None = None,
     ) -> Evaluation:
         """Run one episode from each start.
 
@@ -273,6 +314,8 @@ class Evaluator:
             params: ``(n_parameters,)`` array-like.
             seeds: Seed of each episode's start.
             record: Called at every step.
+            watch: Called at every step with all that the environment gave; an
+                `llmopt.policies.EpisodeStatistics`, say.
 
         Raises:
             ParameterError: The number of parameters is wrong.
@@ -286,7 +329,7 @@ class Evaluator:
             try:
                 if self._env is None:
                     self._env = self.task.make_env()
-                total, steps = self._episode(bound, seed, number, record)
+                total, steps = self._episode(bound, seed, number, record, watch)
             except _NonFiniteReward as error:
                 failure = f"episode {number}: {error}"
                 break
@@ -300,7 +343,12 @@ class Evaluator:
         return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
 
     def _episode(
-        self, act: Callable[[Any], Any], seed: int, number: int, record: Recorder | None
+        self,
+        act: Callable[[Any], Any],
+        seed: int,
+        number: int,
+        record: Recorder | None,
+        watch: Watcher | None,
     ) -> tuple[float, int]:
         env = self._env
         if env is None:
@@ -309,8 +357,12 @@ class Evaluator:
         total = 0.0
         for step in range(1, self.step_cap + 1):
             action = act(observation)
-            following, reward, terminated, truncated, _ = env.step(action)
+            following, reward, terminated, truncated, info = env.step(action)
             value = float(reward)
+            if watch is not None:
+                capped = bool(truncated) or step == self.step_cap
+                ended = bool(terminated)
+                watch(Step(number, observation, action, value, following, ended, capped, info))
             if not math.isfinite(value):
                 raise _NonFiniteReward(f"the reward of step {step} is {value}")
             if record is not None:

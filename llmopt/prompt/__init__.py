@@ -2,6 +2,8 @@
 
 `get_prompt` takes a shipped prompt's name, or your own template as text or as a path:
 
+- ``"words"``: what f is, a table of evidence, feedback, hypotheses and lessons; for capable
+  chat models, and their default;
 - ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);
@@ -41,6 +43,8 @@ The variables:
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;
 - ``description``: the task in words, may be empty; ``notes``: further lines;
+- ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
+  point may be measured again; ``may_stop``: whether an answer may end the search;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 

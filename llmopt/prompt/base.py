@@ -47,6 +47,8 @@ class Situation:
         model: Facts of the model that is asked: style, context, tokenizer.
         notes: Further lines for the model.
         out_of_range: Whether a number outside its range is clipped or refused.
+        noisy: Whether a point may be measured again.
+        may_stop: Whether an answer may end the search.
     """
 
     space: Space
@@ -60,6 +62,8 @@ class Situation:
     model: ModelFacts = UNKNOWN_MODEL
     notes: tuple[str, ...] = ()
     out_of_range: OutOfRange = "clip"
+    noisy: bool = False
+    may_stop: bool = False
 
     @classmethod
     def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:

@@ -36,7 +36,7 @@ from llmopt.space import Float, Int, Space, Value
 
 OutOfRange = Literal["clip", "reject"]
 
-_MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
+MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 _THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
 _SPACE = re.compile(r"\s{0,8}")
@@ -70,11 +70,13 @@ class Reading:
         values: A valid point of the space: flat, one value for each dimension.
         explanation: What followed the values, at most 4,000 characters.
         clipped: Whether a number outside its range was moved to the bound.
+        stop: Whether the answer ends the search; the values are then those of a known point.
     """
 
     values: tuple[Value, ...]
     explanation: str
     clipped: bool
+    stop: bool = False
 
 
 def parse_parameters(
@@ -111,16 +113,16 @@ def parse_parameters(
     if not answer.strip():
         cut = "the reasoning was not followed by an answer" if text.strip() else "it is empty"
         raise ParseError(f"{cut}; {_expected(names)}", text)
-    reader = _Reader(_FENCE.sub("", answer), space, names)
+    reader = Reader(_FENCE.sub("", answer), space, names)
     first = reader.first()
     if first is None:
         _fail(reader, text)
     values, end, explanation = first
-    point, clipped = _settle(values, space, names, out_of_range, text)
+    point, clipped = settle(values, space, names, out_of_range, text)
     if explanation is None:
         explanation = reader.text[end:]
     explanation = explanation.strip().lstrip(".,;:|*)]}`\"' \n\t").strip()
-    return Reading(point, explanation[:_MAX_EXPLANATION], clipped)
+    return Reading(point, explanation[:MAX_EXPLANATION], clipped)
 
 
 def strip_thinking(text: str) -> str:
@@ -158,7 +160,7 @@ class _Assignment:
     line: int
 
 
-class _Reader:
+class Reader:
     """One answer, read in every way that is known."""
 
     def __init__(self, text: str, space: Space, labels: tuple[str, ...]) -> None:
@@ -343,7 +345,7 @@ class _Reader:
         return None
 
 
-def _settle(
+def settle(
     values: list[Value], space: Space, names: tuple[str, ...], out_of_range: str, raw: str
 ) -> tuple[tuple[Value, ...], bool]:
     """Bring the values into the space, or say why they are not in it."""
@@ -368,7 +370,7 @@ def _settle(
         raise ParseError(str(error), raw) from error
 
 
-def _fail(reader: _Reader, raw: str) -> NoReturn:
+def _fail(reader: Reader, raw: str) -> NoReturn:
     names = reader.labels
     seen = {item.index for item in reader.assignments}
     unreadable = {i: t for i, t in reader.unreadable.items() if i not in seen}

@@ -11,13 +11,18 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import OutOfRange, Reading, parse_parameters, strip_thinking
+from llmopt.prompt.parse import (
+    MAX_EXPLANATION,
+    OutOfRange,
+    Reading,
+    parse_parameters,
+    strip_thinking,
+)
 from llmopt.space import Space
 
 _MAX_HYPOTHESIS = 240  # characters shown again for each hypothesis
-_MAX_EXPLANATION = 4000
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
-_MARKER = re.compile(
+MARKER = re.compile(
     r"(?<=[.!?][ ])proposal:[ ]?"
     r"|^[ \t>#*_`\-]{0,12}(?:\d{1,2}[.)][ \t]{0,3})?[*_]{0,3}"
     r"(?:(?:new|next|final|my|the|proposed|updated|revised|chosen)[ ]){0,3}"
@@ -33,7 +38,8 @@ _HYPOTHESIS = re.compile(
 )
 _HEADING = re.compile(
     r"^[ \t>#*_`\-]{0,12}(?:critique|analysis|proposal|parameters?|params|answer|plan|rationale|"
-    r"expected|next steps?)[ \t*_`]{0,6}:|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
+    r"start(?:ing)? from|lesson|expected|next steps?)[ \t*_`]{0,6}:"
+    r"|^[ \t]{0,3}(?:#{1,6}[ ]|```)|\n[ \t]*\n",
     re.IGNORECASE | re.MULTILINE,
 )
 _BLOCK_END = re.compile(r"\n[ \t]*\n|^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
@@ -87,7 +93,7 @@ def _parse_last(
 ) -> Reading:
     answer = strip_thinking(text)
     names = tuple(labels) if labels is not None else space.names
-    marks = list(_MARKER.finditer(answer))
+    marks = list(MARKER.finditer(answer))
     trouble: ParseError | None = None
     for start, block in _candidates(answer, names, marks):
         try:
@@ -99,7 +105,7 @@ def _parse_last(
             parse_parameters(block, space, labels=labels, out_of_range=out_of_range)
         before = _OPEN_FENCE.sub("", answer[:start].rstrip()).strip()
         reasons = f"{before}\n\n{reading.explanation}".strip()
-        return Reading(reading.values, reasons[:_MAX_EXPLANATION], reading.clipped)
+        return Reading(reading.values, reasons[:MAX_EXPLANATION], reading.clipped)
     if marks and trouble is not None:  # points elsewhere belong to the critique
         raise trouble
     return parse_parameters(text, space, labels=labels, out_of_range=out_of_range)

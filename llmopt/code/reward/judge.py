@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.code.sandbox.channel import import_path
 from llmopt.errors import LLMOptError
 from llmopt.policies.linear import LinearPolicy
 
@@ -79,7 +80,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
     order = {"env_id": env_id, "policy": plain, "seeds": list(seeds)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, json.dumps([p for p in sys.path if p])],
+            [sys.executable, "-c", _RUN, json.dumps(import_path())],
             input=json.dumps(order),
             capture_output=True,
             text=True,
@@ -90,7 +91,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:] or ["no message"]
         raise LLMOptError(f"the policy could not be judged on {env_id}: {last[0]}") from error
-    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
         raise LLMOptError(f"the policy could not be judged on {env_id}: {error}") from error
     return Judgement(tuple(answer["returns"]), tuple(answer["successes"]))
 
