@@ -26,8 +26,9 @@ def test_a_forged_failure_does_not_end_a_stored_search(tmp_path):
     report = wire.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
     forgery = wire.HEADER.pack(len(report), 3, 3) + report
     replies = [
-        f"```python\nos = __builtins__.__import__('os')\nos.write(1, {forgery!r})\nwhile True: pass\ndef f(x):\n"
-        "    return 1.0\n```",
+        "```python\nos = __builtins__.__import__('os')\n"
+        f"os.write(1, {forgery!r})\nwhile True: pass\n"
+        "def f(x):\n    return 1.0\n```",
         "```python\ndef f(x):\n    return 2.0\n```",
     ]
     function = Function("f(x)", output=Output(), samples=((1.0,),))
