@@ -88,6 +88,10 @@ class LLMOptimizer:
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
             random point.
+        noisy: Whether measuring a point again gives another reward. Then the model may propose
+            a point again, and `history` and `best` show the mean of its rewards.
+        may_stop: Whether the model may end the search where it expects no further gain (the
+            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. For one
             objective and spaces of numbers; needs the package `cma`.
@@ -125,6 +129,8 @@ class LLMOptimizer:
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        noisy: bool = False,
+        may_stop: bool = False,
         partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
@@ -157,6 +163,8 @@ class LLMOptimizer:
             attempts=attempts,
             out_of_range=out_of_range,
             on_error=on_error,
+            noisy=noisy,
+            may_stop=may_stop,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
@@ -234,6 +242,7 @@ class LLMOptimizer:
                 ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             PromptTooLongError: The prompt does not fit the model's context.
+            SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
         """
         points, warned = self._points(n)
@@ -254,7 +263,7 @@ class LLMOptimizer:
         before = state.rng.bit_generator.state
         try:
             with self._changing:
-                history = state.history()
+                history = self._history()
                 seen = set(state.keys)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
@@ -298,6 +307,7 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
+        stderr: float | None = None,
     ) -> Trial:
         """Record what a point scored.
 
@@ -311,6 +321,8 @@ class LLMOptimizer:
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
                 is feasible, and feasible points rank before the others.
+            stderr: Standard error of the reward (of the first objective), for prompts that
+                show it.
 
         Returns:
             The recorded trial.
@@ -318,7 +330,7 @@ class LLMOptimizer:
         Raises:
             ParameterError: The point is not in the space; the message names the parameter.
             RewardError: The reward is not a number, or not one for each objective; or
-                `constraint_violation` is negative or not finite.
+                `constraint_violation` or `stderr` is negative or not finite.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         values = self.space.flatten(params)
@@ -330,7 +342,11 @@ class LLMOptimizer:
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
-        return self._tell(values, rewards, feedback, violation)
+        if stderr is not None:
+            stderr = _number(stderr, "stderr")
+            if not 0 <= stderr < math.inf:
+                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
+        return self._tell(values, rewards, feedback, violation, stderr)
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial:
         """Record that a point could not be evaluated.
@@ -377,9 +393,10 @@ class LLMOptimizer:
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
+        stderr: float | None = None,
     ) -> Trial:
         with self._changing:
-            self._record(self._state.tell_event(values, rewards, feedback, violation))
+            self._record(self._state.tell_event(values, rewards, feedback, violation, stderr))
             return self._state.trials[-1]
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -402,6 +419,7 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
+        stderr: float | None = None,
     ) -> Trial:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
@@ -410,15 +428,23 @@ class LLMOptimizer:
             reward,
             feedback=feedback,
             constraint_violation=constraint_violation,
+            stderr=stderr,
         )
 
     # -- results --------------------------------------------------------------------------
 
     @property
     def history(self) -> History:
-        """The trials, and the points handed out or queued, as an immutable snapshot."""
+        """The trials, and the points handed out or queued, as an immutable snapshot.
+
+        With ``noisy=True`` a point that was measured repeatedly is one trial with the mean.
+        """
         with self._changing:
-            return self._state.history()
+            return self._history()
+
+    def _history(self) -> History:
+        history = self._state.history()
+        return history.merged(self.space.key) if self._model.noisy else history
 
     @property
     def trials(self) -> list[Trial]:

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, SpaceError, StorageError
+from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -159,6 +159,8 @@ class PolicySearch:
         text = description.strip()
         if named:
             text = f"{self._goal()}\n\n{self.words.text}\n\n{self._meaning()}"
+        options.setdefault("may_stop", True)
+        self.stopped = ""
         self.optimizer = LLMOptimizer(
             self._space,
             client,
@@ -282,13 +284,24 @@ class PolicySearch:
         optimizer = self.optimizer
         while len(optimizer.trials) < evaluations:
             waiting = optimizer.pending
-            params = optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+            try:
+                params = (
+                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+                )
+            except SearchStopped as end:
+                self.stopped = str(end)
+                break
             trial = self._tell(params)
             if report is not None:
                 report(trial)
         return self.best
 
-    def _tell(self, params: Any) -> Trial:
+    def measure(self, params: Any) -> tuple[Evaluation, str]:
+        """Evaluate a point on the selection starts, and say in words what its policy did.
+
+        Args:
+            params: A point of the search's space. It is not told to the optimizer.
+        """
         named = isinstance(self.policy.observation_space, spaces.Discrete)
         statistics = EpisodeStatistics(
             self.policy,
@@ -300,11 +313,16 @@ class PolicySearch:
         outcome = self._evaluator.evaluate(
             self._flat(params), self.starts, watch=statistics if self._feedback else None
         )
-        text = statistics.text(outcome)
+        return outcome, statistics.text(outcome)
+
+    def _tell(self, params: Any) -> Trial:
+        outcome, text = self.measure(params)
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return self.optimizer.tell_failure(params, reason)
-        return self.optimizer.tell(params, outcome.mean, feedback=text)
+        return self.optimizer.tell(
+            params, outcome.mean, feedback=text, stderr=outcome.standard_error
+        )
 
     @property
     def best(self) -> Trial | None:
