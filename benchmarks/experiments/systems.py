@@ -1,8 +1,8 @@
 """Systems that no model can know: two written for this project, and known ones changed.
 
 `TwoZones` and `Cascade` exist nowhere else. `ChangedObservation` permutes the observed numbers
-of a known environment and flips signs; the description that goes with it is true. The physics and the
-wiring of `HeavyMountainCar` differ from those of the known task of a similar name.
+of a known environment and flips signs; the description that goes with it is true. The physics
+and the wiring of `HeavyMountainCar` differ from those of the known task of a similar name.
 """
 
 from __future__ import annotations
