@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmopt.code.checks import Function, Output, check
+from llmopt.code.checks import MAX_COMPONENTS, Function, Output, check, component_means
 from llmopt.code.extract import MAX_SOURCE, read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.analysis import analyse
@@ -220,6 +220,30 @@ class TestOutput:
         for wrong in ((1.0, {"a": np.nan}), (np.inf, {}), {"a": 1.0}, (1.0, 2.0)):
             with pytest.raises(CandidateError):
                 output.read(wrong)
+
+    def test_components_of_a_reward_are_few_and_have_short_names(self):
+        output = Output("reward")
+        many = {f"part {k}": 1.0 for k in range(MAX_COMPONENTS)}
+        assert len(output.read((1.0, many))[1]) == MAX_COMPONENTS
+        for wrong in ({**many, "one more": 1.0}, {"x" * 10**6: 1.0}):
+            with pytest.raises(CandidateError, match="components") as caught:
+                output.read((1.0, wrong))
+            assert len(str(caught.value)) < 300
+
+    def test_components_with_fresh_names_at_every_step(self):
+        def step(k):
+            return 1.0, {f"part {k}": 2.0, "total": 5.0}
+
+        known = set()
+        assert component_means([step(0), step(0), step(1), step(1)], known) == {
+            "total": 1.0, "part 0": 1.0, "part 1": 1.0,
+        }  # fmt: skip
+        with pytest.raises(CandidateError, match="always the same"):
+            component_means([step(k) for k in range(10**5)], set())
+        for k in range(2, MAX_COMPONENTS - 1):  # one an episode
+            component_means([step(k)], known)
+        with pytest.raises(CandidateError, match="always the same"):
+            component_means([step(MAX_COMPONENTS)], known)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.code.tasks.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.tasks.table import CodeTask, classic, find_task
+from llmopt.errors import LLMOptError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -218,6 +219,55 @@ def controller(obs):
         assert len(claimed) < 5  # in its own world it is at the flag at once
         assert score.failure
         assert not score.success_rate
+
+    def test_the_future_of_a_stochastic_environment_cannot_be_seen(self):
+        """The policy copies the generator of its worker's environment and plans with it.
+
+        The ice is slippery; 0.82 is what can be had there without foresight.
+        """
+        planner = """
+import sys
+def controller(obs):
+    frame = sys._getframe()
+    while 'env' not in frame.f_locals:
+        frame = frame.f_back
+    env = frame.f_locals['env'].unwrapped
+    state = env.np_random.bit_generator.state
+    rng = np.random.default_rng()
+    rng.bit_generator.state = state
+    draws = [rng.random() for _ in range(100)]
+    # Breadth first over (place, step): where would the same draws lead?
+    reached, front = {int(obs): None}, [(int(obs), [])]
+    for k in range(100):
+        following = []
+        for place, moves in front:
+            for move in range(4):
+                chances = env.P[place][move]
+                at = int(np.argmax(np.cumsum([c[0] for c in chances]) > draws[k]))
+                _, after, reward, over = chances[at]
+                if reward > 0:
+                    return (moves + [move])[0]
+                if not over:
+                    following.append((after, moves + [move]))
+        front = list({place: (place, moves) for place, moves in following}.values())
+    return 0
+"""
+        lake = {"id": "FrozenLake-v1", "is_slippery": True}
+        env = gym.make(**lake)
+        function = Function("controller(obs)", output=Output("int", low=0, high=3))
+        worker = Sandbox(env=("gymnasium:make", lake), imports=("math", "numpy"))
+        with Candidate(planner, [function], lambda: worker) as candidate:
+            with pytest.raises(LLMOptError, match=r"drew random numbers.*replay=False"):
+                evaluate_policy(candidate, env, [1], replay=True)
+
+    def test_a_generator_that_cannot_be_looked_at(self, car):
+        with candidate_of(PUMP, car, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
+            env = gym.make(CAR)
+            env.reset(seed=1)
+            env.reset = lambda **_: (np.zeros(2), {})
+            env.unwrapped.np_random = np.random.RandomState(0)
+            with pytest.raises(LLMOptError, match=r"RandomState.*replay=False"):
+                evaluate_policy(candidate, env, [1], replay=True)
 
     def test_state_does_not_pass_from_one_episode_to_the_next(self):
         env = gym.make("CartPole-v1")

@@ -119,7 +119,7 @@ class TestTraining:
     def test_what_the_search_is_told_and_what_is_chosen(self, monkeypatch, car):
         """It is told each reward as it is; one lucky start is not enough to be chosen."""
 
-        def episode(candidate, env, params, seed, cap):
+        def episode(candidate, env, params, seed, cap, known):
             lucky = (seed - start_seed(0)) % 3 == 0
             total = params[0] if params[0] else (100.0 if lucky else -100.0)
             return total, {"total": total}, 0.0, 1
@@ -141,7 +141,7 @@ class TestTraining:
         )
         with Candidate(source, [reward_function(car)], Sandbox) as candidate:
             total, parts, own, length = reward_module._episode(
-                candidate, car, lambda obs: np.array([0.5]), 3, 7
+                candidate, car, lambda obs: np.array([0.5]), 3, 7, set()
             )
         start = car.reset(seed=3)[0][0]
         for _ in range(7):

@@ -1,5 +1,6 @@
 """What untrusted code can and cannot do. Every attack runs for real, against a live target."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -8,11 +9,14 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 
-from llmopt.code.checks import Function, check
+from llmopt.code.candidate import Candidate
+from llmopt.code.checks import Function, Output, check
 from llmopt.code.failure import (
     CandidateError,
     SandboxError,
@@ -27,7 +31,29 @@ needs_confinement = pytest.mark.skipif(bool(PROBLEMS), reason="; ".join(PROBLEMS
 EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
 PTRACE = {"x86_64": 101, "aarch64": 117}.get(platform.machine(), 0)
+BROKEN = wire.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
 PRLIMIT = {"x86_64": 302, "aarch64": 261}.get(platform.machine(), 0)
+
+
+WITHOUT_A_CALL = """
+import ctypes, platform, struct, sys
+from llmopt.code.sandbox import confine, sandbox
+machine = confine._MACHINES[platform.machine()]
+call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])
+steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026), (6, 0, 0, 0x7FFF0000))  # ENOSYS
+program = b''.join(struct.pack('=HBBI', *step) for step in steps)
+libc = confine._libc()
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+buffer = ctypes.create_string_buffer(program, len(program))
+program = confine._Program(len(steps), ctypes.cast(buffer, ctypes.c_void_p))
+assert libc.syscall(machine.seccomp, 1, 0, ctypes.byref(program)) == 0
+"""
+
+
+@pytest.fixture(scope="module")
+def honest():
+    with Sandbox(limits=Limits(call_seconds=60)) as box:
+        yield box
 
 
 @pytest.fixture(scope="module")
@@ -377,6 +403,8 @@ class TestDeath:
             (wire.HEADER.pack(4, 3, 0) + b"cos\n", "cannot be read"),
             (wire.HEADER.pack(1, 3, 9) + b"N", "unknown kind 9"),
             (wire.HEADER.pack(1, 3, 2) + b"N", "error report is no dict"),
+            # That the sandbox is missing: only a worker that is being set up can say so.
+            (wire.HEADER.pack(len(BROKEN), 3, 3) + BROKEN, "unknown kind 3"),
         ],
     )
     def test_a_forged_message_is_refused(self, forged, expected):
@@ -390,6 +418,26 @@ class TestDeath:
             assert caught.value.kind == "protocol"
             assert not box.running
 
+    def test_an_error_report_that_is_costly_to_write_out(self):
+        """Two million arrays took the parent three minutes; an array has no truth value."""
+        arrays = [np.zeros(1)] * 1000
+        report = {
+            "type": arrays, "message": arrays, "printed": np.zeros(2),
+            "trace": [(1, arrays, arrays)] * 10,
+        }  # fmt: skip
+        forged = wire.encode(report)
+        header = wire.HEADER.pack(len(forged), 3, 2)
+        with Sandbox() as box:
+            box.load(
+                "import os\ndef f(data):\n    data = data.tobytes()\n    while data:\n"
+                "        data = data[os.write(1, data):]\n    while True:\n        pass\n"
+            )
+            with pytest.raises(CandidateError) as caught:
+                box.call("f", np.frombuffer(header + forged, dtype=np.uint8))
+        assert str(caught.value) == "an exception (line 1)"
+        assert caught.value.trace == ((1, "", ""),) * 8
+        assert caught.value.printed == ""
+
     def test_a_well_forged_message_is_an_answer_and_no_more(self):
         """It can say what it could have returned; the next call finds it out of step."""
         forged = wire.HEADER.pack(9, 3, 0) + wire.encode(1e9)
@@ -402,6 +450,188 @@ class TestDeath:
             with pytest.raises(CandidateError) as caught:
                 box.call("f", 1.0)
             assert caught.value.kind == "protocol"
+
+
+@needs_confinement
+class TestOrphans:
+    """A worker whose parent is gone must not go on, whatever its code does about it."""
+
+    SPIN = (
+        "import os\ndef f():\n    for fd in range(3, 64):\n        try:\n"
+        "            os.close(fd)\n        except OSError:\n            pass\n"
+        "    while True:\n        try:\n            while True: pass\n"
+        "        except BaseException:\n            pass\n"
+    )
+    PROGRAM = (
+        "import sys, threading, time\nfrom llmopt.code.sandbox.sandbox import Limits, Sandbox\n"
+        f"box = Sandbox(limits=Limits(call_seconds=600, total_seconds=60))\nbox.load({SPIN!r})\n"
+        "threading.Thread(target=lambda: box.call('f'), daemon=True).start()\n"
+        "time.sleep(0.3)\nprint(box.pid, flush=True)\ntime.sleep(600)\n"
+    )
+
+    @pytest.fixture
+    def reaper(self):
+        """Orphans become children of this process, so that it sees what they died of."""
+        libc = ctypes.CDLL(None)
+        assert libc.prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+        yield
+        libc.prctl(36, 0, 0, 0, 0)
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+    @pytest.mark.parametrize("in_a_thread", [False, True])
+    def test_it_dies_with_its_parent(self, reaper, number, in_a_thread):
+        program = self.PROGRAM
+        if in_a_thread:
+            lines = program.splitlines()
+            program = "\n".join(
+                [*lines[:2], "def start():", "    global box"]
+                + ["    " + line for line in lines[2:4]]
+                + ["thread = threading.Thread(target=start)", "thread.start()", "thread.join()"]
+                + lines[4:]
+            )
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+            pid = int(parent.stdout.readline())
+            os.kill(pid, 0)
+            parent.send_signal(number)
+            parent.wait()
+        # Not by SIGALRM, its clock of last resort.
+        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+
+    def test_the_judge_of_a_policy_dies_too(self, reaper):
+        program = (
+            "from llmopt.code.reward.judge import judge\n"
+            "judge('MountainCar-v0', [0.0] * 9, range(5000))\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program]) as parent:
+            children = []
+            while not children:
+                assert parent.poll() is None
+                with open(f"/proc/{parent.pid}/task/{parent.pid}/children") as file:
+                    children = file.read().split()
+            time.sleep(1)  # Python starts
+            parent.kill()
+        # 0: it saw that its parent was gone. Left alone it would fail to print its result.
+        assert os.waitpid(int(children[0]), 0)[1] in (0, signal.SIGKILL)
+
+    def test_it_outlives_the_thread_that_started_it(self):
+        box = Sandbox()
+        thread = threading.Thread(target=box.load, args=("def f():\n    return 1\n",))
+        thread.start()
+        thread.join()
+        with box:
+            for _ in range(3):
+                time.sleep(0.05)
+                assert box.call("f") == 1
+
+    def test_a_parent_that_ended_before_the_kernel_was_told(self):
+        """As after a kill in the moment of starting: the worker sees another parent."""
+        command = [sys.executable, channel.WORKER, "[]", str(os.getpid() + 1)]
+        done = subprocess.run(command, input=b"", capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (0, b"")
+
+
+@needs_confinement
+class TestForksAndThreads:
+    SOURCE = "def f(x):\n    for _ in range(200):\n        pass\n    return x\n"
+
+    def test_forks_get_no_answers_of_one_another(self):
+        candidate = Candidate(self.SOURCE, [Function("f(x)")])
+        with candidate:
+            assert candidate(0) == 0
+            children = []
+            for number in range(1, 4):
+                child = os.fork()
+                if not child:
+                    wrong = 1
+                    try:
+                        wrong = sum(candidate(1000 * number + k) != 1000 * number + k
+                                    for k in range(150))  # fmt: skip
+                    finally:
+                        os._exit(min(wrong, 255))
+                children.append(child)
+            for k in range(150):
+                assert candidate(k) == k
+            assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+
+    def test_a_fork_cannot_call_the_worker_of_its_parent(self):
+        with Sandbox() as box:
+            box.load(self.SOURCE)
+            pid = box.pid
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    with pytest.raises(SandboxError, match="forked"):
+                        box.call("f", 1)
+                    assert not box.running
+                    box.load(self.SOURCE)
+                    code = 0 if box.call("f", 2) == 2 and box.pid != pid else 1
+                    box.close()
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+            assert box.call("f", 3) == 3
+
+    def test_threads_get_their_own_answers(self):
+        with Sandbox() as box:
+            box.load(self.SOURCE)
+            wrong = []
+
+            def work(number):
+                try:
+                    for k in range(100):
+                        if box.call("f", 1000 * number + k) != 1000 * number + k:
+                            wrong.append(k)
+                except Exception as error:
+                    wrong.append(error)
+
+            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert wrong == []
+
+
+@needs_confinement
+class TestHonestCode:
+    """What honest code needs is there before the worker closes itself off."""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            "größe = 2.0\n    return größe",
+            "return float(len('\\N{GREEK SMALL LETTER ALPHA}') + 1)",
+            "return float('２')",
+            "return np.longdouble(2)",
+            "return float(np.char.str_len(np.array(['ab']))[0])",
+            "import numpy.typing as npt\n    return float(2)",
+            "from numpy.lib import recfunctions\n    return np.rec.array([(2.0,)], names='a').a[0]",
+            "from numpy.lib.stride_tricks import sliding_window_view\n    return 2.0",
+            "return float(f'{np.float64(2)!s:>9}')",
+            "return 2.0 if np.array2string(np.eye(2)) and print('é', np.eye(2)) is None else 0.0",
+            "return 2.0 if '\\d' else 0.0",
+            "return (np.float64(1) / np.float64(0) > 0) * 2.0",
+            "return float(np.roots([1, -2])[0])",
+            "return float(np.polynomial.Polynomial([0, 2])(1))",
+            "return float(np.linalg.svd(np.eye(2) * 2)[1][0])",
+            "return float(np.ma.masked_array([2.0, 9.0], [0, 1]).mean())",
+            "return float(np.fft.fft(np.ones(2))[0].real)",
+            "return float(np.random.default_rng(0).normal() * 0 + 2)",
+            "return float(np.einsum('ij,jk', np.eye(2) * 2, np.eye(2), optimize=True)[0, 0])",
+            "return float('2'.encode('latin-1').decode('utf-16-le' if 0 else 'ascii'))",
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore")
+    def test_it_runs(self, honest, body):
+        source = f"def f(x):\n    {body}\n"
+        check(honest, source, [Function("f(x)", output=Output(), samples=((1.0,),))])
+        assert Output().read(honest.call("f", 1.0)) == 2.0
+
+    @pytest.mark.skipif(not hasattr(np, "strings"), reason="NumPy 2 has it")
+    def test_numpy_strings(self, honest):
+        honest.load("def f():\n    return int(np.strings.str_len(np.array(['ab']))[0])\n")
+        assert honest.call("f") == 2
 
 
 class TestFailClosed:
@@ -450,20 +680,7 @@ class TestFailClosed:
     )
     def test_a_kernel_without_a_part_of_it(self, call, fooled, word):
         """A filter takes the system call away, as from an older kernel: nothing may run."""
-        code = (
-            "import ctypes, platform, struct, sys\n"
-            "from llmopt.code.sandbox import confine, sandbox\n"
-            "machine = confine._MACHINES[platform.machine()]\n"
-            "call = machine.seccomp if sys.argv[1] == 'seccomp' else int(sys.argv[1])\n"
-            "steps = ((0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50026),\n"  # ENOSYS
-            "         (6, 0, 0, 0x7FFF0000))\n"
-            "program = b''.join(struct.pack('=HBBI', *step) for step in steps)\n"
-            "libc = confine._libc()\n"
-            "assert libc.prctl(38, 1, 0, 0, 0) == 0\n"
-            "buffer = ctypes.create_string_buffer(program, len(program))\n"
-            "pointer = ctypes.cast(buffer, ctypes.c_void_p)\n"
-            "program = confine._Program(len(steps), pointer)\n"
-            "assert libc.syscall(machine.seccomp, 1, 0, ctypes.byref(program)) == 0\n"
+        code = WITHOUT_A_CALL + (
             "if sys.argv[2] == 'True':\n"
             "    sandbox.support = lambda: confine.Support(7, True, ())\n"
             "box = sandbox.Sandbox()\n"
@@ -480,6 +697,33 @@ class TestFailClosed:
         )
         assert done.stdout.startswith("SandboxUnavailableError"), done.stdout + done.stderr
         assert word in done.stdout
+
+    @needs_confinement
+    @pytest.mark.parametrize(
+        ("call", "missing", "listing", "network"),
+        [(444, "no Landlock", False, False), (446, "landlock_restrict_self", False, False),
+         ("seccomp", "no seccomp", False, True)],
+    )  # fmt: skip
+    def test_what_there_is_of_it_is_applied(self, call, missing, listing, network):
+        """With allow_unsandboxed, a kernel that lacks one part still gives the other."""
+        source = (
+            "import os, socket\ndef can(what, *args):\n    try:\n        what(*args)\n"
+            "    except PermissionError:\n        return False\n    return True\n"
+            "def f():\n    return [can(os.listdir, '/'), can(socket.socket)]\n"
+        )
+        code = WITHOUT_A_CALL + (
+            "import warnings\n"
+            "box = sandbox.Sandbox(imports=('math', 'socket'), allow_unsandboxed=True)\n"
+            "with box, warnings.catch_warnings(record=True) as seen:\n"
+            f"    box.load({source!r})\n"
+            "    print(box.call('f'), box.confined, [str(w.message) for w in seen])\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(call), "False"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.startswith(f"[{listing}, {network}] False"), done.stdout + done.stderr
+        assert missing in done.stdout
 
     @needs_confinement
     def test_limits_that_are_lower_already_stay(self):
@@ -705,6 +949,23 @@ class TestHandling:
             box.load("def f():\n    return 1\n")
             assert box.call("f") == 1
 
+    @needs_confinement
+    def test_an_import_path_that_is_not_all_text(self, monkeypatch, tmp_path):
+        """Import passes over a Path, and takes a relative entry from the folder one is in."""
+        (tmp_path / "beside").mkdir()
+        (tmp_path / "beside" / "my_tools.py").write_text("ANSWER = 2\n")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", ["beside", tmp_path, *sys.path])
+        with Sandbox(imports=("my_tools",)) as box:
+            box.load("def f():\n    return my_tools.ANSWER\n")
+            assert box.call("f") == 2
+
+    def test_a_worker_that_cannot_be_started(self, monkeypatch):
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        with Sandbox(allow_unsandboxed=True) as box:
+            with pytest.raises(SandboxError, match=r"cannot start a worker.*/nowhere/python"):
+                box.start()
+
     def test_limits_are_checked(self):
         with pytest.raises(ValueError, match="call_seconds=0"):
             Limits(call_seconds=0)
@@ -740,6 +1001,14 @@ class TestWire:
             True,
         ]
         assert type(wire.decode(wire.encode(Odd(a=1)))) is dict
+
+    @pytest.mark.parametrize("name", ["longdouble", "float16", "uint8", "longlong"])
+    def test_every_kind_of_number(self, name):
+        kind = getattr(np, name)
+        back = wire.decode(wire.encode([kind(3), np.full(2, 3, dtype=kind)]))
+        assert back[0] == 3
+        assert type(back[0]) in (int, float)
+        assert back[1].tolist() == [3, 3]
 
     def test_every_broken_message_is_refused(self):
         """No text, cut or changed, makes anything but a value or a WireError."""

@@ -194,6 +194,14 @@ def test_a_durable_log_reads_like_any_other_and_can_follow_one(tmp_path):
     assert set(found[-1]) == {"event", "i", "text"}
 
 
+def test_a_file_that_has_checksums_keeps_them(tmp_path):
+    path = tmp_path / "a.jsonl"
+    durable(path).close()
+    fill(path)
+    assert path.read_bytes().count(b'"crc":"') == 6
+    assert len(list(read_events(path))) == 6
+
+
 def test_every_line_is_forced_to_the_disk(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(path.read_bytes().count(b"\n")))

@@ -23,6 +23,8 @@ from llmopt.code.sandbox.sandbox import Sandbox
 
 _INT_END = 2**63
 _REWARD_MOST = 1e100  # sums of rewards must not overflow
+MAX_COMPONENTS = 64
+_LONGEST_NAME = 100
 _USELESS = {
     "open": "files cannot be opened",
     "input": "nobody answers",
@@ -168,7 +170,41 @@ def _read_reward(value: Any) -> tuple[float, dict[str, float]]:
     components: Any = {}
     if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[1], dict):
         value, components = value
+    longest = max(map(len, components), default=0)
+    if len(components) > MAX_COMPONENTS or longest > _LONGEST_NAME:
+        raise CandidateError(
+            f"it returned {len(components)} components, the longest name of {longest} characters; "
+            f"expected at most {MAX_COMPONENTS}, and names of at most {_LONGEST_NAME}",
+            "check",
+        )
     return _read_number(value), {name: _read_number(v) for name, v in components.items()}
+
+
+def component_means(
+    results: Sequence[tuple[float, Mapping[str, float]]], known: set[str]
+) -> dict[str, float]:
+    """Return the mean per step of a reward, as ``"total"``, and of each of its components.
+
+    Args:
+        results: What `Output.read` made of the reward of each step.
+        known: Names of the components that came before; the new ones are added.
+
+    Raises:
+        CandidateError: With those before there are more names than `MAX_COMPONENTS`. Fresh
+            names at every step would fill the memory of this process.
+    """
+    sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
+    for _, parts in results:
+        known.update(parts)
+        if len(known) > MAX_COMPONENTS:
+            raise CandidateError(
+                f"it named more than {MAX_COMPONENTS} different components in the course of its "
+                "training; name a few, and always the same",
+                "check",
+            )
+        for name in parts.keys() - {"total"}:
+            sums.setdefault(name, []).append(parts[name])
+    return {name: math.fsum(values) / len(results) for name, values in sums.items()}
 
 
 def _read_number(value: Any) -> float:

@@ -3,8 +3,10 @@
 By default the environment runs here and the policy in its worker, one message a step. With
 ``replay=True`` the whole episode runs in the worker, against an environment of the worker's
 own, and its actions are replayed here in an environment that the code cannot reach. Only
-the replay counts. That is faster where a step is cheap, and needs an environment that goes
-the same way from the same seed.
+the replay counts. That is faster where a step is cheap. The code can look into its own
+environment and plan in it, which foretells nothing where steps are not random and the
+observation holds the whole state; an environment that draws random numbers in its steps is
+refused.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.tasks.language import LanguageFeedback
+from llmopt.errors import LLMOptError
 
 STEP_CAP = 1000
 _MOMENTS = 6
@@ -226,7 +229,8 @@ def evaluate_policy(
         seeds: Seed of each episode's start. Use other ones to report than to select.
         cap: Largest number of steps.
         replay: Run the episode in the worker and replay its actions here. The candidate's
-            worker must have an environment (``rollout_env``).
+            worker must have an environment (``rollout_env``). Code can see all of that one's
+            state and plan in it: not for environments that hide some of their state.
         success: See `run_episode`.
         name: Which of several functions; the first by default.
         every: Go on after a failure, so that a report is on all of the starts.
@@ -236,6 +240,8 @@ def evaluate_policy(
 
     Raises:
         ValueError: There are no seeds.
+        LLMOptError: With `replay`, the environment drew random numbers after its start: code
+            could have foreseen them in the worker's environment.
     """
     function = name or candidate.functions[0].name
     episodes = []
@@ -245,18 +251,11 @@ def evaluate_policy(
         try:
             candidate.reset()
             if replay:
-                actions = iter(candidate.rollout(function, seed, cap))
-
-                def act(_: Any, actions: Any = actions) -> Any:
-                    try:
-                        return next(actions)
-                    except StopIteration:
-                        raise CandidateError(
-                            "the episode went on after the last action", "protocol"
-                        ) from None
+                actions = candidate.rollout(function, seed, cap)
+                episodes.append(_replay(actions, env, seed, cap, success))
             else:
                 act = candidate.function(function)
-            episodes.append(run_episode(act, env, seed, cap, success))
+                episodes.append(run_episode(act, env, seed, cap, success))
         except CandidateError as error:
             words = error.feedback()
             episodes.append(Episode(seed, -math.inf, 0, None, words, words))
@@ -265,6 +264,46 @@ def evaluate_policy(
     if not episodes:
         raise ValueError("no seeds: expected one at least")
     return PolicyScore(tuple(episodes))
+
+
+def _replay(
+    actions: Sequence[Any],
+    env: gym.Env[Any, Any],
+    seed: int,
+    cap: int,
+    success: Callable[[float, dict[str, Any]], bool] | None,
+) -> Episode:
+    """Run an episode with actions that were chosen in another environment, started alike."""
+    left = iter(actions)
+    started: Any = None
+
+    def act(_: Any) -> Any:
+        nonlocal started
+        if started is None:
+            started = _randomness(env)
+        try:
+            return next(left)
+        except StopIteration:
+            raise CandidateError("the episode went on after the last action", "protocol") from None
+
+    episode = run_episode(act, env, seed, cap, success)
+    if started is not None and _randomness(env) != started:
+        raise LLMOptError(
+            f"{env} drew random numbers after its start, which code could have foreseen in its "
+            "worker's copy; expected steps that are not random. Use replay=False"
+        )
+    return episode
+
+
+def _randomness(env: gym.Env[Any, Any]) -> str:
+    """Return the state of an environment's generator as a text."""
+    generator: Any = env.unwrapped.np_random
+    if not isinstance(generator, np.random.Generator):
+        raise LLMOptError(
+            f"the np_random of {env} is a {type(generator).__name__}; expected a "
+            "numpy.random.Generator, which shows whether steps are random. Use replay=False"
+        )
+    return repr(generator.bit_generator.state)
 
 
 def improve(

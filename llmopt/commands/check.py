@@ -1,4 +1,4 @@
-"""``llmopt check MODEL``: one tiny optimization prompt, and what came back."""
+"""``llmopt check MODEL``: one tiny optimization prompt, and its answer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, get_prompt
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
+from llmopt.text import printable
 
 _SHOWN_CHARACTERS = 400
 
@@ -28,7 +29,7 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         attempts: Times the request is sent at most.
 
     Returns:
-        What happened, in lines of text, and whether the answer could be read as a point.
+        The exchange in lines of text, and whether the answer could be read as a point.
 
     Raises:
         ClientError: The model could not be asked.
@@ -63,7 +64,8 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         + ("request" if reply.requests == 1 else "requests"),
         "cost": cost,
     }
-    return "\n".join(f"{label:<8} {value}" for label, value in lines.items()), readable
+    shown_lines = (f"{label:<8} {value}".replace("\n", " ") for label, value in lines.items())
+    return printable("\n".join(shown_lines)), readable
 
 
 def _situation(model: ModelFacts) -> Situation:

@@ -17,8 +17,10 @@ from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
 from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.options import changed_options, check_count, check_option, check_positive
 from llmopt.prompt.parse import parse_parameters
+from llmopt.prompt.parse_change import parse_change
 from llmopt.prompt.parse_last import parse_last
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.words import (
@@ -32,11 +34,12 @@ from llmopt.prompt.words import (
 )
 from llmopt.space import Space
 
-SHIPPED = ("props", "props-ab", "props-plus", "props-critic", "opro")
-_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
+SHIPPED = ("words", "props", "props-ab", "props-plus", "props-critic", "opro")
+_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text holds it
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
+_ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
 
@@ -67,11 +70,13 @@ class TemplatePrompt:
             over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
         hypotheses: How many of the model's latest explanations the template is given, each
-            with what came of it.
+            with its outcome.
         closeups: Of how many of the latest trials the template is given the feedback, next
             to that of the best one.
         answer_last: Whether answers give their reasons before the values. Then the last
             point of an answer counts, and the text before it is the explanation.
+        changes: Whether an answer may name an earlier point and only the values that differ.
+        feedback_chars: Characters of feedback shown for one trial by `Evidence.closeups`.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -97,6 +102,8 @@ class TemplatePrompt:
     hypotheses: int = 0
     closeups: int = 0
     answer_last: bool = False
+    changes: bool = False
+    feedback_chars: int = 1600
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
@@ -136,7 +143,7 @@ class TemplatePrompt:
         return Selection.of(self.history, self.best, self.last)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
         data: dict[str, Any] = {"name": self.name, **self._options()}
         if data.get("labels"):
             data["labels"] = list(data["labels"])
@@ -175,6 +182,9 @@ class TemplatePrompt:
             text = self._render(
                 {
                     **static,
+                    "evidence": Evidence(
+                        situation.history, space, labels, tuple(shown), self.feedback_chars
+                    ),
                     "history": entries,
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
@@ -206,13 +216,18 @@ class TemplatePrompt:
             max_tokens=max_tokens,
             seed=situation.seed,
         )
-        read = partial(
-            parse_last if self.answer_last else parse_parameters,
-            space=space,
-            labels=labels,
-            out_of_range=situation.out_of_range,
+        options: dict[str, Any] = {
+            "space": space,
+            "labels": labels,
+            "out_of_range": situation.out_of_range,
+        }
+        if self.changes:
+            points = [t.values for t in situation.history.trials]
+            options |= {"points": points, "may_stop": situation.may_stop}
+            return Query(request, partial(parse_change, **options))
+        return Query(
+            request, partial(parse_last if self.answer_last else parse_parameters, **options)
         )
-        return Query(request, read)
 
     def _labels_for(self, space: Space) -> tuple[str, ...]:
         labels = self.labels or space.names
@@ -226,7 +241,7 @@ class TemplatePrompt:
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
             return self.max_tokens
-        usual = 1024 + 16 * len(situation.space)
+        usual = (_ROOM if self.changes else 1024) + 16 * len(situation.space)
         context = situation.model.context_tokens
         return usual if context is None else max(1, min(usual, context // 2))
 
@@ -241,7 +256,7 @@ class TemplatePrompt:
         return {id(t): i for i, t in enumerate(order)}
 
     def _thoughts(self, history: History) -> list[str]:
-        """Return the model's latest hypotheses and what came of them, the oldest first."""
+        """Return the model's latest hypotheses and their outcomes, the oldest first."""
         told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
         latest = list(islice(told, self.hypotheses))
         return [describe_hypothesis(t, history) for t in reversed(latest)]
@@ -290,7 +305,7 @@ class TemplatePrompt:
             "space": space,
             "n": len(space),
             "labels": labels,
-            "parameters": describe_space(space, labels),
+            "parameters": describe_space(space, labels, decimals=not self.changes),
             "answer": ", ".join(f"{label}: <value>" for label in labels),
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions),
@@ -303,12 +318,14 @@ class TemplatePrompt:
             "samples": situation.samples,
             "order": self.order,
             "pending": pending,
+            "noisy": situation.noisy,
+            "may_stop": situation.may_stop,
         }
 
     def _compile(self) -> jinja2.Template:
         if self._compiled is None:
-            own = f"{self.name}.j2" if self.name in SHIPPED else self.name
-            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({own: self.template})]
+            file = f"{self.name}.j2" if self.name in SHIPPED else self.name
+            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({file: self.template})]
             if self.folder is not None and not self.sealed:
                 loaders.append(jinja2.FileSystemLoader(self.folder))
             loaders.append(jinja2.FunctionLoader(shipped_template))
@@ -320,9 +337,9 @@ class TemplatePrompt:
                 lstrip_blocks=True,
             )
             try:
-                self._compiled = environment.get_template(own)
+                self._compiled = environment.get_template(file)
             except Exception as error:
-                raise _template_error(own, error, ()) from error
+                raise _template_error(file, error, ()) from error
         return self._compiled
 
     def _render(self, variables: dict[str, Any]) -> str:
@@ -335,6 +352,7 @@ class TemplatePrompt:
 
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
+    "words": {"history": "best+last", "best": 12, "last": 6, "answer_last": True, "changes": True},
     "props": {},
     "props-ab": {"labels": ("a", "b")},
     "props-plus": {"needs_description": True},
@@ -355,10 +373,10 @@ def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
 def shipped_template(file: str) -> str | None:
     """Return a shipped template's text by its file name, or ``None``."""
     name = file.removeprefix("llmopt/")
-    found = resources.files("llmopt.prompt.templates") / name
-    if "/" in name or "\\" in name or not name.endswith(".j2") or not found.is_file():
+    path = resources.files("llmopt.prompt.templates") / name
+    if "/" in name or "\\" in name or not name.endswith(".j2") or not path.is_file():
         return None
-    return found.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def _same(a: Trial, b: Trial) -> bool:

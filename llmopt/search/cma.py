@@ -21,7 +21,7 @@ from llmopt.history import History, Proposal, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, level_count
+from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
 
 _SIGMA = 1 / 6
@@ -117,7 +117,7 @@ class CMAEmitter(Follower):
         if space is self._space or space == self._space:
             return
         self.check(space)
-        counts = np.array([level_count(d) for d in space.dimensions])
+        counts = np.array([d.count for d in space.dimensions])
         self._free = np.flatnonzero(counts > 1)
         # The package fails on a single dimension: a second one goes along, to no effect.
         self._size = max(2, len(self._free))

@@ -24,7 +24,7 @@ from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, Par
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
 from llmopt.search.meter import Draft, Limits, Meter
-from llmopt.space import Categorical, Dimension, Float, Space, Value
+from llmopt.space import Space, Value
 
 _FALLBACK_DRAWS = 100
 _UNUSABLE = {
@@ -340,27 +340,16 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
 
     Takes at most ``len(seen) + 1`` steps; there must be such a point.
     """
-    axes = [_axis(dimension) for dimension in space.dimensions]
-    at = [int(rng.integers(len(axis))) for axis in axes]
+    counts = [int(dimension.count) for dimension in space.dimensions]
+    at = [int(rng.integers(count)) for count in counts]
     while True:
-        values = space.clip([axis[i] for axis, i in zip(axes, at, strict=True)])
+        values = tuple([d.value(k) for d, k in zip(space.dimensions, at, strict=True)])
         if space.key(values) not in seen:
             return values
-        for place, axis in enumerate(axes):
-            at[place] = (at[place] + 1) % len(axis)
+        for place, count in enumerate(counts):
+            at[place] = (at[place] + 1) % count
             if at[place]:
                 break
-
-
-def _axis(dimension: Dimension) -> Sequence[Any]:
-    """Return all values of a finite dimension."""
-    if isinstance(dimension, Categorical):
-        return dimension.choices
-    low, high = dimension.low, dimension.high
-    if isinstance(dimension, Float):
-        step = dimension.step or 1.0  # without a step it is finite only where low == high
-        return [low + k * step for k in range(round((high - low) / step) + 1)]
-    return range(dimension.low, dimension.high + 1, dimension.step or 1)
 
 
 def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:

@@ -53,8 +53,8 @@ def _read(path: Path) -> bytes:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _parse(data: bytes, path: Path) -> tuple[list[Event], int]:
-    """Return the events and the length in bytes of the sound part of `data`."""
+def _parse(data: bytes, path: Path) -> tuple[list[Event], int, bool]:
+    """Return the events, the bytes of the sound part of `data`, and whether it has checksums."""
     events: list[Event] = []
     sound = 0
     checked = False
@@ -77,7 +77,7 @@ def _parse(data: bytes, path: Path) -> tuple[list[Event], int]:
             checked = has_checksum
             events.append(event)
         sound += len(line) + 1
-    return events, sound
+    return events, sound, checked
 
 
 def _read_line(line: bytes) -> tuple[Event | None, bool]:
@@ -137,7 +137,7 @@ class EventLog:
                 raise StorageError(f"{self.path} is not a regular file: give the path of one")
             self._claim()
             data = _read(self.path)
-            self.events, sound = _parse(data, self.path)
+            self.events, sound, checked = _parse(data, self.path)
             rest = data[sound:]
             head = rest[: len(_EVERY_EVENT_STARTS)]
             if not self.events and not _EVERY_EVENT_STARTS.startswith(head):
@@ -147,6 +147,7 @@ class EventLog:
                 )
             if rest:
                 logger.warning("%s: dropping a torn last line of %d bytes", self.path, len(rest))
+            self._checked = durable or checked  # a file that has checksums keeps them
             self._size = sound
             self._found: int | None = len(data)  # bytes that are to be there; None if unsure
             self._torn = bool(rest)  # cut off by the first write, so that a reader changes nothing
@@ -168,8 +169,10 @@ class EventLog:
         except OSError:  # a file system without locks
             logger.warning("%s: the file system has no locks", self.path)
 
-    def check(self) -> None:
-        """Raise if nothing can be appended: to be called before anything is paid for.
+    def check(self) -> BinaryIO:
+        """Return the open file, or raise where nothing can be appended.
+
+        To be called before anything is paid for that is to be stored.
 
         Raises:
             StorageError: The log is closed, belongs to another process, or its file was
@@ -182,6 +185,11 @@ class EventLog:
                 f"{self.path} belongs to the process that this one was forked from: return the "
                 "results there and tell them there"
             )
+        with self._lock:  # not in the middle of a write
+            self._compare()
+        return self._file
+
+    def _compare(self) -> None:
         try:
             status = os.stat(self.path)
         except OSError as error:
@@ -211,28 +219,26 @@ class EventLog:
                 it was before the call, so that the caller can try again.
         """
         with self._lock:
-            self.check()
-            self._append(event)
+            self._append(self.check(), event)
 
-    def _append(self, event: Mapping[str, Any]) -> None:
-        assert self._file is not None
+    def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-        if self._durable:
+        if self._checked:
             line = line[:-1] + b',"crc":"%08x"}' % zlib.crc32(line)
         line += b"\n"
         self._found = None
         try:
             if self._torn:
-                self._file.truncate(self._size)
+                file.truncate(self._size)
             self._torn = True
             written = 0
             while written < len(line):
-                written += self._file.write(line[written:])
+                written += file.write(line[written:])
             if self._durable:
-                os.fsync(self._file.fileno())
+                os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._size)
+                file.truncate(self._size)
                 self._torn, self._found = False, self._size
             raise StorageError(
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "

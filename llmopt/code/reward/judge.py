@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from llmopt.code.sandbox.channel import import_path
 from llmopt.errors import LLMOptError
 from llmopt.policies.linear import LinearPolicy
 
@@ -27,6 +29,7 @@ GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
 
 _RUN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from llmopt.code.sandbox.confine import die_with; die_with(int(sys.argv[2])); "
     "from llmopt.code.reward.judge import serve; serve()"
 )
 _SECONDS = 600
@@ -79,7 +82,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
     order = {"env_id": env_id, "policy": plain, "seeds": list(seeds)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, json.dumps([p for p in sys.path if p])],
+            [sys.executable, "-c", _RUN, json.dumps(import_path()), str(os.getpid())],
             input=json.dumps(order),
             capture_output=True,
             text=True,
@@ -90,7 +93,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:] or ["no message"]
         raise LLMOptError(f"the policy could not be judged on {env_id}: {last[0]}") from error
-    except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
+    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
         raise LLMOptError(f"the policy could not be judged on {env_id}: {error}") from error
     return Judgement(tuple(answer["returns"]), tuple(answer["successes"]))
 

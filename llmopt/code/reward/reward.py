@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.candidate import Candidate
-from llmopt.code.checks import Function, Output
+from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward.judge import Judgement, actor, judge
@@ -136,10 +136,11 @@ def train_linear(
     search = CMA(*box, policy.n_parameters, seed)
     rescale = _rescaling(policy, env, seed)
     log: list[tuple[dict[str, float], float, int]] = []
+    names: set[str] = set()  # of the components
 
     def total_of(params: np.ndarray, start: int) -> float:
         total, parts, own, length = _episode(
-            candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap
+            candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap, names
         )
         log.append((parts, own, length))
         return total
@@ -223,7 +224,12 @@ def _mean(values: Any) -> float:
 
 
 def _episode(
-    candidate: Candidate, env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
+    candidate: Candidate,
+    env: gym.Env[Any, Any],
+    act: Callable[[Any], Any],
+    seed: int,
+    cap: int,
+    known: set[str],
 ) -> tuple[float, dict[str, float], float, int]:
     """Run an episode; return the reward's sum, its components' means, the true return, length."""
     observation, _ = env.reset(seed=seed)
@@ -241,12 +247,8 @@ def _episode(
     results = candidate.call_columns(
         candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
     )
-    sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
-    for _, parts in results:
-        for name, value in parts.items():
-            sums.setdefault(str(name), []).append(value)
-    means = {n: math.fsum(v) / len(results) for n, v in sums.items()}
-    return math.fsum(sums["total"]), means, own, len(results)
+    total = math.fsum(reward for reward, _ in results)
+    return total, component_means(results, known), own, len(results)
 
 
 def reflect(training: Training, judgement: Judgement) -> str:

@@ -6,7 +6,6 @@ Needs ``pip install "llmopt[sb3]"``. The reward is asked at every step, one mess
 from __future__ import annotations
 
 import importlib
-import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.candidate import Candidate
+from llmopt.code.checks import component_means
 from llmopt.code.failure import CandidateError
 from llmopt.code.reward.reward import Training, plain_action, start_seed, summarise, visible
 from llmopt.errors import LLMOptError
@@ -78,6 +78,7 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         self._before: Any = None
         self._rewards: list[tuple[float, dict[str, float]]] = []
         self._own = 0.0
+        self._names: set[str] = set()  # of the components
         self.log: list[tuple[dict[str, float], float, int]] = []
 
     def reset(
@@ -96,17 +97,15 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         )
         self._before = after
         self._own += float(own)
-        self._rewards.append((reward, {"total": reward, **parts}))
+        self._rewards.append((reward, parts))
         truncated = truncated or len(self._rewards) >= self._cap
         if terminated or truncated:
             self._finish()
         return after, reward, terminated, truncated, info
 
     def _finish(self) -> None:
-        length = len(self._rewards)
-        names = dict.fromkeys(name for _, parts in self._rewards for name in parts)
-        means = {n: math.fsum(p.get(n, 0.0) for _, p in self._rewards) / length for n in names}
-        self.log.append((means, self._own, length))
+        means = component_means(self._rewards, self._names)
+        self.log.append((means, self._own, len(self._rewards)))
 
 
 def train_sb3(

@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +37,37 @@ class Channel:
 
     Attributes:
         pid: The worker's process number; it leads a session and a group of its own.
+
+    Raises:
+        SandboxError: The system starts no process.
     """
 
     def __init__(self, message_bytes: int) -> None:
         self._limit = message_bytes
         self._number = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-B", WORKER, json.dumps([p for p in sys.path if p])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            cwd="/",
-            env=_scrubbed(),
-            start_new_session=True,
-        )
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        command = [sys.executable, "-B", WORKER, json.dumps(import_path()), str(self._owner)]
+        try:
+            self._process = _start(command)
+        except OSError as error:
+            raise SandboxError(
+                f"cannot start a worker ({error}). Close some candidates, or raise the limits of "
+                f"processes and open files, and check that {sys.executable} runs"
+            ) from error
         self.pid = self._process.pid
-        self._finalizer = weakref.finalize(self, _kill, self._process, os.getpid())
+        self._finalizer = weakref.finalize(self, _kill, self._process, self._owner)
         self._polls: dict[int, Any] = {}
         for name, event in (("stdin", select.POLLOUT), ("stdout", select.POLLIN)):
             fd = self._fd(name)
             os.set_blocking(fd, False)
             self._polls[fd] = select.poll()
             self._polls[fd].register(fd, event)
+
+    @property
+    def mine(self) -> bool:
+        """Whether this process started the worker; a fork of it would take its answers."""
+        return os.getpid() == self._owner
 
     def close(self) -> None:
         """Kill the worker with its whole process group."""
@@ -81,14 +93,15 @@ class Channel:
             raise SandboxError(
                 f"a request of {len(payload)} bytes; Limits.message_bytes is {self._limit}"
             )
-        self._number = (self._number + 1) & 0xFFFFFFFF
-        deadline = time.monotonic() + seconds
-        try:
-            self._send(wire.HEADER.pack(len(payload), self._number, kind) + payload, deadline)
-            return self._receive(deadline)
-        except BaseException:
-            self.close()
-            raise
+        with self._lock:
+            self._number = (self._number + 1) & 0xFFFFFFFF
+            deadline = time.monotonic() + seconds
+            try:
+                self._send(wire.HEADER.pack(len(payload), self._number, kind) + payload, deadline)
+                return self._receive(deadline)
+            except BaseException:
+                self.close()
+                raise
 
     def _send(self, data: bytes, deadline: float) -> None:
         fd = self._fd("stdin")
@@ -147,6 +160,59 @@ class Channel:
             _await_death(self._process, 2.0)
         self.close()
         return CandidateError(f"its process died ({_cause(self._process)})", "crash")
+
+
+def import_path() -> list[str]:
+    """Return the import path as a process in another folder can use it."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = os.devnull  # the folder was deleted: nothing can be imported from it
+    # Import passes over what is no text, such as a Path.
+    return [os.path.join(here, p) for p in sys.path if isinstance(p, str) and p]
+
+
+_starters: dict[int, queue.SimpleQueue[tuple[list[str], Future[Any]]]] = {}
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a worker from a thread that lives as long as this process.
+
+    A worker dies with its parent (`llmopt.code.sandbox.confine.die_with`), and to the kernel
+    that is the thread which started it.
+    """
+    if threading.get_native_id() == os.getpid() or not sys.platform.startswith("linux"):
+        return _popen(command)  # the main thread
+    orders = _starters.get(os.getpid())  # a fork has none of its parent's threads
+    if orders is None:
+        orders = _starters[os.getpid()] = queue.SimpleQueue()
+        # A daemon: unlike others it goes on while threads outlive the main program.
+        threading.Thread(target=_serve, args=(orders.get,), name="llmopt", daemon=True).start()
+    started: Future[subprocess.Popen[bytes]] = Future()
+    orders.put((command, started))
+    return started.result()
+
+
+def _serve(take: Callable[[], tuple[list[str], Future[Any]]]) -> None:
+    while True:
+        command, started = take()
+        try:
+            started.set_result(_popen(command))
+        except BaseException as error:
+            started.set_exception(error)
+
+
+def _popen(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd="/",
+        env=_scrubbed(),
+        start_new_session=True,
+    )
 
 
 def _write(fd: int, data: memoryview) -> int:

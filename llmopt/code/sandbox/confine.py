@@ -16,11 +16,11 @@ import platform
 import signal
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
-_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 _CAPABILITY_VERSION = 0x20080522  # linux/capability.h, version 3
 
@@ -125,22 +125,35 @@ def support() -> Support:
     """Ask the kernel what confinement it offers; changes nothing."""
     if not sys.platform.startswith("linux"):
         return Support(0, False, (f"Landlock and seccomp need Linux, this is {sys.platform}",))
-    machine = _MACHINES.get(platform.machine())
-    if machine is None or struct.calcsize("P") != 8:
-        known = ", ".join(_MACHINES)
-        return Support(
-            0, False, (f"no system call table for {platform.machine()} (known: {known})",)
-        )
-    libc = _libc()
+    libc, machine = _libc(), _MACHINES.get(platform.machine())
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    action = ctypes.c_uint32(_ERRNO)
-    filters = libc.syscall(machine.seccomp, _GET_ACTION_AVAIL, 0, ctypes.byref(action)) == 0
     problems = []
     if version < 1:
         problems.append("the kernel has no Landlock (Linux 5.13 or later, enabled at boot)")
-    if not filters:
-        problems.append("the kernel has no seccomp filters")
+    filters = False
+    if machine is None or struct.calcsize("P") != 8:
+        known = ", ".join(_MACHINES)
+        problems.append(f"no system call table for {platform.machine()} (known: {known})")
+    else:
+        action = ctypes.c_uint32(_ERRNO)
+        filters = libc.syscall(machine.seccomp, _GET_ACTION_AVAIL, 0, ctypes.byref(action)) == 0
+        if not filters:
+            problems.append("the kernel has no seccomp filters")
     return Support(max(int(version), 0), filters, tuple(problems))
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill the calling process when the thread that started it ends.
+
+    Nothing that a confined process can call undoes it. Off Linux it does nothing.
+
+    Args:
+        parent: The process that must be the parent still; if it is not, this one ends.
+    """
+    if sys.platform.startswith("linux"):
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(0)
 
 
 def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
@@ -182,42 +195,72 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
-def confine(readable: Sequence[str] = ()) -> int:
+def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ...]:
     """Confine the calling process for good, and check that it holds.
 
     Args:
         readable: Files and folders that stay readable. With none, no file can be opened.
+        partly: Apply what there is, where a part is not to be had.
 
     Returns:
-        The Landlock version in force.
+        What is missing; nothing unless `partly`.
 
     Raises:
-        ConfinementError: Some part is not to be had, or did not hold.
+        ConfinementError: Some part is not to be had, or did not hold, and not `partly`.
     """
     found = support()
-    if found.problems:
-        raise ConfinementError("; ".join(found.problems))
-    threads = os.listdir("/proc/self/task") if os.path.isdir("/proc/self/task") else ["self"]
-    if len(threads) > 1:
-        # Landlock binds one thread only: another would stay free.
-        raise ConfinementError(f"{len(threads)} threads run already; an import started them")
-    if readable and found.landlock < _TRUNCATE_SINCE:
-        raise ConfinementError(
-            f"with Landlock {found.landlock} a readable file could be emptied; expected Landlock "
-            f"{_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
-        )
-    machine = _MACHINES[platform.machine()]
+    problems: list[str] = []
+
+    def tolerate(part: Callable[[], None]) -> None:
+        try:
+            part()
+        except (ConfinementError, OSError) as error:
+            if not partly:
+                raise
+            problems.append(str(error))
+
+    def kernel() -> None:
+        if found.problems:
+            raise ConfinementError("; ".join(found.problems))
+
+    def threads() -> None:
+        folder = "/proc/self/task"
+        running = len(os.listdir(folder)) if os.path.isdir(folder) else 1
+        if running > 1:
+            # Landlock binds one thread only: another would stay free.
+            raise ConfinementError(f"{running} threads run already; an import started them")
+
+    def truncation() -> None:
+        if readable and found.landlock < _TRUNCATE_SINCE:
+            raise ConfinementError(
+                f"with Landlock {found.landlock} a readable file could be emptied; expected "
+                f"Landlock {_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
+            )
+
+    def privileges() -> None:
+        for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
+            if libc.prctl(option, value, 0, 0, 0) != 0:
+                raise ConfinementError(f"prctl({option}) failed: {_reason()}")
+
+    def capabilities() -> None:
+        # Root's: with them a permitted call can do more, such as madvise with broken memory.
+        if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
+            raise ConfinementError(f"capset failed: {_reason()}")
+
+    for part in (kernel, threads, truncation):
+        tolerate(part)
+    if not sys.platform.startswith("linux"):
+        return tuple(problems)
     libc = _libc()
-    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
-        if libc.prctl(option, value, 0, 0, 0) != 0:
-            raise ConfinementError(f"prctl({option}) failed: {_reason()}")
-    _landlock(libc, found.landlock, readable)
-    # Root's: with them a permitted call can do more, such as madvise with broken memory.
-    if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
-        raise ConfinementError(f"capset failed: {_reason()}")
-    _seccomp(libc, machine, files=bool(readable))
-    _check(libc, machine)
-    return found.landlock
+    tolerate(privileges)
+    if found.landlock:
+        tolerate(lambda: _landlock(libc, found.landlock, readable))
+    tolerate(capabilities)
+    if found.seccomp:
+        tolerate(lambda: _seccomp(libc, files=bool(readable)))
+    if not problems:
+        tolerate(lambda: _check(libc))
+    return tuple(problems)
 
 
 def _libc() -> ctypes.CDLL:
@@ -292,7 +335,8 @@ def build_filter(machine: str, files: bool) -> bytes:
     return b"".join(program)
 
 
-def _seccomp(libc: ctypes.CDLL, machine: _Machine, files: bool) -> None:
+def _seccomp(libc: ctypes.CDLL, files: bool) -> None:
+    machine = _MACHINES[platform.machine()]
     code = build_filter(platform.machine(), files)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
@@ -300,7 +344,7 @@ def _seccomp(libc: ctypes.CDLL, machine: _Machine, files: bool) -> None:
         raise ConfinementError(f"seccomp failed: {_reason()}")
 
 
-def _check(libc: ctypes.CDLL, machine: _Machine) -> None:
+def _check(libc: ctypes.CDLL) -> None:
     """Try what must fail, so that a kernel that only pretends is found out."""
     try:
         os.close(os.open("/", os.O_RDONLY))
@@ -308,5 +352,5 @@ def _check(libc: ctypes.CDLL, machine: _Machine) -> None:
         pass
     else:
         raise ConfinementError("confinement does not hold: the root folder could be opened")
-    if libc.syscall(machine.socket, 1, 1, 0) >= 0:
+    if libc.syscall(_MACHINES[platform.machine()].socket, 1, 1, 0) >= 0:
         raise ConfinementError("confinement does not hold: a socket could be made")

@@ -57,20 +57,24 @@ class Limits:
 
 
 class Sandbox:
-    """One worker for one candidate. Not for use by several threads at once.
+    """One worker for one candidate. Calls of several threads wait for one another.
+
+    A fork of the process that started the worker cannot call it: there `running` is false,
+    and `start` or `load` starts another.
 
     Args:
         limits: What the worker may use.
         imports: Modules that are imported before confinement, and so can be imported by the
             candidate. Their names are bound for it, and ``np`` for NumPy.
         readable: Files and folders that the candidate may read; none by default.
-        allow_unsandboxed: Run without Landlock and seccomp where they are not to be had.
-            Rlimits, the scrubbed environment and the wall clock remain.
+        allow_unsandboxed: Run where Landlock or seccomp is not to be had, under what there is
+            of them. Rlimits, the scrubbed environment and the wall clock remain.
         env: For `rollout`: an entry such as ``"gymnasium:make"`` and its arguments, from
             which the worker makes an environment of its own before it confines itself.
 
     Attributes:
-        confined: Whether the running worker is confined; ``None`` before the first start.
+        confined: Whether the running worker is confined in full; ``None`` before the first
+            start.
         printed: What the candidate printed, cut.
     """
 
@@ -101,13 +105,13 @@ class Sandbox:
 
     @property
     def running(self) -> bool:
-        """Whether there is a worker to call."""
-        return self._channel is not None
+        """Whether there is a worker that this process can call."""
+        return self._channel is not None and self._channel.mine
 
     @property
     def pid(self) -> int | None:
         """The worker's process number, or ``None`` if there is none."""
-        return self._channel.pid if self._channel is not None else None
+        return self._channel.pid if self.running and self._channel is not None else None
 
     def close(self) -> None:
         """Kill the worker, if there is one, with its whole process group."""
@@ -157,7 +161,7 @@ class Sandbox:
         self.confined = not problems
         if problems:
             warnings.warn(
-                f"a model's code runs unconfined ({'; '.join(problems)})",
+                f"a model's code runs without full confinement ({'; '.join(problems)})",
                 UnsandboxedWarning,
                 stacklevel=3,
             )
@@ -250,6 +254,11 @@ class Sandbox:
     def _exchange(self, kind: int, value: Any, seconds: float | None = None) -> Any:
         if self._channel is None:
             raise CandidateError("its process is gone; load it again", "crash")
+        if not self._channel.mine:
+            raise SandboxError(
+                "the worker belongs to the process that this one was forked from. Load the "
+                "source here too: that starts a worker of this process's own"
+            )
         try:
             code, answer = self._channel.exchange(kind, value, seconds or self.limits.call_seconds)
         except SandboxError:
@@ -262,10 +271,11 @@ class Sandbox:
         if code == worker.OK_PRINTED and isinstance(answer, tuple) and len(answer) == 2:
             self._keep(answer[1])
             return answer[0]
-        if code not in (worker.FAILED, worker.BROKEN):
+        broken = code == worker.BROKEN and kind == worker.SETUP  # later it is a candidate's lie
+        if code != worker.FAILED and not broken:
             raise self._wrong(f"it sent a message of unknown kind {code}")
         error = self._failure(answer)
-        if code == worker.BROKEN:
+        if broken:
             self.close()
             if str(error).startswith("ConfinementError"):
                 raise SandboxUnavailableError(f"the worker could not confine itself: {error}")
@@ -286,20 +296,27 @@ class Sandbox:
             return self._wrong("its error report is no dict")
         trace = []
         steps = answer.get("trace")
-        for step in steps if isinstance(steps, list) else ():
+        for step in steps[-8:] if isinstance(steps, list) else ():
             if isinstance(step, tuple) and len(step) == 3 and isinstance(step[0], int):
-                trace.append((step[0], str(step[1])[:100], str(step[2])[:200]))
-        name, message = str(answer.get("type"))[:100], str(answer.get("message"))[:2000]
+                trace.append((step[0], _text(step[1], 100), _text(step[2], 200)))
+        name = _text(answer.get("type"), 100) or "an exception"
+        message = _text(answer.get("message"), 2000)
+        printed = _text(answer.get("printed"), _PRINTED)
         line = trace[-1][0] if trace else 0
-        self._keep(answer.get("printed"))
+        self._keep(printed)
         where = f" (line {line})" if line else ""
         return CandidateError(
             f"{name}: {message}{where}" if message else f"{name}{where}",
             "syntax" if name in ("SyntaxError", "IndentationError", "TabError") else "exception",
             line=line,
-            trace=trace[-8:],
-            printed=str(answer.get("printed") or "")[:_PRINTED],
+            trace=trace,
+            printed=printed,
         )
+
+
+def _text(value: Any, most: int) -> str:
+    """Return a text of the worker's, cut; to write out anything else could take minutes."""
+    return value[:most] if isinstance(value, str) else ""
 
 
 def require_confinement(allow_unsandboxed: bool) -> None:

@@ -80,7 +80,9 @@ def _write(value: Any, put: Any, depth: int) -> None:
             _write(key, put, depth + 1)
             _write(item, put, depth + 1)
     elif isinstance(value, np.generic):
-        _write(value.item() if value.dtype.kind in "fiub" else str(value), put, depth)
+        # Not `item()`: that of a long double is a long double.
+        plain = {"f": float, "i": int, "u": int, "b": bool}.get(value.dtype.kind, str)
+        _write(plain(value), put, depth)
     elif isinstance(value, (bool, int, float, str, list, tuple, dict, np.ndarray)):
         _write(_plain(value), put, depth)  # a subclass, such as a named tuple
     else:

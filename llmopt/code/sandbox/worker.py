@@ -8,6 +8,7 @@ file but its two pipes, no scores. Protocol: see `llmopt.code.sandbox.sandbox`.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import importlib.util
 import io
@@ -22,6 +23,10 @@ from typing import Any
 SETUP, ANALYSE, LOAD, CALL, MANY, COLUMNS, ROLLOUT = 1, 2, 3, 4, 5, 6, 7
 OK, OK_PRINTED, FAILED, BROKEN = 0, 1, 2, 3
 
+_NUMPY = (
+    "char", "ctypeslib", "fft", "lib.recfunctions", "linalg", "ma", "polynomial", "random", "rec",
+    "strings", "typing",
+)  # fmt: skip
 _FILE = "<candidate>"
 _TRACE_LINES = 8
 _TEXT = 2000
@@ -57,8 +62,8 @@ class _Printed(io.TextIOBase):
 class Worker:
     """Serves one parent over file descriptors 0 and 1."""
 
-    def __init__(self, wire: Any) -> None:
-        self._wire = wire
+    def __init__(self, wire: Any, confine: Any) -> None:
+        self._wire, self._confine = wire, confine
         self._buffer = b""
         self._message_bytes = 1 << 20
         self._source = ""
@@ -121,13 +126,15 @@ class Worker:
         self._buffer += data
 
     def _setup(self, options: dict[str, Any]) -> dict[str, Any]:
-        confine, self._analysis = _sibling("confine"), _sibling("analysis")
+        confine, self._analysis = self._confine, _sibling("analysis")
         self._message_bytes = options["message_bytes"]
         for name in options["imports"]:
             module = importlib.import_module(name)
             self._modules[name] = module
-        if "numpy" in self._modules:  # it loads these parts only when they are first named
-            for part in ("fft", "linalg", "ma", "polynomial", "random"):
+        # What Python and NumPy load only when it is first needed, such as for \N{} in a text.
+        importlib.import_module("unicodedata")
+        for part in _NUMPY if "numpy" in self._modules else ():
+            with contextlib.suppress(ImportError):  # not every NumPy has every part
                 importlib.import_module(f"numpy.{part}")
         if options["env"] is not None:
             entry, arguments = options["env"]
@@ -140,10 +147,8 @@ class Worker:
             setattr(sys, stream, self._printed)
         linecache.getlines = lambda *_, **__: []  # no file can be opened for a traceback
         confine.set_limits(options["memory_bytes"], options["cpu_seconds"], options["wall_seconds"])
-        problems = list(confine.support().problems)
-        if problems and options["allow_unsandboxed"]:
-            return {"landlock": 0, "problems": problems}
-        return {"landlock": confine.confine(options["readable"]), "problems": []}
+        problems = confine.confine(options["readable"], partly=options["allow_unsandboxed"])
+        return {"problems": list(problems)}
 
     def _analyse(self, source: str) -> Any:
         return self._analysis.analyse(source)
@@ -226,9 +231,11 @@ class Worker:
 
 def main() -> None:
     """Take the parent's import path and serve."""
+    confine = _sibling("confine")
+    confine.die_with(int(sys.argv[2]))
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [p for p in json.loads(sys.argv[1]) if p and os.path.abspath(p) != here]
-    Worker(_sibling("wire")).serve()
+    sys.path[:] = [p for p in json.loads(sys.argv[1]) if os.path.abspath(p) != here]
+    Worker(_sibling("wire"), confine).serve()
 
 
 if __name__ == "__main__":
