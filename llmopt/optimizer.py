@@ -29,7 +29,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -38,7 +38,7 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
-from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.bandit import Partner, Scheduler, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
@@ -57,14 +57,44 @@ from llmopt.search.resume import (
     stored_options,
 )
 from llmopt.search.state import SearchState
-from llmopt.space import Space
+from llmopt.space import Dimension, Space
 
 logger = logging.getLogger(__name__)
 
 _DIRECTIONS = ("maximize", "minimize")
 
 
-class LLMOptimizer:
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    _Form = TypeVar("_Form", covariant=True)
+
+    class _GymnasiumSpace(Protocol[_Form]):
+        """A `gymnasium.spaces` space, whose samples have the form of its points."""
+
+        def sample(self) -> _Form: ...
+        def contains(self, x: Any) -> bool: ...
+
+    class _Options(TypedDict, total=False):
+        """The arguments of `LLMOptimizer` that are given by name."""
+
+        warmup: int | Sequence[Any]
+        warmup_distribution: Literal["uniform", "normal"]
+        total: int | None
+        description: str
+        batch_size: int
+        attempts: int
+        out_of_range: Literal["clip", "reject"]
+        on_error: Literal["raise", "fallback"]
+        partner: Partner | None
+        max_requests: int | None
+        max_tokens: int | None
+        max_cost: float | None
+        storage: str | os.PathLike[str] | None
+        durable: bool
+
+
+class LLMOptimizer(Generic[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
     Args:
@@ -116,6 +146,37 @@ class LLMOptimizer:
         otherwise; `tell` costs none. Both may be called from several threads.
     """
 
+    # One for each form of a space: a type checker then knows what `ask` and `best` hold.
+    @overload
+    def __init__(
+        self: LLMOptimizer[dict[str, Any]],
+        space: Mapping[str, Dimension],
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: LLMOptimizer[_Form],
+        space: _GymnasiumSpace[_Form],
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: LLMOptimizer[Any],
+        space: Space,
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
     def __init__(
         self,
         space: Any,
@@ -222,10 +283,10 @@ class LLMOptimizer:
         self._model.limits = limits
 
     @overload
-    def ask(self) -> Any: ...
+    def ask(self, n: None = None) -> Params: ...
     @overload
-    def ask(self, n: int) -> list[Any]: ...
-    def ask(self, n: int | None = None) -> Any:
+    def ask(self, n: int) -> list[Params]: ...
+    def ask(self, n: int | None = None) -> Params | list[Params]:
         """Return the next point to evaluate, or the next `n` of them.
 
         Warm-up points come first; then one model request asks for all the points wanted
@@ -249,7 +310,7 @@ class LLMOptimizer:
             warnings.warn(text, FallbackWarning, stacklevel=2)
         return points
 
-    def _points(self, n: int | None) -> tuple[Any, list[str]]:
+    def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
         if self._log is not None:
@@ -308,7 +369,7 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
-    ) -> Trial:
+    ) -> Trial[Params]:
         """Record what a point scored.
 
         A point handed out by `ask` is matched by its values, whatever the order; any other
@@ -342,7 +403,7 @@ class LLMOptimizer:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
         return self._tell(values, rewards, feedback, violation)
 
-    def tell_failure(self, params: Any, reason: str = "") -> Trial:
+    def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
         The model is told so, and the point is not proposed again.
@@ -387,7 +448,7 @@ class LLMOptimizer:
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
-    ) -> Trial:
+    ) -> Trial[Params]:
         with self._changing:
             self._record(self._state.tell_event(values, rewards, feedback, violation))
             return self._state.trials[-1]
@@ -395,10 +456,10 @@ class LLMOptimizer:
     # -- asynchronous form ----------------------------------------------------------------
 
     @overload
-    async def aask(self) -> Any: ...
+    async def aask(self, n: None = None) -> Params: ...
     @overload
-    async def aask(self, n: int) -> list[Any]: ...
-    async def aask(self, n: int | None = None) -> Any:
+    async def aask(self, n: int) -> list[Params]: ...
+    async def aask(self, n: int | None = None) -> Params | list[Params]:
         """`ask` for loops that are asynchronous: the model is waited for in a thread."""
         points, warned = await asyncio.to_thread(self._points, n)
         for text in warned:
@@ -412,7 +473,7 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
-    ) -> Trial:
+    ) -> Trial[Params]:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
             self.tell,
@@ -431,7 +492,7 @@ class LLMOptimizer:
             return self._state.history()
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[Trial[Params]]:
         """All trials in the order of telling (a copy)."""
         with self._changing:
             return list(self._state.trials)
@@ -447,7 +508,7 @@ class LLMOptimizer:
             return list(self._state.pending)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial[Params] | None:
         """The best trial so far, or ``None``; the first of equals.
 
         With several objectives one of the Pareto front (see ``history.pareto_front``).
@@ -510,7 +571,7 @@ class LLMOptimizer:
         path: str | os.PathLike[str],
         client: Client | str | None = None,
         **options: Any,
-    ) -> LLMOptimizer:
+    ) -> LLMOptimizer[Any]:
         """Rebuild an optimizer from a file that `save` or ``storage=`` wrote.
 
         Args:
