@@ -7,13 +7,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # which every type checker brings
+
     from llmopt.client.base import Reply
     from llmopt.space import Value
+
+    Params = TypeVar("Params", default=Any)
+else:
+    from typing import TypeVar
+
+    Params = TypeVar("Params")
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
@@ -46,8 +54,8 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One evaluated point.
+class Trial(Generic[Params]):
+    """One evaluated point; `Params` is the form in which the space was given.
 
     Attributes:
         number: Position in the history, from 0, in the order of telling.
@@ -68,7 +76,7 @@ class Trial:
     """
 
     number: int
-    params: Any = field(compare=False)  # `values` says the same, and arrays do not compare
+    params: Params = field(compare=False)  # `values` says the same, and arrays do not compare
     values: tuple[Value, ...]
     rewards: tuple[float, ...] | None
     state: State = "complete"

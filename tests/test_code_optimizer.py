@@ -21,6 +21,7 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
+from llmopt.search.eventlog import read_events
 
 pytestmark = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -836,11 +837,10 @@ def test_what_is_wrong_with_a_journal_is_told_by_its_line(tmp_path, kind, change
         optimizer.tell(optimizer.ask(), 1.0, "fine")
         with pytest.raises(ClientError):
             optimizer.ask()
-    lines = path.read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    events = list(read_events(path))  # written back without their checksums
     line = next(i for i, event in enumerate(events) if event["event"] == kind)
-    lines[line] = json.dumps({**events[line], **change})
-    path.write_text("\n".join(lines) + "\n")
+    events[line] = {**events[line], **change}
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
     with pytest.raises(StorageError, match=rf"line {line + 1}: it is not as llmopt wrote it"):
         make(storage=path)
 
