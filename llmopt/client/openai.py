@@ -27,7 +27,7 @@ from llmopt.client.remote import (
     tokens,
     whole_body,
 )
-from llmopt.errors import ClientError, ModelNotFoundError, did_you_mean
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Server:
     """A server that speaks OpenAI's protocol.
 
     Attributes:
-        url: Where its API begins.
+        url: Where its API begins; what stands in braces is read from the environment, from the
+            first of the variables named there that is set.
         variable: Environment variable that holds its key; ``""`` if it needs none.
         about: What it is, in words.
         gateway: Whether it only passes on to models that may cost.
@@ -53,13 +54,30 @@ class Server:
         """Whether it runs models on this machine."""
         return is_local(self.url) and not self.gateway
 
+    @property
+    def lacks(self) -> str:
+        """Environment variables that the address needs and that are not set."""
+        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
+        return " and ".join(n.replace("|", " or ") for n in names)
+
+    @property
+    def address(self) -> str:
+        """Where its API begins here; ``""`` while `lacks` names something."""
+        if self.lacks:
+            return ""
+        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+
     def hosts(self, host: str) -> bool:
         """Whether an address's host is its own or that of one of its regions."""
-        own, labels = _host(self.url), host.split(".")
-        if is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
+        own, labels = _host(self.address), host.split(".")
+        if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
             return False
         # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
         return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+
+
+def _variable(names: str) -> str:
+    return next(filter(None, map(os.environ.get, names.split("|"))), "")
 
 
 def _host(url: str) -> str:
@@ -76,6 +94,24 @@ SERVERS: dict[str, Server] = {
     "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral"),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
     "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI"),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras"),
+    "fireworks": Server("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks"),
+    "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)"),
+    "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
+    "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
+    "azure": Server(
+        "{AZURE_OPENAI_ENDPOINT}/openai/v1",
+        "AZURE_OPENAI_API_KEY",
+        "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
+    ),
+    "bedrock": Server(
+        "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "Amazon Bedrock",
+    ),
+    "litellm": Server(
+        "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
+    ),
     "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine"),
     "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine"),
     "llamacpp": Server("http://localhost:8080/v1", "", "llama.cpp's server on this machine"),
@@ -157,7 +193,7 @@ class OpenAIClient(RemoteClient):
             return self.base_url
         if self.server == "openai":
             return os.environ.get("OPENAI_BASE_URL") or SERVERS["openai"].url
-        return SERVERS[self.server].url
+        return SERVERS[self.server].address
 
     @property
     def local(self) -> bool:
@@ -208,14 +244,32 @@ class OpenAIClient(RemoteClient):
 
     @property
     def _where(self) -> str:
-        return "" if self.url == SERVERS[self.server].url else self.url
+        return "" if self.url == SERVERS[self.server].address else self.url
 
-    def _connect(self, key: Secret) -> Any:
-        sdk = load("openai", self.package)
+    def check_ready(self) -> None:
+        """Look for what a request needs; see `RemoteClient.check_ready`."""
+        super().check_ready()
+        self._check_url()
+
+    def _check_url(self) -> None:
+        lacks = "" if self.base_url else SERVERS[self.server].lacks
+        if lacks:
+            raise MissingKeyError(
+                f"{self.name} needs an address and there is none: set the environment variable "
+                f"{lacks}",
+                requests=0,
+            )
         try:
             check_url(self.url)
         except ValueError as error:
-            raise ClientError(f"{self.name}: the address is none: {error}", requests=0) from None
+            variable = "OPENAI_BASE_URL" if self.server == "openai" else "the environment"
+            raise ClientError(
+                f"{self.name}: the address in {variable} is none: {error}", requests=0
+            ) from None
+
+    def _connect(self, key: Secret) -> Any:
+        sdk = load("openai", self.package)
+        self._check_url()
         client = sdk.OpenAI(
             api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
             base_url=self.url,
