@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from llmopt.client.anthropic import blocks
-from llmopt.client.base import Completion, FinishReason, Request
+from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.remote import (
@@ -28,6 +29,8 @@ from llmopt.client.remote import (
     whole_body,
 )
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ _SPELLINGS = {
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 4_000
 _MOST_MARKS = 80
+_ASIDE_SECONDS = 5.0
+_LEAST_CONTEXT = 256
 
 
 class OpenAIClient(RemoteClient):
@@ -142,8 +147,9 @@ class OpenAIClient(RemoteClient):
     ``OPENAI_BASE_URL``), each hosted server's own variable to that server, and
     ``LLMOPT_API_KEY`` to any other address. Servers on one's own address need none.
 
-    Ollama cuts prompts that are longer than its ``num_ctx`` without a word; set
-    ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long.
+    Ollama cuts prompts that are longer than its context without a word; set
+    ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long. It, vLLM, llama.cpp and LM Studio are
+    asked for their context length after the first answer.
 
     Args:
         model: The model's name at the server.
@@ -179,6 +185,7 @@ class OpenAIClient(RemoteClient):
             raise ValueError(f"endpoint={endpoint!r}: expected 'chat' or 'completions'")
         super().__init__(model, base_url=base_url, **options)
         self._local = local
+        self._asked_context = False
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
@@ -363,6 +370,68 @@ class OpenAIClient(RemoteClient):
 
     def _fault(self, error: Exception) -> Fault | None:
         return sdk_fault(load("openai", self.package), error)
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request; see `RemoteClient.complete`.
+
+        A model on one's own machine is asked for its context length after its first answer, when
+        it is loaded for sure: `context_tokens` has it from then on.
+        """
+        reply = super().complete(request)
+        if self.local and not self._asked_context:
+            self._asked_context = True
+            sdk = self._connected(self._find_key())
+            found = self._ask_context(sdk) if self.context_tokens is None else None
+            if found is not None:
+                self.context_tokens = found
+                logger.info("%s has a context of %d tokens", self.name, found)
+        return reply
+
+    def _ask_context(self, sdk: Any) -> int | None:
+        """Ask each kind of server in its own way; ``None`` if none of them works."""
+        root = self.url.removesuffix("/v1")
+        for path, names in (
+            ("/v1/models", ("max_model_len",)),  # vLLM
+            ("/props", ("n_ctx",)),  # llama.cpp, for each of its slots
+            ("/api/ps", ("context_length",)),  # Ollama, of what is loaded
+            (f"/api/v0/models/{self.model}", ("loaded_context_length",)),  # LM Studio
+        ):
+            try:
+                body = sdk.get(root + path, cast_to=object, options={"timeout": _ASIDE_SECONDS})
+            except Exception as error:
+                logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
+                continue
+            found = _number(_of_model(body, self.model), names)
+            if found is not None:
+                return found
+        return None
+
+
+def _of_model(body: Any, model: str) -> Any:
+    """Return what a list of models says of one of them, or the body if it is no such list."""
+    for name in ("data", "models"):
+        entries = body.get(name) if isinstance(body, Mapping) else None
+        if isinstance(entries, list):
+            ids = ("id", "name", "model")
+            return [
+                e
+                for e in entries
+                if isinstance(e, Mapping)
+                and any(e.get(i) in (model, f"{model}:latest") for i in ids)
+            ]
+    return body
+
+
+def _number(node: Any, names: tuple[str, ...]) -> int | None:
+    """Return the first whole number of that name, wherever it stands."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if name in names and isinstance(value, int) and _LEAST_CONTEXT <= value < 10**9:
+                return value
+        node = list(node.values())
+    if isinstance(node, list):
+        return next((n for n in (_number(item, names) for item in node) if n is not None), None)
+    return None
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:
