@@ -84,8 +84,7 @@ class ModelEmitter:
             asks again.
         on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
             caller; ``"fallback"`` draws the points at random, loudly and counted.
-        transport_attempts: Times one and the same request is sent before a connection
-            error, a time-out or an overloaded server counts as a failure.
+        transport_attempts: See `Meter`.
         limits: Caps on requests, tokens and cost.
 
     Attributes:
@@ -102,7 +101,7 @@ class ModelEmitter:
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
-        transport_attempts: int = 4,
+        transport_attempts: int | None = None,
         limits: Limits | None = None,
     ) -> None:
         if not isinstance(description, str):
