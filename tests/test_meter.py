@@ -13,6 +13,7 @@ import pytest
 
 from llmopt import BudgetExceededError, ClientError, Completion, Reply, ScriptedClient, StorageError
 from llmopt.client.base import Message, Request
+from llmopt.client.retry import complete_with_retries
 from llmopt.search.meter import Limits, Meter
 
 
@@ -225,3 +226,27 @@ def test_a_child_forked_in_another_threads_ask_can_ask():
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 0
     assert meter.usage.proposals == {"llm": 1}
+
+
+def test_a_cap_on_a_cost_that_nobody_knows_is_refused_before_anything_is_sent():
+    client = ScriptedClient([reply("a")])
+    client.priced = False
+    meter = Meter(client, Limits(max_cost=5.0))
+    with pytest.raises(BudgetExceededError, match="price is not known"):
+        meter.send(request("1"))
+    assert client.requests == []
+    client.priced = True
+    meter.send(request("1"))
+
+
+def test_a_busy_provider_is_waited_for_and_the_cap_on_requests_holds(monkeypatch):
+    busy = [ClientError("busy", retryable=True, status=503) for _ in range(6)]
+    client = ScriptedClient([*busy, reply("a"), *busy])
+    slept = []
+    monkeypatch.setitem(complete_with_retries.__kwdefaults__, "sleep", slept.append)
+    meter = Meter(client, Limits(max_requests=10))
+    assert meter.send(request("1")).completions[0].text == "a"
+    assert sum(slept) > 30
+    with pytest.raises(ClientError):
+        meter.send(request("2"))
+    assert len(client.requests) == meter.usage.requests == 10

@@ -263,7 +263,7 @@ def test_short_names():
     assert (client.url, client.model) == ("http://localhost:11434/v1", "llama3.2:1b")
     assert client.timeout == 9
     for name, entry in SERVERS.items():
-        assert get_client(f"{name}:m").url == entry.url
+        assert get_client(f"{name}:m").url == entry.address
 
 
 def test_unknown_names_list_what_exists_nearest_first():
@@ -278,7 +278,7 @@ def test_check(server, capsys):
     server.play(Say(openai_body("x: 1.0, y: -2.0", model="served-as")))
     assert main(["check", f"openai+{server.url}/v1:m"]) == 0
     shown = capsys.readouterr().out
-    for words in ("x, y = 1, -2", "served-as", "100 tokens", "60 of them", "$0.000000", "stop"):
+    for words in ("x, y = 1, -2", "served-as", "100 tokens", "60 of them", "unknown", "stop"):
         assert words in shown
 
 

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
-from wire import Drip, Say, openai_body, openai_error
+from wire import Drip, Hang, Say, openai_body, openai_error
 
 from llmopt.client.base import Message, Request
+from llmopt.client.facts import model_facts
 from llmopt.client.openai import SERVERS, OpenAIClient, Server
 from llmopt.client.prices import Price, set_price
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
@@ -431,7 +432,7 @@ def test_a_schema_is_closed(server, openai):
     assert "required" not in schema
 
 
-@pytest.mark.parametrize("name", [n for n, s in SERVERS.items() if not s.local])
+@pytest.mark.parametrize("name", [n for n, s in SERVERS.items() if s.variable])
 def test_hosted_servers_name_their_own_variable(name, monkeypatch):
     for entry in SERVERS.values():
         monkeypatch.delenv(entry.variable or "UNUSED", raising=False)
@@ -509,6 +510,58 @@ def test_grammar_goes_to_llamacpp(server, monkeypatch):
     server.play(Say(openai_body("1")))
     client.complete(Request((Message("user", "hi"),), grammar='root ::= "1"'))
     assert server.seen[0].body["grammar"] == 'root ::= "1"'
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "body"),
+    [
+        ("vllm", "/v1/models", {"data": [{"id": "x"}, {"id": "m", "max_model_len": 4096}]}),
+        ("llamacpp", "/props", {"default_generation_settings": {"n_ctx": 4096}}),
+        ("ollama", "/api/ps", {"models": [{"name": "m:latest", "context_length": 4096}]}),
+        ("lmstudio", "/api/v0/models/m", {"id": "m", "loaded_context_length": 4096}),
+    ],
+)
+def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, name, path, body):
+    monkeypatch.setitem(SERVERS, name, Server(f"{server.url}/v1", "", "test"))
+    client = OpenAIClient("m", server=name)
+    assert model_facts(client).context_tokens is None
+
+    def answer(sent):
+        if sent is not None:
+            return Say(openai_body("x"))
+        return Say(body) if server.seen[-1].path == path else Say(openai_error("no"), 404)
+
+    server.play(answer)
+    reply = client.complete(ASK)
+    assert reply.requests == 1
+    assert model_facts(client).context_tokens == 4096
+    asked = len(server.seen)
+    client.complete(ASK)
+    assert len(server.seen) == asked + 1
+
+
+@pytest.mark.parametrize(
+    "odd", [Say([1]), Say({"data": [{"id": "m", "max_model_len": "8k"}]}), Hang(), Say(b"<html>")]
+)
+def test_servers_that_know_no_context_are_asked_once(server, monkeypatch, odd):
+    monkeypatch.setattr("llmopt.client.openai._ASIDE_SECONDS", 0.1)
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
+    server.play(lambda sent: Say(openai_body("x")) if sent is not None else odd)
+    assert client.complete(ASK).completions[0].text == "x"
+    assert client.context_tokens is None
+    asked = len(server.seen)
+    client.complete(ASK)
+    assert len(server.seen) == asked + 1
+
+
+def test_facts_of_a_model_that_keeps_to_schemas_until_it_says_no(server, openai):
+    assert model_facts(openai).schema
+    said = "Invalid parameter: 'response_format' of type 'json_schema' is not supported."
+    server.play(Say(openai_error(said), 400), Say(openai_body("{}")))
+    openai.complete(Request(ASK.messages, json_schema={"type": "object"}))
+    assert not model_facts(openai).schema
+    base = model_facts(OpenAIClient("m", endpoint="completions"))
+    assert (base.style, base.chats, base.schema) == ("completion", False, False)
 
 
 @pytest.mark.parametrize(

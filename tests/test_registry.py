@@ -80,3 +80,60 @@ def test_every_entry_leads_to_a_factory(prefix: str) -> None:
     module, factory, help_line = PROVIDERS[prefix]
     assert callable(getattr(importlib.import_module(module), factory))
     assert help_line.startswith(prefix)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("openai/gpt-6-luna", "openai:gpt-6-luna"),
+        ("anthropic/claude-haiku-5-5", "anthropic:claude-haiku-5-5"),
+        ("google/gemini-3.8-flash", "gemini:gemini-3.8-flash"),
+        ("x-ai/grok-4", "xai:grok-4"),
+        ("openrouter/meta-llama/llama-4", "openrouter:meta-llama/llama-4"),
+        ("groq/openai/gpt-oss-120b", "groq:openai/gpt-oss-120b"),
+        ("huggingface/Qwen/Qwen3-8B", "hf:Qwen/Qwen3-8B"),
+        ("bedrock/openai.gpt-oss-120b", "bedrock:openai.gpt-oss-120b"),
+        ("bedrock:anthropic.claude-haiku-4-5", "bedrock:anthropic.claude-haiku-4-5"),
+        ("vertex_ai/gemini-3.8-flash", "vertex:gemini-3.8-flash"),
+        ("azure/my-deployment", "azure:my-deployment"),
+        ("litellm:some/model", "litellm:some/model"),
+    ],
+)
+def test_provider_and_model_as_other_libraries_write_them(written: str, name: str) -> None:
+    assert getattr(get_client(written), "name", None) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("gemini-2.5-flash", "gemini:gemini-2.5-flash"),
+        ("gemini-4-argon", "gemini:gemini-4-argon"),
+        ("claude-unheard-of", "anthropic:claude-unheard-of"),
+        ("claude:haiku", "anthropic:haiku"),
+        ("google:gemini-3.8-flash", "gemini:gemini-3.8-flash"),
+        ("OpenAI:gpt-6-luna", "openai:gpt-6-luna"),
+        ("gpt-6-luna", "openai:gpt-6-luna"),
+        ("o3", "openai:o3"),
+        ("grok-4", "xai:grok-4"),
+        ("kimi-k3", "moonshot:kimi-k3"),
+        ("glm-5", "zai:glm-5"),
+        ("mistral-medium-latest", "mistral:mistral-medium-latest"),
+        ("deepseek-flash", "deepseek:deepseek-flash"),
+        ("meta-llama/llama-4", "openrouter:meta-llama/llama-4"),
+        ("models/qwen.gguf", "gguf:models/qwen.gguf"),
+    ],
+)
+def test_hints_by_the_model_s_family(written: str, meant: str) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        get_client(written)
+    assert str(caught.value) == f"unknown model '{written}': did you mean '{meant}'?"
+
+
+def test_a_service_that_is_gone() -> None:
+    with pytest.raises(ModelNotFoundError, match="retired on 2026-07-30"):
+        get_client("github:openai/gpt-4o")
+
+
+def test_a_folder_is_no_provider(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="unknown model"):
+        get_client(str(tmp_path))

@@ -67,7 +67,13 @@ class GeminiClient(RemoteClient):
     def _connect(self, key: Secret) -> Any:
         genai = load("google.genai", self.package)
         url = self.base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _URL
-        options: dict[str, Any] = {
+        # Without vertexai=False the environment could choose another service and account.
+        return genai.Client(
+            api_key=key.reveal, vertexai=False, http_options=self._http_options(url)
+        )
+
+    def _http_options(self, url: str) -> dict[str, Any]:
+        return {
             "base_url": url,
             "timeout": max(1, round(self.timeout * 1000)),
             # The SDK would tell the server to end the whole answer after `timeout`.
@@ -75,8 +81,6 @@ class GeminiClient(RemoteClient):
             "retry_options": {"attempts": 1},
             "client_args": http_options(url),
         }
-        # Without vertexai=False the environment could choose another service and account.
-        return genai.Client(api_key=key.reveal, vertexai=False, http_options=options)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from llmopt.client.anthropic import blocks
-from llmopt.client.base import Completion, FinishReason, Request
+from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.remote import (
@@ -27,7 +28,9 @@ from llmopt.client.remote import (
     tokens,
     whole_body,
 )
-from llmopt.errors import ClientError, ModelNotFoundError, did_you_mean
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, did_you_mean
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Server:
     """A server that speaks OpenAI's protocol.
 
     Attributes:
-        url: Where its API begins.
+        url: Where its API begins; what stands in braces is read from the environment, from the
+            first of the variables named there that is set.
         variable: Environment variable that holds its key; ``""`` if it needs none.
         about: What it is, in words.
         gateway: Whether it only passes on to models that may cost.
@@ -53,13 +57,30 @@ class Server:
         """Whether it runs models on this machine."""
         return is_local(self.url) and not self.gateway
 
+    @property
+    def lacks(self) -> str:
+        """Environment variables that the address needs and that are not set."""
+        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
+        return " and ".join(n.replace("|", " or ") for n in names)
+
+    @property
+    def address(self) -> str:
+        """Where its API begins here; ``""`` while `lacks` names something."""
+        if self.lacks:
+            return ""
+        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+
     def hosts(self, host: str) -> bool:
         """Whether an address's host is its own or that of one of its regions."""
-        own, labels = _host(self.url), host.split(".")
-        if is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
+        own, labels = _host(self.address), host.split(".")
+        if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
             return False
         # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
         return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+
+
+def _variable(names: str) -> str:
+    return next(filter(None, map(os.environ.get, names.split("|"))), "")
 
 
 def _host(url: str) -> str:
@@ -76,6 +97,24 @@ SERVERS: dict[str, Server] = {
     "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral"),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
     "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI"),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras"),
+    "fireworks": Server("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks"),
+    "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)"),
+    "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
+    "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
+    "azure": Server(
+        "{AZURE_OPENAI_ENDPOINT}/openai/v1",
+        "AZURE_OPENAI_API_KEY",
+        "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
+    ),
+    "bedrock": Server(
+        "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "Amazon Bedrock",
+    ),
+    "litellm": Server(
+        "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
+    ),
     "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine"),
     "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine"),
     "llamacpp": Server("http://localhost:8080/v1", "", "llama.cpp's server on this machine"),
@@ -97,6 +136,8 @@ _SPELLINGS = {
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 4_000
 _MOST_MARKS = 80
+_ASIDE_SECONDS = 5.0
+_LEAST_CONTEXT = 256
 
 
 class OpenAIClient(RemoteClient):
@@ -106,8 +147,9 @@ class OpenAIClient(RemoteClient):
     ``OPENAI_BASE_URL``), each hosted server's own variable to that server, and
     ``LLMOPT_API_KEY`` to any other address. Servers on one's own address need none.
 
-    Ollama cuts prompts that are longer than its ``num_ctx`` without a word; set
-    ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long.
+    Ollama cuts prompts that are longer than its context without a word; set
+    ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long. It, vLLM, llama.cpp and LM Studio are
+    asked for their context length after the first answer.
 
     Args:
         model: The model's name at the server.
@@ -143,6 +185,7 @@ class OpenAIClient(RemoteClient):
             raise ValueError(f"endpoint={endpoint!r}: expected 'chat' or 'completions'")
         super().__init__(model, base_url=base_url, **options)
         self._local = local
+        self._asked_context = False
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
@@ -157,7 +200,7 @@ class OpenAIClient(RemoteClient):
             return self.base_url
         if self.server == "openai":
             return os.environ.get("OPENAI_BASE_URL") or SERVERS["openai"].url
-        return SERVERS[self.server].url
+        return SERVERS[self.server].address
 
     @property
     def local(self) -> bool:
@@ -208,14 +251,32 @@ class OpenAIClient(RemoteClient):
 
     @property
     def _where(self) -> str:
-        return "" if self.url == SERVERS[self.server].url else self.url
+        return "" if self.url == SERVERS[self.server].address else self.url
 
-    def _connect(self, key: Secret) -> Any:
-        sdk = load("openai", self.package)
+    def check_ready(self) -> None:
+        """Look for what a request needs; see `RemoteClient.check_ready`."""
+        super().check_ready()
+        self._check_url()
+
+    def _check_url(self) -> None:
+        lacks = "" if self.base_url else SERVERS[self.server].lacks
+        if lacks:
+            raise MissingKeyError(
+                f"{self.name} needs an address and there is none: set the environment variable "
+                f"{lacks}",
+                requests=0,
+            )
         try:
             check_url(self.url)
         except ValueError as error:
-            raise ClientError(f"{self.name}: the address is none: {error}", requests=0) from None
+            variable = "OPENAI_BASE_URL" if self.server == "openai" else "the environment"
+            raise ClientError(
+                f"{self.name}: the address in {variable} is none: {error}", requests=0
+            ) from None
+
+    def _connect(self, key: Secret) -> Any:
+        sdk = load("openai", self.package)
+        self._check_url()
         client = sdk.OpenAI(
             api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
             base_url=self.url,
@@ -309,6 +370,68 @@ class OpenAIClient(RemoteClient):
 
     def _fault(self, error: Exception) -> Fault | None:
         return sdk_fault(load("openai", self.package), error)
+
+    def complete(self, request: Request) -> Reply:
+        """Answer one request; see `RemoteClient.complete`.
+
+        A model on one's own machine is asked for its context length after its first answer, when
+        it is loaded for sure: `context_tokens` has it from then on.
+        """
+        reply = super().complete(request)
+        if self.local and not self._asked_context:
+            self._asked_context = True
+            sdk = self._connected(self._find_key())
+            found = self._ask_context(sdk) if self.context_tokens is None else None
+            if found is not None:
+                self.context_tokens = found
+                logger.info("%s has a context of %d tokens", self.name, found)
+        return reply
+
+    def _ask_context(self, sdk: Any) -> int | None:
+        """Ask each kind of server in its own way; ``None`` if none of them works."""
+        root = self.url.removesuffix("/v1")
+        for path, names in (
+            ("/v1/models", ("max_model_len",)),  # vLLM
+            ("/props", ("n_ctx",)),  # llama.cpp, for each of its slots
+            ("/api/ps", ("context_length",)),  # Ollama, of what is loaded
+            (f"/api/v0/models/{self.model}", ("loaded_context_length",)),  # LM Studio
+        ):
+            try:
+                body = sdk.get(root + path, cast_to=object, options={"timeout": _ASIDE_SECONDS})
+            except Exception as error:
+                logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
+                continue
+            found = _number(_of_model(body, self.model), names)
+            if found is not None:
+                return found
+        return None
+
+
+def _of_model(body: Any, model: str) -> Any:
+    """Return what a list of models says of one of them, or the body if it is no such list."""
+    for name in ("data", "models"):
+        entries = body.get(name) if isinstance(body, Mapping) else None
+        if isinstance(entries, list):
+            ids = ("id", "name", "model")
+            return [
+                e
+                for e in entries
+                if isinstance(e, Mapping)
+                and any(e.get(i) in (model, f"{model}:latest") for i in ids)
+            ]
+    return body
+
+
+def _number(node: Any, names: tuple[str, ...]) -> int | None:
+    """Return the first whole number of that name, wherever it stands."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if name in names and isinstance(value, int) and _LEAST_CONTEXT <= value < 10**9:
+                return value
+        node = list(node.values())
+    if isinstance(node, list):
+        return next((n for n in (_number(item, names) for item in node) if n is not None), None)
+    return None
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib
 import importlib.metadata
 import json
 import math
@@ -229,6 +230,7 @@ _PACKAGE_NAMES = {
     "xai": "x-ai",
     "moonshot": "moonshotai",
     "bedrock": "aws",
+    "vertex": "google",
 }
 
 
@@ -240,9 +242,8 @@ def _from_package(name: str) -> Price | None:
     """
     provider, _, model = name.partition(":")
     try:
-        from genai_prices.data_snapshot import get_snapshot
-
-        _, found = get_snapshot().find_provider_model(
+        package = importlib.import_module("genai_prices.data_snapshot")
+        _, found = package.get_snapshot().find_provider_model(
             model, None, _PACKAGE_NAMES.get(provider, provider), None
         )
         day = datetime.datetime.now(datetime.timezone.utc)

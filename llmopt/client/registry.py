@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import Any, cast
 
 from llmopt.client.base import Client
+from llmopt.client.openai import SERVERS
 from llmopt.errors import ModelNotFoundError, did_you_mean
 
 PROVIDERS: dict[str, tuple[str, str, str]] = {
@@ -59,45 +61,30 @@ PROVIDERS: dict[str, tuple[str, str, str]] = {
         "AnthropicClient",
         "anthropic:MODEL: Anthropic Claude, key in ANTHROPIC_API_KEY",
     ),
-    "openrouter:": (
-        "llmopt.client.openai",
-        "openrouter",
-        "openrouter:MODEL: OpenRouter, key in OPENROUTER_API_KEY",
+    "bedrock:": (
+        "llmopt.client.clouds",
+        "bedrock",
+        "bedrock:MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION",
     ),
-    "deepseek:": (
-        "llmopt.client.openai",
-        "deepseek",
-        "deepseek:MODEL: DeepSeek, key in DEEPSEEK_API_KEY",
-    ),
-    "groq:": ("llmopt.client.openai", "groq", "groq:MODEL: Groq, key in GROQ_API_KEY"),
-    "mistral:": (
-        "llmopt.client.openai",
-        "mistral",
-        "mistral:MODEL: Mistral, key in MISTRAL_API_KEY",
-    ),
-    "together:": (
-        "llmopt.client.openai",
-        "together",
-        "together:MODEL: Together, key in TOGETHER_API_KEY",
-    ),
-    "xai:": ("llmopt.client.openai", "xai", "xai:MODEL: xAI, key in XAI_API_KEY"),
-    "ollama:": (
-        "llmopt.client.openai",
-        "ollama",
-        "ollama:MODEL: Ollama on this machine, port 11434",
-    ),
-    "vllm:": ("llmopt.client.openai", "vllm", "vllm:MODEL: vLLM on this machine, port 8000"),
-    "llamacpp:": (
-        "llmopt.client.openai",
-        "llamacpp",
-        "llamacpp:MODEL: llama.cpp's server on this machine, port 8080",
-    ),
-    "lmstudio:": (
-        "llmopt.client.openai",
-        "lmstudio",
-        "lmstudio:MODEL: LM Studio on this machine, port 1234",
+    "vertex:": (
+        "llmopt.client.clouds",
+        "VertexClient",
+        "vertex:MODEL: Gemini on Google Cloud, project in GOOGLE_CLOUD_PROJECT",
     ),
 }
+PROVIDERS.update(
+    (
+        f"{name}:",
+        (
+            "llmopt.client.openai",
+            name,
+            f"{name}:MODEL: {server.about}"
+            + (f", key in {server.variable}" * bool(server.variable)),
+        ),
+    )
+    for name, server in SERVERS.items()
+    if f"{name}:" not in PROVIDERS
+)
 """Prefix -> (module, factory, help line).
 
 A prefix that ends in ``":"`` is followed by an argument, which the factory gets as its first;
@@ -109,8 +96,9 @@ def get_client(model: str | Client, **options: Any) -> Client:
     """Return the client for a model string.
 
     Args:
-        model: A string such as ``"smollm2"`` or ``"gguf:/models/qwen.gguf"``, or a client,
-            which is returned as it is.
+        model: A string such as ``"smollm2"``, ``"gguf:/models/qwen.gguf"`` or
+            ``"openai:gpt-6-luna"`` (``"openai/gpt-6-luna"`` means the same), or a client, which
+            is returned as it is.
         **options: Keyword arguments of the client's class.
 
     Returns:
@@ -133,6 +121,9 @@ def get_client(model: str | Client, **options: Any) -> Client:
                 "set them where it is made"
             )
         return model
+    provider, slash, rest = model.partition("/")
+    if slash and ":" not in provider and f"{_ALIASES.get(provider, provider)}:" in PROVIDERS:
+        model = f"{_ALIASES.get(provider, provider)}:{rest}"  # as other libraries write it
     # The longest prefix first, so that a provider may refine another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
         takes_argument = prefix.endswith(":")
@@ -144,6 +135,11 @@ def get_client(model: str | Client, **options: Any) -> Client:
             raise ModelNotFoundError(f"model {model!r} lacks its part after ':'; {help_line}")
         make = getattr(importlib.import_module(module), factory)
         return cast(Client, make(argument, **options) if takes_argument else make(**options))
+    if model.startswith("github:"):
+        raise ModelNotFoundError(
+            f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
+            "own provider, or openrouter:MODEL"
+        )
     hint = _meant(model)
     if hint:
         raise ModelNotFoundError(f"unknown model {model!r}: did you mean {hint!r}?")
@@ -154,10 +150,54 @@ def get_client(model: str | Client, **options: Any) -> Client:
     )
 
 
-def _meant(model: str) -> str | None:
-    """Return the model string for a bare model name or file, if it is a well-known one."""
-    from llmopt.client.prices import known_models
+# Other names of providers.
+_ALIASES = {
+    "claude": "anthropic",
+    "chatgpt": "openai",
+    "google": "gemini",
+    "vertex_ai": "vertex",
+    "x-ai": "xai",
+    "grok": "xai",
+    "moonshotai": "moonshot",
+    "kimi": "moonshot",
+    "z-ai": "zai",
+    "zhipuai": "zai",
+    "mistralai": "mistral",
+    "together_ai": "together",
+    "togetherai": "together",
+    "fireworks_ai": "fireworks",
+    "huggingface": "hf",
+    "hosted_vllm": "vllm",
+    "lm_studio": "lmstudio",
+    "llama.cpp": "llamacpp",
+}
+# What the names of a provider's own models begin with.
+_FAMILIES = (
+    (r"gpt-(?!oss)|chatgpt|o\d", "openai"),
+    (r"claude", "anthropic"),
+    (r"gemini", "gemini"),
+    (r"grok", "xai"),
+    (r"deepseek", "deepseek"),
+    (r"kimi|moonshot", "moonshot"),
+    (r"glm", "zai"),
+    (r"mistral|ministral|magistral|codestral|devstral", "mistral"),
+)
 
+
+def _meant(model: str) -> str | None:
+    """Return the model string for a bare model name or file, by its family or its alias."""
     if model.lower().endswith(".gguf") and ":" not in model:
         return f"gguf:{model}"
-    return next((name for name in known_models() if name.partition(":")[2] == model), None)
+    provider, colon, rest = model.partition(":")
+    if colon and provider.lower() in _ALIASES:
+        return f"{_ALIASES[provider.lower()]}:{rest}"
+    if colon and provider.lower() != provider and f"{provider.lower()}:" in PROVIDERS:
+        return f"{provider.lower()}:{rest}"
+    if colon:
+        return None
+    name = model.rpartition("/")[2]
+    found = next((p for start, p in _FAMILIES if re.match(start, name, re.IGNORECASE)), None)
+    if found and name == model:
+        return f"{found}:{model}"
+    # The maker's name and the model's, as the gateways write them.
+    return f"openrouter:{model}" if "/" in model[1:] and model[0].isalnum() else None

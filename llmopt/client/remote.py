@@ -14,7 +14,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, get_args
 
-from llmopt.client.base import Completion, FinishReason, Reply, Request
+from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.facts import ModelFacts
 from llmopt.client.http import (
     CONNECT_SECONDS,
     Fault,
@@ -129,6 +130,8 @@ class RemoteClient:
 
     Attributes:
         name: Short model string for tables and files.
+        context_tokens: Prompt and completion together, once it is known: a server on one's own
+            machine is asked, others say it when a request is too long for them.
     """
 
     provider: ClassVar[str]
@@ -143,6 +146,7 @@ class RemoteClient:
     spellings: ClassVar[Mapping[str, str]] = {}
     """Patterns for parameters that servers call by other names, too."""
     default_prompt = "props"
+    style: Style = "chat"
 
     def __init__(
         self,
@@ -190,6 +194,7 @@ class RemoteClient:
         self.transport_attempts = transport_attempts
         self.patience = patience
         self.extra_body = dict(extra_body or {})
+        self.context_tokens: int | None = None
         self._key = Secret(api_key)
         self._limiter = RateLimiter(requests_per_minute)
         self._refused: frozenset[str] = frozenset()
@@ -244,6 +249,20 @@ class RemoteClient:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
         added = {"effort": self.effort} if self.effort else {}
         return {"extra_body": self.extra_body, **added}
+
+    def facts(self) -> ModelFacts:
+        """What is known of the model; its context length perhaps only after the first answer."""
+        style: Style = "completion" if self.style == "completion" else "chat"
+        chats = style == "chat"
+        return ModelFacts(
+            name=self.name,
+            style=style,
+            chats=chats,
+            context_tokens=self.context_tokens,
+            default_prompt=self.default_prompt,
+            schema=chats
+            and not self._refused & {"schema", "response_format", "response_json_schema"},
+        )
 
     @property
     def priced(self) -> bool:
@@ -439,7 +458,7 @@ class RemoteClient:
             self._most_tokens = smaller.limit
             logger.info("%s answers with at most %d tokens", self.name, smaller.limit)
         if smaller.context is not None:
-            self.context_tokens: int | None = smaller.context
+            self.context_tokens = smaller.context
 
     def _watch_room(self, request: Request, answers: list[Answer]) -> None:
         """Give hidden reasoning more room once it has left none for the answer, and take it back.

@@ -92,8 +92,7 @@ class ModelEmitter:
             caller; ``"fallback"`` draws the points at random, loudly and counted.
         noisy: Whether the model may propose a point again, to measure it better.
         may_stop: Whether an answer may end the search, where the prompt offers it.
-        transport_attempts: Times one and the same request is sent before a connection
-            error, a time-out or an overloaded server counts as a failure.
+        transport_attempts: See `Meter`.
         limits: Caps on requests, tokens and cost.
 
     Attributes:
@@ -112,7 +111,7 @@ class ModelEmitter:
         on_error: Literal["raise", "fallback"] = "raise",
         noisy: bool = False,
         may_stop: bool = False,
-        transport_attempts: int = 4,
+        transport_attempts: int | None = None,
         limits: Limits | None = None,
     ) -> None:
         if not isinstance(description, str):

@@ -128,8 +128,9 @@ class Meter:
     Args:
         client: The model.
         limits: Caps on requests, tokens and cost.
-        transport_attempts: Times that one and the same request is sent before a connection
-            error, a time-out or an overloaded server counts as a failure.
+        transport_attempts: Calls for one and the same request before a connection error, a
+            time-out or an overloaded server counts as a failure; by default what the client
+            says, which waits for an overloaded server for minutes.
         record: Stores what a `send` cost, before `send` returns. Where it raises a
             `StorageError` the reply is used all the same, and storing it is tried again
             before the next request is sent and at every `flush`.
@@ -147,13 +148,15 @@ class Meter:
         client: Client,
         limits: Limits | None = None,
         *,
-        transport_attempts: int = 4,
+        transport_attempts: int | None = None,
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
-        self.transport_attempts = whole_number("transport_attempts", transport_attempts, 1)
+        if transport_attempts is not None:
+            whole_number("transport_attempts", transport_attempts, 1)
+        self.transport_attempts = transport_attempts
         self.record = record
         self.check = check
         self.lock = Lock()
@@ -195,9 +198,9 @@ class Meter:
             self.check()
         self.flush()
         self.limits.check(self._usage)
-        attempts = self.transport_attempts
-        if self.limits.max_requests is not None:
-            attempts = min(attempts, self.limits.max_requests - self._usage.requests)
+        self._check_priced()
+        left = self.limits.max_requests
+        left = None if left is None else left - self._usage.requests
         failed, reply = 0, None
 
         def count_failure(error: ClientError, attempt: int) -> None:
@@ -209,7 +212,11 @@ class Meter:
 
         try:
             answer = complete_with_retries(
-                self.client, request, attempts=attempts, on_failure=count_failure
+                self.client,
+                request,
+                attempts=self.transport_attempts,
+                most_calls=left,
+                on_failure=count_failure,
             )
             if not isinstance(answer, Reply):
                 raise TypeError(
@@ -227,6 +234,15 @@ class Meter:
                 except StorageError as error:
                     logger.warning("kept in memory until it can be stored: %s", error)
         return reply
+
+    def _check_priced(self) -> None:
+        if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
+            raise BudgetExceededError(
+                f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "
+                f"({client_name(self.client)}). Give the client its prices "
+                "(price=Price(...), LLMOPT_PRICES, or the package genai-prices), say local=True if "
+                "it costs nothing, or cap requests or tokens instead. Nothing was sent"
+            )
 
     def flush(self) -> None:
         """Store what could not be stored before. Whoever writes other events calls this first.

@@ -1,0 +1,103 @@
+"""Models of Anthropic, Google and others behind the doors of Amazon and Google Cloud."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from llmopt.client.anthropic import AnthropicClient
+from llmopt.client.gemini import GeminiClient
+from llmopt.client.http import Secret
+from llmopt.client.openai import SERVERS, OpenAIClient
+from llmopt.client.remote import RemoteClient, load
+from llmopt.errors import MissingKeyError
+
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+def bedrock(model: str, **options: Any) -> RemoteClient:
+    """Return the client for a model on Amazon Bedrock.
+
+    Claude models are asked in Anthropic's protocol, all others in OpenAI's.
+
+    Args:
+        model: The model's name there, such as ``"anthropic.claude-haiku-4-5"``.
+        **options: Keyword arguments of the client's class.
+    """
+    if "claude" in model:
+        return BedrockClaudeClient(model, **options)
+    return OpenAIClient(model, server="bedrock", **options)
+
+
+class BedrockClaudeClient(AnthropicClient):
+    """A Claude model on Amazon Bedrock. The arguments are those of `RemoteClient`.
+
+    The key (a Bedrock API key) comes from ``AWS_BEARER_TOKEN_BEDROCK``, the place from
+    ``AWS_REGION``.
+    """
+
+    provider = "bedrock"
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold the API key."""
+        return (SERVERS["bedrock"].variable,)
+
+    def check_ready(self) -> None:
+        """Look for what a request needs; see `RemoteClient.check_ready`."""
+        super().check_ready()
+        self._address()
+
+    def _address(self) -> str:
+        region = next(filter(None, map(os.environ.get, _REGIONS)), None)
+        if self.base_url or region:
+            return self.base_url or f"https://bedrock-mantle.{region}.api.aws/anthropic"
+        raise MissingKeyError(
+            f"{self.name} needs a place and there is none: set the environment variable "
+            + " or ".join(_REGIONS),
+            requests=0,
+        )
+
+    def _connect(self, key: Secret) -> Any:
+        sdk = load(self.module, self.package)
+        url = self._address()
+        return sdk.AnthropicBedrockMantle(
+            api_key=key.reveal,
+            aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
+            base_url=url,
+            **self._http(sdk, url),
+        )
+
+
+class VertexClient(GeminiClient):
+    """A Gemini model on Google Cloud. The arguments are those of `RemoteClient`.
+
+    With ``GOOGLE_CLOUD_PROJECT`` set (and ``GOOGLE_CLOUD_LOCATION``, or it is ``global``),
+    Google's own credentials of this machine are used (``gcloud auth application-default
+    login``), through a library that follows redirections. Without it, an API key of Google
+    Cloud's express mode from ``GOOGLE_API_KEY``.
+    """
+
+    provider = "vertex"
+
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """Environment variables that can hold the API key."""
+        return ("GOOGLE_API_KEY",)
+
+    @property
+    def _key_required(self) -> bool:
+        return not os.environ.get("GOOGLE_CLOUD_PROJECT")
+
+    def _connect(self, key: Secret) -> Any:
+        genai = load(self.module, self.package)
+        options = self._http_options(self.base_url or "https://aiplatform.googleapis.com")
+        if not self.base_url:
+            del options["base_url"]
+        project = os.environ.get("GOOGLE_CLOUD_PROJECT")
+        if project:
+            place = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
+            return genai.Client(
+                vertexai=True, project=project, location=place, http_options=options
+            )
+        return genai.Client(vertexai=True, api_key=key.reveal, http_options=options)

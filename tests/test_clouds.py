@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from provider_contract import ASK, KEY, no_proxies, server
+from wire import Say, anthropic_body, gemini_body, openai_body
+
+from llmopt.client.clouds import BedrockClaudeClient, VertexClient, bedrock
+from llmopt.client.openai import OpenAIClient
+from llmopt.errors import MissingKeyError
+
+__all__ = ["no_proxies", "server"]
+
+_AWS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_BEARER_TOKEN_BEDROCK")
+_GOOGLE = ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "GOOGLE_API_KEY")
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch):
+    for name in (*_AWS, *_GOOGLE, "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_claude_on_bedrock(server, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
+    client = bedrock("anthropic.claude-haiku-4-5", base_url=server.url)
+    assert isinstance(client, BedrockClaudeClient)
+    client.check_ready()
+    server.play(Say(anthropic_body("x = 3")))
+    assert client.complete(ASK).completions[0].text == "x = 3"
+    assert server.seen[0].path == "/v1/messages"
+    headers = server.seen[0].headers
+    assert KEY in (headers.get("x-api-key", "") + headers.get("authorization", ""))
+    assert bedrock("anthropic.claude-haiku-4-5")._address() == (
+        "https://bedrock-mantle.eu-west-1.api.aws/anthropic"
+    )
+
+
+def test_other_models_on_bedrock(monkeypatch):
+    client = bedrock("openai.gpt-oss-120b")
+    assert isinstance(client, OpenAIClient)
+    with pytest.raises(MissingKeyError, match="AWS_BEARER_TOKEN_BEDROCK"):
+        client.check_ready()
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", KEY)
+    for asked in (client, bedrock("anthropic.claude-haiku-4-5")):
+        with pytest.raises(MissingKeyError, match="AWS_REGION or AWS_DEFAULT_REGION"):
+            asked.check_ready()
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
+    client.check_ready()
+    assert client.url == "https://bedrock-runtime.us-east-2.amazonaws.com/openai/v1"
+    assert not client.local
+
+
+def test_azure(server, monkeypatch):
+    client = OpenAIClient("my-deployment", server="azure")
+    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
+    with pytest.raises(MissingKeyError, match="AZURE_OPENAI_ENDPOINT"):
+        client.check_ready()
+    with pytest.raises(MissingKeyError, match="AZURE_OPENAI_ENDPOINT"):
+        client.complete(ASK)
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", server.url + "/")
+    server.play(Say(openai_body("x = 3")))
+    reply = client.complete(ASK)
+    assert reply.completions[0].text == "x = 3"
+    assert reply.cost is None
+    assert server.seen[0].path == "/openai/v1/chat/completions"
+    assert server.seen[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_gemini_on_google_cloud(server, monkeypatch):
+    client = VertexClient("gemini-3.8-flash", base_url=server.url)
+    with pytest.raises(MissingKeyError, match="GOOGLE_API_KEY"):
+        client.check_ready()
+    monkeypatch.setenv("GOOGLE_API_KEY", KEY)
+    server.play(Say(gemini_body("x = 3")))
+    assert client.complete(ASK).completions[0].text == "x = 3"
+    assert "publishers/google/models/gemini-3.8-flash" in server.seen[0].path
+    monkeypatch.delenv("GOOGLE_API_KEY")
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "mine")
+    client.check_ready()
+
+
+def test_a_gateway_on_this_machine_is_not_free():
+    client = OpenAIClient("openai/gpt-6-luna", server="litellm")
+    assert not client.local
+    assert not client.priced
+    client.check_ready()  # it may need no key
