@@ -11,6 +11,7 @@ from llmopt.policies.rollout import (
     Evaluator,
     RolloutStatistics,
     Step,
+    evaluate_vector,
     held_out_seeds,
     selection_seeds,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "RolloutStatistics",
     "Step",
     "describe_environment",
+    "evaluate_vector",
     "held_out_seeds",
     "load_policy",
     "save_policy",

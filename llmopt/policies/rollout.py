@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from llmopt.policies.linear import LinearPolicy
 
@@ -394,3 +395,57 @@ def evaluate(task: PolicyTask, params: Any, seeds: Sequence[int]) -> Evaluation:
     """
     with Evaluator(task) as evaluator:
         return evaluator.evaluate(params, seeds)
+
+
+def evaluate_vector(
+    envs: VectorEnv[Any, Any, Any],
+    policy: LinearPolicy,
+    params: Any,
+    seeds: Sequence[int],
+    step_cap: int | None = None,
+) -> Evaluation:
+    """Run one episode from each start, as many at a time as a vector environment holds.
+
+    The returns are those of single environments where the vector's are independent, as those
+    of ``gymnasium.make_vec`` are.
+
+    Args:
+        envs: The environments; left open.
+        policy: The policy.
+        params: ``(n_parameters,)`` array-like.
+        seeds: Seed of each episode's start.
+        step_cap: Steps after which an episode ends; ``None`` for the environments' own limit.
+
+    Raises:
+        ParameterError: The number of parameters is wrong.
+    """
+    flat = policy.bind(params).parameters
+    started = time.perf_counter()
+    n = envs.num_envs
+    many = np.broadcast_to(flat, (n, len(flat)))
+    returns: list[float] = []
+    lengths: list[int] = []
+    for first in range(0, len(seeds), n):
+        chunk = [int(s) for s in seeds[first : first + n]]
+        # All environments step together: the last chunk is filled up with starts not counted.
+        starts: Any = chunk + chunk[:1] * (n - len(chunk))
+        observations, _ = envs.reset(seed=starts)
+        totals = [0.0] * len(chunk)
+        steps = [0] * len(chunk)
+        running = set(range(len(chunk)))
+        while running:
+            actions = policy.act_batch(many, observations)
+            observations, rewards, terminated, truncated, _ = envs.step(actions)
+            for i in sorted(running):
+                reward = float(rewards[i])
+                steps[i] += 1
+                if not math.isfinite(reward):
+                    failure = f"episode {first + i}: the reward of step {steps[i]} is {reward}"
+                    seconds = time.perf_counter() - started
+                    return Evaluation(tuple(returns), tuple(lengths), failure, seconds)
+                totals[i] += reward
+                if terminated[i] or truncated[i] or steps[i] == step_cap:
+                    running.discard(i)
+        returns += totals
+        lengths += steps
+    return Evaluation(tuple(returns), tuple(lengths), "", time.perf_counter() - started)

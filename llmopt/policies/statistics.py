@@ -283,8 +283,9 @@ class EpisodeStatistics:
                 if column.std() > 1e-9:
                     r = float(np.corrcoef(column, returns)[0, 1])
                     if abs(r) >= _CORRELATED:
-                        found.append((-abs(r), f"{what} of {name} (r = {r:.2f})"))
-        return "The return of an episode goes with:", [text for _, text in sorted(found)[:4]]
+                        found.append((-round(abs(r), 2), f"{what} of {name} (r = {r:.2f})"))
+        found.sort(key=lambda pair: pair[0])  # of equals the start, which no policy changes
+        return "The return of an episode goes with:", [text for _, text in found[:4]]
 
     def _single(self, number: int, episode: _Episode) -> tuple[str, list[str]]:
         return f"Episode {number}:", [
