@@ -303,7 +303,7 @@ def improve_reward(
     Args:
         optimizer: The search; it may have been resumed.
         env_id: Gymnasium id.
-        steps: Candidates in all, resumed ones included.
+        steps: Candidates of the model in all, resumed ones included.
         seeds: Starts on which trained policies are judged.
         episodes: Episodes of training for each candidate.
         measure: ``"return"`` or ``"success"``: which of the environment's measures is told.
@@ -312,16 +312,22 @@ def improve_reward(
             where there is none) and words.
         done: Whether a judgement is good enough to stop.
         **options: For `train`.
+
+    Code that the optimizer begins from is scored first.
+
+    Raises:
+        CandidateError: The code to begin from does not pass the checks.
     """
     if measure not in ("return", "success"):
         raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
     env = gym.make(env_id)
     try:
-        while len(optimizer.trials) + optimizer.failures < steps:
+        candidate = optimizer.ask_initial()
+        while candidate is not None or optimizer.tried < steps:
             training = judgement = None
             number = -1
             try:
-                candidate = optimizer.ask()
+                candidate = candidate or optimizer.ask()
                 number = candidate.number
                 try:
                     training = train(candidate, env, episodes=episodes, **options)
@@ -341,5 +347,6 @@ def improve_reward(
                 on_step(number, training, judgement, words)
             if judgement is not None and done(judgement):
                 return
+            candidate = None
     finally:
         env.close()
