@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.methods import baselines
 from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
 from llmopt.errors import LLMOptError
+from llmopt.search import cma
 
 BASELINES = ("cma", "random")
 
@@ -124,7 +124,7 @@ def test_tell_before_ask_is_an_error():
 
 
 def test_missing_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(baselines, "find_spec", lambda name: None)
+    monkeypatch.setattr(cma, "find_spec", lambda name: None)
     with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
         CMA(-1, 1, 2, 0)
 

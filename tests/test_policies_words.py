@@ -119,12 +119,17 @@ def test_names_are_those_of_the_tables():
         "first_rotor_angvel",
         "second_rotor_angvel",
     ]
-    assert names(swimmer.actions) == ["first_rotor_torque", "second_rotor_torque"]
+    assert names(swimmer.actions) == ["first_torque", "second_torque"]
     assert swimmer.observations[3].meaning == "velocity of the tip along the x-axis (m/s)"
     cart = describe_environment(made("CartPole-v1"))
     assert names(cart.observations) == ["cart_position", "cart_vel", "pole_angle", "pole_angvel"]
-    assert names(cart.actions) == ["push_cart_left", "push_cart_right"]
+    assert names(cart.actions) == ["left", "right"]
     assert names(describe_environment(made("Pendulum-v1")).observations)[0] == "cos_theta"
+    assert names(describe_environment(made("Acrobot-v1")).actions) == [
+        "minus1_torque_actuated_joint",
+        "0_torque_actuated_joint",
+        "1_torque_actuated_joint",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +284,7 @@ def test_an_unknown_wrapper_takes_the_names_away_unless_it_gives_its_own():
     words = describe_environment(Swapped(made("MountainCar-v0")))
     assert names(words.observations) == ["o0", "o1"]
     assert "Swapped(): Shows the two numbers in the other order." in words.text
-    assert names(words.actions) == ["accelerate_left", "dont_accelerate", "accelerate_right"]
+    assert names(words.actions) == ["left", "dont_accelerate", "right"]
     words = describe_environment(Explained(made("MountainCar-v0")))
     assert names(words.observations) == ["car_speed", "car_place"]
 

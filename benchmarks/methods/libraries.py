@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.methods.protocol import Problem
+from llmopt.search.follow import failure_gap
 
 
 class _Floor:
@@ -23,7 +24,7 @@ class _Floor:
 
     @property
     def value(self) -> float:
-        return self._worst - max(1.0, abs(self._worst))
+        return self._worst - failure_gap(self._worst)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.policies.rollout import stream
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
-from llmopt.search.hybrid import Partner
+from llmopt.search.bandit import Partner
 
 Group = Literal["model", "ablation", "baseline"]
 

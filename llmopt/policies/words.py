@@ -375,6 +375,8 @@ def _quantities(texts: Sequence[str], letter: str) -> tuple[Quantity, ...]:
             made.append(Quantity(_slug(text) or f"{letter}{number}", text))
         else:
             made.append(Quantity(f"{letter}{number}"))
+    if letter == "a":
+        made = _without_common(made)
     often = Counter(q.name for q in made)
     used: Counter[str] = Counter()
     for i, q in enumerate(made):
@@ -384,6 +386,18 @@ def _quantities(texts: Sequence[str], letter: str) -> tuple[Quantity, ...]:
     if len({q.name for q in made}) < len(made):
         made = [replace(q, name=f"{q.name}_{letter}{i}") for i, q in enumerate(made)]
     return tuple(made)
+
+
+def _without_common(quantities: list[Quantity]) -> list[Quantity]:
+    """Drop the words that all names share but their last one: it says of what kind they are."""
+    words = [q.name.split("_") for q in quantities if q.meaning]
+    if len(words) < 2 or len(words) < len(quantities):
+        return quantities
+    shared = set.intersection(*map(set, words))
+    short = ["_".join([w for w in ws[:-1] if w not in shared] + ws[-1:]) for ws in words]
+    if len(set(short)) < len(short) or any(re.match(r"(minus)?\d", name) for name in short):
+        return quantities
+    return [replace(q, name=name) for q, name in zip(quantities, short, strict=True)]
 
 
 _SHORTER = (

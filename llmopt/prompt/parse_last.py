@@ -11,11 +11,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import OutOfRange, Reading, parse_parameters, strip_thinking
+from llmopt.prompt.parse import (
+    MAX_EXPLANATION,
+    OutOfRange,
+    Reading,
+    parse_parameters,
+    strip_thinking,
+)
 from llmopt.space import Space
 
 _MAX_HYPOTHESIS = 240  # characters shown again for each hypothesis
-_MAX_EXPLANATION = 4000
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
 MARKER = re.compile(
     r"(?<=[.!?][ ])proposal:[ ]?"
@@ -100,7 +105,7 @@ def _parse_last(
             parse_parameters(block, space, labels=labels, out_of_range=out_of_range)
         before = _OPEN_FENCE.sub("", answer[:start].rstrip()).strip()
         reasons = f"{before}\n\n{reading.explanation}".strip()
-        return Reading(reading.values, reasons[:_MAX_EXPLANATION], reading.clipped)
+        return Reading(reading.values, reasons[:MAX_EXPLANATION], reading.clipped)
     if marks and trouble is not None:  # points elsewhere belong to the critique
         raise trouble
     return parse_parameters(text, space, labels=labels, out_of_range=out_of_range)
