@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import math
 import numbers
 import os
@@ -38,7 +39,7 @@ from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.bandit import Partner, Scheduler, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
@@ -47,6 +48,7 @@ from llmopt.search.locks import Lock
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
+    as_written,
     check_same,
     record_spent,
     replay,
@@ -56,6 +58,8 @@ from llmopt.search.resume import (
 )
 from llmopt.search.state import SearchState
 from llmopt.space import Space
+
+logger = logging.getLogger(__name__)
 
 _DIRECTIONS = ("maximize", "minimize")
 
@@ -96,6 +100,9 @@ class LLMOptimizer:
         max_cost: Cap in US dollars; needs a model whose price is known.
         storage: JSON Lines file to append to. If it already holds a run of the same
             configuration, that run goes on.
+        durable: Whether each line of `storage` is forced to the disk, which takes some
+            milliseconds, and carries a checksum. Without it a power cut may lose the last
+            lines; the end of the process loses none.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -130,6 +137,7 @@ class LLMOptimizer:
         max_tokens: int | None = None,
         max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
+        durable: bool = True,
     ) -> None:
         self.space = Space.of(space)
         self.directions = _directions(direction)
@@ -167,7 +175,7 @@ class LLMOptimizer:
         self._log: EventLog | None = None
         self._changing = Lock()  # held briefly: tell never waits for a model
         if storage is not None:
-            self._attach(storage)
+            self._attach(storage, durable)
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
         try:
@@ -244,6 +252,8 @@ class LLMOptimizer:
     def _points(self, n: int | None) -> tuple[Any, list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
+        if self._log is not None:
+            self._log.check()  # before a lock is waited for, and before anything is paid for
         with self._meter.asking() as draft:
             proposals = self._ask(count, draft)
         points = [self.space.unflatten(p.values) for p in proposals]
@@ -477,7 +487,7 @@ class LLMOptimizer:
         try:
             partial.unlink(missing_ok=True)  # left by a killed process of the same number
             with self._meter.lock, self._changing:
-                log = EventLog(partial)
+                log = EventLog(partial, durable=True)
                 try:
                     log.append(self._start_event())
                     log.append(self._state.snapshot_event(self._meter.usage, self._meter.paid))
@@ -522,9 +532,14 @@ class LLMOptimizer:
             )
         events = list(read_events(path))
         start = start_of(events, path)
+        with as_written(path, 1, start):
+            merged = stored_options(start, options)
+        client = get_client("smollm2" if client is None else client)
         if "prompt" not in options:
-            options["prompt"] = get_prompt(start["prompt"])
-        optimizer = cls(client=client, **stored_options(start, options))
+            check_prompt_for(merged["prompt"], client)
+        # With no options of the caller's, what the constructor refuses is the file's.
+        with contextlib.nullcontext() if options else as_written(path, 1, start):
+            optimizer = cls(client=client, **merged)
         replay(events, optimizer._state, optimizer._meter, path)
         return optimizer
 
@@ -533,13 +548,14 @@ class LLMOptimizer:
         if self._log is not None:
             self._log.close()
 
-    def _attach(self, path: str | os.PathLike[str]) -> None:
-        log = EventLog(path)
+    def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
+        log = EventLog(path, durable=durable)
         try:
             if log.events:
                 start = start_of(log.events, path)
-                check_same(start, self._start_event(), path, seed_given=self._seed_given)
-                self.seed = start["seed"]
+                with as_written(path, 1, start):
+                    check_same(start, self._start_event(), path, seed_given=self._seed_given)
+                    self.seed = whole_number("seed", start["seed"], 0)
                 self._emitter = self._make_emitter(self._model)
                 self._state = SearchState(self.space, self.directions, self.seed)
                 replay(log.events, self._state, self._meter, path)
@@ -551,7 +567,7 @@ class LLMOptimizer:
         log.events = []
         self._log = log
         # Without a reference to this optimizer: one that is dropped closes its file at once.
-        self._meter.record = partial(record_spent, log)
+        self._meter.record, self._meter.check = partial(record_spent, log), log.check
 
     def _start_event(self) -> Event:
         points = self._warmup_points
@@ -593,10 +609,21 @@ class LLMOptimizer:
             return {
                 **self.__dict__,
                 "_log": None,
+                "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
             }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("_stored_in", None)
+        self.__dict__.update(state)
+        if path is not None:
+            logger.warning(
+                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
+                "its results to the original",
+                path,
+            )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:
