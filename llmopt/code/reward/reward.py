@@ -139,10 +139,10 @@ def train_linear(
     names: set[str] = set()  # of the components
 
     def total_of(params: np.ndarray, start: int) -> float:
-        total, parts, own, length = _episode(
+        total, parts, true_return, length = _episode(
             candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap, names
         )
-        log.append((parts, own, length))
+        log.append((parts, true_return, length))
         return total
 
     tried: list[tuple[float, int, np.ndarray]] = []
@@ -233,14 +233,14 @@ def _episode(
 ) -> tuple[float, dict[str, float], float, int]:
     """Run an episode; return the reward's sum, its components' means, the true return, length."""
     observation, _ = env.reset(seed=seed)
-    seen, actions, infos, own = [np.array(observation)], [], [], 0.0
+    seen, actions, infos, true_return = [np.array(observation)], [], [], 0.0
     for _ in range(cap):
         action = act(observation)
         observation, reward, terminated, truncated, info = env.step(action)
         seen.append(np.array(observation))
         actions.append(plain_action(action))
         infos.append(visible(info))
-        own += float(reward)
+        true_return += float(reward)
         if terminated or truncated:
             break
     states = np.array(seen)
@@ -248,7 +248,7 @@ def _episode(
         candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
     )
     total = math.fsum(reward for reward, _ in results)
-    return total, component_means(results, known), own, len(results)
+    return total, component_means(results, known), true_return, len(results)
 
 
 def reflect(training: Training, judgement: Judgement) -> str:
