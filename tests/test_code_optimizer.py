@@ -869,3 +869,63 @@ def test_a_template_is_rendered_in_a_sandbox(tmp_path):
         optimizer.ask()
     assert client.requests == []
     assert not mark.exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
+    """Whichever write it comes at, the resumed search ends as the one that was not killed."""
+
+    def search(path, client, kill_at=None):
+        optimizer = CodeOptimizer(
+            FUNCTION, client=client, seed=3, storage=path, repairs=1, attempts=1
+        )
+        log = optimizer._journal._log
+        append, written = log.append, []
+
+        def write(event):
+            if before and len(written) == kill_at:
+                raise Killed
+            append(event)
+            written.append(event)
+            if len(written) - 1 == kill_at:
+                raise Killed
+
+        monkeypatch.setattr(log, "append", write)
+        try:
+            while len(optimizer.trials) < 3:
+                try:
+                    candidate = optimizer.ask()
+                except NoCandidateError:
+                    continue
+                optimizer.tell(candidate, candidate(np.ones(1)))
+        finally:
+            optimizer.close()
+        return optimizer, len(written)
+
+    answers = {}
+
+    def answer(request):
+        """Give each new request the next answer, and a request sent before the same one."""
+        texts = ["no", fenced("return 1.0"), "no", "no", fenced("return x.foo"),
+                 fenced("return 2.0"), fenced("return 3.0")]  # fmt: skip
+        return answers.setdefault(request.digest(), texts[min(len(answers), 6)])
+
+    whole_client = ScriptedClient(answer)
+    whole, writes = search(tmp_path / "whole.jsonl", whole_client)
+    assert whole.failures == 1
+    for kill_at in range(writes):
+        path, client = tmp_path / f"{kill_at}.jsonl", ScriptedClient(answer)
+        with pytest.raises(Killed):
+            search(path, client, kill_at)
+        rest, _ = search(path, client)
+        assert rest.trials == whole.trials
+        assert rest.failures == 1
+        assert rest.usage.rejected == whole.usage.rejected
+        assert rest.usage.proposals == whole.usage.proposals
+        # A reply is paid for again only where the kill came before it was stored.
+        assert rest.usage.requests == whole.usage.requests
+        assert len(client.requests) - len(whole_client.requests) in ((0, 1) if before else (0,))
