@@ -14,8 +14,8 @@ from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.commands import common, write_reward
-from llmopt.code.commands.coderun import CodeRun
-from llmopt.code.commands.coderun_page import write_report
+from llmopt.code.commands.code_run import CodeRun
+from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.commands.common import say_step
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support

@@ -9,8 +9,8 @@ pytest.importorskip("metaworld")
 
 from llmopt import ScriptedClient
 from llmopt.cli import main as cli
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands import common
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, improve, policy_function
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task, metaworld

@@ -9,8 +9,8 @@ import pytest
 from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.confine import support
 from llmopt.errors import (

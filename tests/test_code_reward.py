@@ -7,8 +7,8 @@ import pytest
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.code.candidate import Candidate
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
 from llmopt.code.reward.gencode import GenCode

@@ -21,8 +21,8 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.tasks.language import LanguageFeedback
 from llmopt.errors import LLMOptError
 

@@ -15,9 +15,9 @@ from typing import Any
 from llmopt.client.registry import get_client
 from llmopt.code.candidate import Strategy
 from llmopt.code.checks import Function
-from llmopt.code.commands.coderun import CodeRun
-from llmopt.code.commands.coderun_page import write_report
-from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.code.commands.code_run import CodeRun
+from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import Limits, require_confinement
 from llmopt.code.tasks.table import CodeTask
 from llmopt.errors import BudgetExceededError, LLMOptError

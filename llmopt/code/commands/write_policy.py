@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from llmopt.code.commands.coderun import CodeRun
+from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.code.commands.coderun import CodeRun
+from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,

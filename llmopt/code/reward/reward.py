@@ -22,8 +22,8 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward.judge import Judgement, actor, judge
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA

@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 
-from llmopt.code.commands.coderun import read_config, read_json
+from llmopt.code.commands.code_run import read_config, read_json
 from llmopt.errors import StorageError
 from llmopt.files import write_text_atomically
 from llmopt.search.eventlog import read_events
@@ -40,7 +40,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    page = environment.get_template("coderun_page.html.j2").render(
+    page = environment.get_template("code_run_page.html.j2").render(
         config=config,
         candidates=candidates,
         best=_best(candidates),
