@@ -5,7 +5,7 @@ import sandbox_attacks
 
 from llmopt import ScriptedClient
 from llmopt.code.checks import Function, Output
-from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox import confine, wire
 
 pytestmark = pytest.mark.skipif(
