@@ -29,15 +29,15 @@ class Command:
 
 COMMANDS = {
     "run": Command(
-        "llmopt.benchmarks.run.main",
+        "llmopt.benchmarks.run.command",
         "let a model search a task's policy, beside CMA-ES and random search",
     ),
     "bench": Command(
-        "llmopt.benchmarks.bench.main",
+        "llmopt.benchmarks.bench.command",
         "run many searches of many methods, and keep the raw results",
     ),
     "report": Command(
-        "llmopt.benchmarks.report.main",
+        "llmopt.benchmarks.report.command",
         "make a web page and tables of a benchmark's raw results",
     ),
     "models": Command(
@@ -47,6 +47,10 @@ COMMANDS = {
     "check": Command(
         "llmopt.commands.check",
         "send a model one tiny optimization prompt, and say what came back",
+    ),
+    "next": Command(
+        "llmopt.commands.next",
+        "answer the requests of a search whose model is folder:DIR",
     ),
     "estimate": Command(
         "llmopt.benchmarks.run.estimate",
@@ -146,4 +150,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
-    return " ".join(str(message).split())
+    from llmopt.text import printable
+
+    return printable(" ".join(str(message).split()))

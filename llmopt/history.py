@@ -63,6 +63,8 @@ class Trial:
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Sum of violated constraint amounts; 0 means feasible.
+        stderr: Standard error of the reward, if it was told; of the first objective.
+        evaluations: How often the point was measured; `rewards` is the mean.
     """
 
     number: int
@@ -77,6 +79,8 @@ class Trial:
     completion_tokens: float = 0.0
     seconds: float = 0.0
     constraint_violation: float = 0.0
+    stderr: float | None = None
+    evaluations: int = 1
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:

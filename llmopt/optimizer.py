@@ -21,35 +21,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import logging
 import math
 import numbers
 import os
-import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.arguments import whole_number
+from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.bandit import Partner, Scheduler, make_scheduler
+from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
-from llmopt.search.hybrid import CMAPartner, Partner
-from llmopt.search.proposer import Limits, Proposer, draw_new, whole_number
+from llmopt.search.locks import Lock
+from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.search.resume import (
+    FORMAT,
+    check_same,
+    record_spent,
+    replay,
+    short,
+    start_of,
+    stored_options,
+)
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 
-logger = logging.getLogger(__name__)
-
-_FORMAT = 1
 _DIRECTIONS = ("maximize", "minimize")
 
 
@@ -142,8 +149,7 @@ class LLMOptimizer:
         else:
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
-        self._proposer = Proposer(
-            self.space,
+        model = ModelEmitter(
             get_client("smollm2" if client is None else client),
             prompt,
             description=description,
@@ -156,11 +162,10 @@ class LLMOptimizer:
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
         self._state = SearchState(self.space, self.directions, self.seed)
-        self._partner = self._make_partner(partner)
-        self._proposer.usage = self._state.usage
-        self._unsaved: deque[Event] = deque()
+        self._partner: Partner | None = partner
+        self._emitter = self._make_emitter(model)
         self._log: EventLog | None = None
-        self._make_locks()
+        self._changing = Lock()  # held briefly: tell never waits for a model
         if storage is not None:
             self._attach(storage)
 
@@ -170,38 +175,43 @@ class LLMOptimizer:
         except ParameterError as error:
             raise ParameterError(f"warmup[{index}]: {error}") from error
 
-    def _make_partner(self, partner: Partner | None) -> CMAPartner | None:
-        if partner is None:
-            return None
-        if partner != "cma":
-            raise ValueError(f"partner={partner!r}: expected 'cma' or None")
-        if len(self.directions) > 1:
-            raise ValueError(
-                f"partner='cma' has one objective, and direction names {len(self.directions)}: "
-                "leave `partner` out, or tell one reward that weighs them"
-            )
-        return CMAPartner(self.space, self.seed)
+    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
+        emitter = make_scheduler(self._partner, model, self.seed)
+        if self._partner is not None:
+            if len(self.directions) > 1:
+                raise ValueError(several_objectives(len(self.directions)))
+            CMAEmitter.check(self.space)
+        return emitter
+
+    @property
+    def _model(self) -> ModelEmitter:
+        emitter = self._emitter
+        return emitter.model if isinstance(emitter, Scheduler) else emitter
 
     # -- asking ---------------------------------------------------------------------------
 
     @property
+    def _meter(self) -> Meter:
+        return self._model.meter
+
+    @property
     def client(self) -> Client:
         """The model that is asked."""
-        return self._proposer.client
+        return self._model.client
 
     @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
-        return self._proposer.prompt
+        return self._model.prompt
 
     @property
     def limits(self) -> Limits:
         """The caps on what may be spent; assign new ones to raise them."""
-        return self._proposer.limits
+        return self._model.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._proposer.limits = limits
+        self._model.limits = limits
 
     @overload
     def ask(self) -> Any: ...
@@ -234,23 +244,14 @@ class LLMOptimizer:
     def _points(self, n: int | None) -> tuple[Any, list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
-        warned: list[str] = []
-        with self._asking:
-            proposals = self._ask(count, warned.append)
+        with self._meter.asking() as draft:
+            proposals = self._ask(count, draft)
         points = [self.space.unflatten(p.values) for p in proposals]
-        return (points[0] if n is None else points), warned
+        return (points[0] if n is None else points), draft.warnings
 
-    def _ask(self, n: int, warn: Callable[[str], None]) -> list[Proposal]:
+    def _ask(self, n: int, draft: Draft) -> list[Proposal]:
         state = self._state
         before = state.rng.bit_generator.state
-        usage = state.usage.copy()
-        replies: list[tuple[str, Reply]] = []
-
-        def send(request: Request) -> Reply:
-            reply = self._send(request)
-            replies.append((request.digest(), reply))
-            return reply
-
         try:
             with self._changing:
                 history = state.history()
@@ -259,27 +260,14 @@ class LLMOptimizer:
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
-                if self._partner is not None:
-                    own = self._partner.propose(history, state.rng, wanted, seen)
-                    for proposal in own:
-                        state.usage.add_proposal(proposal.source)
-                    open_points = (*history.pending, *(p.values for p in own))
-                    history = replace(history, pending=open_points)
-                    new += own
-                    wanted -= len(own)
-            if wanted > 0:
-                new += self._proposer.propose(
-                    history, state.rng, wanted, taken=seen, send=send, warn=warn
-                )
+                new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing:
-                self._record(state.ask_event(new, n))
+                self._record(state.ask_event(new, n, self._meter.usage_with(draft)))
+                self._meter.settle(draft)
                 return state.pending[-n:]
         except BaseException:
             # The next call draws the same numbers, so it meets the replies already paid for.
             state.rng.bit_generator.state = before
-            state.usage.proposals = usage.proposals
-            state.usage.rejected = usage.rejected
-            state.paid.extendleft(reversed(replies))
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
@@ -298,32 +286,8 @@ class LLMOptimizer:
                 normal = self.warmup_distribution == "normal"
                 values = draw_new(self.space, seen, state.rng, normal=normal)
             proposals.append(Proposal(values, "warmup"))
-            state.usage.add_proposal("warmup")
+            self._meter.count_proposal("warmup")
         return proposals
-
-    def _send(self, request: Request) -> Reply:
-        """Send a request, unless its reply was already paid for by a call that was cut off."""
-        digest = request.digest()
-        state = self._state
-        while state.paid:
-            known, reply = state.paid.popleft()
-            if known == digest:
-                return reply
-            # A later one may fit: this one can have been passed over before a kill, too.
-            logger.warning("the history changed since a cut-off ask: its reply is not used")
-        failed = state.usage.failed_requests
-        try:
-            reply = self._proposer.send(request)
-        except BaseException:
-            missed = state.usage.failed_requests - failed
-            if missed:
-                self._record_spent({"event": "failure", "requests": missed})
-            raise
-        missed = state.usage.failed_requests - failed
-        self._record_spent(
-            {"event": "reply", "digest": digest, "reply": reply.to_dict(), "failed": missed}
-        )
-        return reply
 
     # -- telling --------------------------------------------------------------------------
 
@@ -483,7 +447,7 @@ class LLMOptimizer:
     @property
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
-        return self._state.usage.copy()
+        return self._meter.usage
 
     def __repr__(self) -> str:
         return (
@@ -512,11 +476,11 @@ class LLMOptimizer:
         partial = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             partial.unlink(missing_ok=True)  # left by a killed process of the same number
-            with self._asking, self._changing:
+            with self._meter.lock, self._changing:
                 log = EventLog(partial)
                 try:
-                    for event in (self._start_event(), self._state.snapshot_event()):
-                        log.append(event)
+                    log.append(self._start_event())
+                    log.append(self._state.snapshot_event(self._meter.usage, self._meter.paid))
                 finally:
                     log.close()
             os.replace(partial, path)
@@ -557,23 +521,11 @@ class LLMOptimizer:
                 "in another file, save() to it and give that as storage="
             )
         events = list(read_events(path))
-        start = _start_of(events, path)
-        if "space" not in options:
-            options["space"] = Space.from_dict(start["space"])
-        known = dict(start["options"])
-        if known["warmup_points"] is not None:
-            space = Space.of(options["space"])
-            known["warmup"] = [
-                space.unflatten(space.from_json_values(v)) for v in known["warmup_points"]
-            ]
-        del known["warmup_points"]
+        start = start_of(events, path)
         if "prompt" not in options:
             options["prompt"] = get_prompt(start["prompt"])
-        directions = start["directions"]
-        options.setdefault("direction", directions[0] if len(directions) == 1 else directions)
-        options.setdefault("seed", start["seed"])
-        optimizer = cls(client=client, **{**known, **options})
-        optimizer._replay(events, path)
+        optimizer = cls(client=client, **stored_options(start, options))
+        replay(events, optimizer._state, optimizer._meter, path)
         return optimizer
 
     def close(self) -> None:
@@ -585,12 +537,12 @@ class LLMOptimizer:
         log = EventLog(path)
         try:
             if log.events:
-                start = _start_of(log.events, path)
-                self._check_same(start, path)
+                start = start_of(log.events, path)
+                check_same(start, self._start_event(), path, seed_given=self._seed_given)
                 self.seed = start["seed"]
-                self._partner = self._make_partner(start["options"].get("partner"))
+                self._emitter = self._make_emitter(self._model)
                 self._state = SearchState(self.space, self.directions, self.seed)
-                self._replay(log.events, path)
+                replay(log.events, self._state, self._meter, path)
             else:
                 log.append(self._start_event())
         except BaseException:
@@ -598,42 +550,14 @@ class LLMOptimizer:
             raise
         log.events = []
         self._log = log
-
-    def _replay(self, events: Sequence[Event], path: str | os.PathLike[str]) -> None:
-        for number, event in enumerate(events[1:], start=2):
-            try:
-                self._state.replay(event)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise StorageError(
-                    f"{path}, event {number} ({_short(event.get('event'))}): it is not as llmopt "
-                    f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, "
-                    "or move it away to start anew"
-                ) from error
-        self._proposer.usage = self._state.usage
-
-    def _check_same(self, start: Event, path: str | os.PathLike[str]) -> None:
-        own = self._start_event()
-        names = ["space", "directions", "prompt"] + (["seed"] if self._seed_given else [])
-        pairs = [(name, start[name], own[name]) for name in names]
-        pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
-        for name, stored, given in pairs:
-            if stored != given:
-                hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
-                raise StorageError(
-                    f"{path} holds a run with {name}={_short(stored)}, and this optimizer has "
-                    f"{name}={_short(given)}{hint}: give the same configuration to go on with "
-                    "that run, or another file to start a new one"
-                )
-        if start["client"] != own["client"]:
-            logger.warning(
-                "%s: begun with the model %s, goes on with %s", path, start["client"], own["client"]
-            )
+        # Without a reference to this optimizer: one that is dropped closes its file at once.
+        self._meter.record = partial(record_spent, log)
 
     def _start_event(self) -> Event:
         points = self._warmup_points
         start = {
             "event": "start",
-            "format": _FORMAT,
+            "format": FORMAT,
             "llmopt": __version__,
             "space": self.space.to_dict(),
             "directions": list(self.directions),
@@ -645,11 +569,11 @@ class LLMOptimizer:
                 "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
-                "total": self._proposer.total,
-                "description": self._proposer.description,
-                "attempts": self._proposer.attempts,
-                "out_of_range": self._proposer.out_of_range,
-                "partner": self._partner and "cma",
+                "total": self._model.total,
+                "description": self._model.description,
+                "attempts": self._model.attempts,
+                "out_of_range": self._model.out_of_range,
+                "partner": self._partner,
             },
         }
         return start
@@ -657,40 +581,22 @@ class LLMOptimizer:
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
         if self._log is not None:
-            while self._unsaved:
-                self._log.append(self._unsaved[0])
-                self._unsaved.popleft()
+            self._meter.flush()
             self._log.append(event)
         self._state.apply(event)
 
-    def _record_spent(self, event: Event) -> None:
-        """Store what was spent; what cannot be stored now is stored before the next event."""
-        if self._log is None:
-            return
-        with self._changing:
-            self._unsaved.append(event)
-            with contextlib.suppress(StorageError):
-                while self._unsaved:
-                    self._log.append(self._unsaved[0])
-                    self._unsaved.popleft()
-
-    # -- threads and pickling -------------------------------------------------------------
-
-    def _make_locks(self) -> None:
-        self._asking = threading.RLock()  # held through a model call: one ask at a time
-        self._changing = threading.RLock()  # held briefly: tell never waits for a model
+    # -- copies ---------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._asking, self._changing:
-            hidden = {"_asking", "_changing", "_log"}
-            state = {k: v for k, v in self.__dict__.items() if k not in hidden}
-            return {**state, "_state": copy.deepcopy(self._state)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._proposer.usage = self._state.usage
-        self._log = None  # the file stays with the original; two writers would tear it
-        self._make_locks()
+        with self._meter.lock, self._changing:
+            # The file stays with the original; two writers would tear it.
+            return {
+                **self.__dict__,
+                "_log": None,
+                "_changing": Lock(),
+                "_state": copy.deepcopy(self._state),
+                "_emitter": copy.copy(self._emitter),
+            }
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:
@@ -718,7 +624,7 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
         shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
         raise RewardError(
-            f"{name}={_short(value)} is a {type(value).__name__}{shape}: expected a single real "
+            f"{name}={short(value)} is a {type(value).__name__}{shape}: expected a single real "
             "number (a failed evaluation is told with None, NaN or tell_failure)"
         )
     if isinstance(value, np.complexfloating):
@@ -727,25 +633,5 @@ def _number(value: Any, name: str) -> float:
         return float(value)
     except (OverflowError, TypeError) as error:
         raise RewardError(
-            f"{name}={_short(value)}: expected a number within a float's range ({error})"
+            f"{name}={short(value)}: expected a number within a float's range ({error})"
         ) from error
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def _start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
-    if not events or events[0].get("event") != "start":
-        raise StorageError(
-            f"{path} does not hold an llmopt run: expected a first line with "
-            '{"event": "start", ...}; give the file that save() or storage= wrote'
-        )
-    if events[0].get("format") != _FORMAT:
-        raise StorageError(
-            f"{path} has format {events[0].get('format')!r}, and this llmopt reads {_FORMAT}: "
-            "read it with the version that wrote it "
-            f"({events[0].get('llmopt')}), or upgrade llmopt"
-        )
-    return events[0]

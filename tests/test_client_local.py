@@ -13,11 +13,14 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from tiny_gguf import CONTEXT_TOKENS, write_tiny_gguf
+from tiny_gguf import CONTEXT_TOKENS, TEMPLATE, write_tiny_gguf
 
-from llmopt.client import LocalClient, Message, Reply, Request
+from llmopt.client import LocalClient, Message, RecordClient, Reply, Request
+from llmopt.client.cache import CachedClient
+from llmopt.client.facts import model_facts
 from llmopt.client.gguf import read_header
 from llmopt.client.local import SLOT_TOKENS, SLOTS
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -67,6 +70,16 @@ class TestHeader:
         assert header.context_tokens == CONTEXT_TOKENS
         assert header.chat
         assert header.parameters == 2 * 354 * 32 + 3 * 32 + 4 * 32 * 32 + 3 * 64 * 32
+
+    def test_a_split_model_counts_all_its_parts(self, model: Path, tmp_path: Path) -> None:
+        first = write_tiny_gguf(tmp_path / "split.gguf", parts=3)
+        assert read_header(first) == read_header(model)
+        second = tmp_path / "split-00002-of-00003.gguf"
+        with pytest.raises(ClientError, match=r"is not the first .*-00001-of-00003"):
+            read_header(second)
+        second.unlink()
+        with pytest.raises(ModelNotFoundError, match=r"no model file .*split-00002-of-00003"):
+            read_header(first)
 
     def test_missing_file(self, tmp_path: Path) -> None:
         with pytest.raises(ModelNotFoundError, match=r"no model file .*nowhere\.gguf"):
@@ -132,6 +145,35 @@ class TestConstruction:
         assert client.context_tokens == CONTEXT_TOKENS
         assert LocalClient(model, context_tokens=100).context_tokens == 100
         assert LocalClient(model, default_prompt="opro").default_prompt == "opro"
+
+    @pytest.mark.parametrize(
+        ("chat", "style", "expected"),
+        [
+            (True, "auto", "chat"),
+            (False, "auto", "completion"),
+            (True, "completion", "completion"),
+            (False, "chat", "chat"),
+        ],
+    )
+    def test_facts_come_from_the_header(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        chat: bool,
+        style: Literal["auto", "chat", "completion"],
+        expected: str,
+    ) -> None:
+        monkeypatch.setattr(LocalClient, "_load", lambda self: pytest.fail("loaded"))
+        path = write_tiny_gguf(tmp_path / "m.gguf", chat=chat)
+        client = LocalClient(path, style=style)
+        facts = model_facts(client)
+        assert (facts.name, facts.style, facts.chats) == ("gguf:m", expected, expected == "chat")
+        assert (facts.context_tokens, facts.default_prompt) == (CONTEXT_TOKENS, "levels")
+        assert (facts.columns, facts.grammar, facts.schema) == (True, True, True)
+        assert facts.parameters == read_header(path).parameters
+        assert facts.count_tokens == client.count_tokens
+        for wrapped in (CachedClient(client, tmp_path), RecordClient(client, tmp_path / "r.jsonl")):
+            assert model_facts(wrapped) == facts
 
     def test_missing_package(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
@@ -244,6 +286,23 @@ class TestComplete:
         base = LocalClient(write_tiny_gguf(tmp_path / "base.gguf", chat=False))
         assert base.complete(ask("hello", style="chat")).prompt_tokens == plain
         base.close()
+
+    def test_a_thinking_model_is_told_not_to(self, model: Path, tmp_path: Path) -> None:
+        template = TEMPLATE + "{% if not enable_thinking %}<think></think>{% endif %}"
+        path = write_tiny_gguf(tmp_path / "thinking.gguf", template=template)
+        used = {}
+        for thinking in (False, True):
+            client = LocalClient(path, thinking=thinking)
+            used[thinking] = client.complete(ask("hello", style="chat")).prompt_tokens
+            client.close()
+        assert used[False] - used[True] == len("<think></think>")
+        assert LocalClient(path).settings != LocalClient(path, thinking=True).settings
+        assert "chat_template_kwargs" not in LocalClient(model)._body(ask(style="chat"))[0]
+
+    def test_a_split_model_answers(self, client: LocalClient, tmp_path: Path) -> None:
+        split = LocalClient(write_tiny_gguf(tmp_path / "split.gguf", parts=3), threads=1)
+        assert texts(split.complete(ask())) == texts(client.complete(ask()))
+        split.close()
 
     def test_a_history_of_long_prompts_never_fills_the_cache(self, client: LocalClient) -> None:
         # More cached prefixes than the cache has room for: the old ones must make way.
@@ -381,6 +440,23 @@ request = Request((Message("user", "1, 2"),), style="completion", max_tokens=4, 
     )
 
 
+INTERRUPTED = """
+import signal, xllamacpp
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def interrupt():
+    time.sleep({delay})
+    os.kill(os.getpid(), signal.SIGINT)
+try:
+    threading.Thread(target=interrupt).start()
+    while True:
+        client.count_tokens("1")
+        client.close()
+except KeyboardInterrupt:
+    print("stopped")
+    sys.exit(130)
+"""
+
+
 class TestProcess:
     @pytest.fixture(autouse=True)
     def _needs_llama_cpp(self) -> None:
@@ -404,6 +480,41 @@ class TestProcess:
             """,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
+
+    def test_a_model_that_has_just_been_loaded_is_closed(self, model: Path) -> None:
+        # Without waiting for the server's loop the first of these hangs.
+        done = run_script(
+            model,
+            """
+            for _ in range(10):
+                client.serve()
+                client.close()
+            print("closed")
+            """,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+    @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.05])
+    def test_ctrl_c_while_it_loads(self, model: Path, delay: float) -> None:
+        done = run_script(model, INTERRUPTED.format(delay=delay))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
+
+    def test_ctrl_c_does_not_wait_for_the_load(self, model: Path) -> None:
+        done = run_script(
+            model,
+            """
+            import xllamacpp
+            def slow(params):  # and deaf to Ctrl-C, as C++ is
+                while True:
+                    try:
+                        time.sleep(1000)
+                    except KeyboardInterrupt:
+                        pass
+            xllamacpp.Server = slow
+            """
+            + textwrap.indent(INTERRUPTED.format(delay=0.2), " " * 12),
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
     def test_a_fork_loads_its_own(self, model: Path) -> None:
@@ -458,6 +569,11 @@ class TestEmbeddedModel:
         # The end of its turn is a token of the chat template.
         assert reply.completions[0].finish_reason == "stop"
         assert reply.completions[0].text
+
+    @pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
+    def test_ctrl_c_while_it_loads(self, embedded_client: LocalClient, delay: float) -> None:
+        done = run_script(embedded_client.path, INTERRUPTED.format(delay=delay))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     def test_counts_its_own_tokens(self, embedded_client: LocalClient) -> None:
         assert embedded_client.count_tokens("hello 12, 13") == 8

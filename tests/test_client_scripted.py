@@ -3,6 +3,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,10 @@ from llmopt.client import (
     Reply,
     Request,
     ScriptedClient,
+    get_client,
 )
+from llmopt.client.base import Style
+from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import ClientError
 
 
@@ -157,14 +162,17 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match="down"):
             recorder.complete(ask())
         recorder.complete(ask())
-        assert len(path.read_text().splitlines()) == 1
+        # The facts of the model, and one exchange.
+        assert len(path.read_text().splitlines()) == 2
 
     def test_writes_nothing_of_the_client_behind(self, tmp_path: Path) -> None:
         path = tmp_path / "run.jsonl"
         client = ScriptedClient(["x"])
         client.api_key = "sk-very-secret"  # type: ignore[attr-defined]
         RecordClient(client, path).complete(ask())
-        exchange = json.loads(path.read_text())
+        head, exchange = map(json.loads, path.read_text().splitlines())
+        assert set(head) == {"facts"}
+        assert set(head["facts"]) == {f.name for f in fields(ModelFacts)} - {"count_tokens"}
         assert set(exchange) == {"request", "reply"}
         assert "secret" not in path.read_text()
 
@@ -192,11 +200,115 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match=r"cannot read the recording .*none\.jsonl"):
             replay.complete(ask())
 
-    @pytest.mark.parametrize("line", ["not json", "[]", '{"request": {}}', '{"request": 3}'])
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "not json",
+            "[]",
+            '{"request": {}}',
+            '{"request": 3}',
+            '{"facts": {"default_prompt": "a/b"}}',
+            '{"request": {"messages": []}, "like": "012345678901", "digest": ""}',
+        ],
+    )
     def test_damaged_recording(self, tmp_path: Path, line: str) -> None:
         path = tmp_path / "run.jsonl"
         RecordClient(ScriptedClient(["x"]), path).complete(ask())
         with path.open("a") as file:
             file.write(line + "\n")
-        with pytest.raises(ClientError, match="line 2: not an exchange"):
+        with pytest.raises(ClientError, match="line 3: not an exchange"):
             ReplayClient(path).complete(ask())
+
+    def test_grows_by_what_is_new_and_loses_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        rows = [f"{i} | {i * 0.1:.3f} | {'word ' * 10}" for i in range(60)]
+        requests = [
+            Request(
+                (
+                    Message("system", "the task\r\nin words\n"),
+                    Message("user", "\n".join(["table", *rows[i % 7 : i + 20], f"now {i}", ""])),
+                ),
+                n=1 + i % 2,
+                seed=i,
+            )
+            for i in range(40)
+        ]
+        for start in (0, 20):  # a second recorder goes on with the file
+            recorder = RecordClient(ScriptedClient(shout), path)
+            for request in requests[start : start + 20]:
+                recorder.complete(request)
+        whole = sum(len(json.dumps(r.to_dict())) for r in requests)
+        packed = sum(len(json.dumps(json.loads(line).get("request")))
+                     for line in path.read_text().splitlines())  # fmt: skip
+        assert packed < whole / 5
+        replay = ReplayClient(path)
+        for request in requests:
+            assert texts(replay.complete(request)) == [request.text.upper()]
+        text = path.read_text()
+        assert text.count("now 37") == 1
+        path.write_text(text.replace("now 37", "now 73"))
+        with pytest.raises(ClientError, match="its request is not the recorded one"):
+            ReplayClient(path).complete(requests[0])
+
+    def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        RecordClient(ScriptedClient(["a"]), path).complete(ask("1"))
+        path.write_text(path.read_text() + '{"request": {"mess')
+        RecordClient(ScriptedClient(["b"]), path).complete(ask("2"))
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:2], *lines[3:]]))
+        replay = ReplayClient(path)
+        assert [texts(replay.complete(ask(t)))[0] for t in "21"] == ["b", "a"]
+
+    @pytest.mark.parametrize(
+        ("asked", "difference"),
+        [
+            (ask("one\ntwo\nthree", n=2), r"n: recorded 1, asked 2"),
+            (
+                ask("one\ntwo\nfree"),
+                r"line 3 of message 1, character 1: recorded 'three', asked 'f",
+            ),
+            (ask("one\ntwo"), r"line 3 of message 1, .* asked nothing"),
+            (Request((Message("system", "one"),)), "the role of message 1"),
+            (Request((Message("user", "one"),) * 2), "recorded 1, asked 2"),
+        ],
+    )
+    def test_says_where_a_request_differs(
+        self, tmp_path: Path, asked: Request, difference: str
+    ) -> None:
+        path = tmp_path / "run.jsonl"
+        RecordClient(ScriptedClient(["x"]), path).complete(ask("one\ntwo\nthree"))
+        with pytest.raises(ClientError, match=difference):
+            ReplayClient(path).complete(asked)
+
+    def test_not_strict_gives_the_next_answer_and_says_so_once(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(ScriptedClient(["a", "b", "c"]), path)
+        for text in "123":
+            recorder.complete(ask(text))
+        replay = ReplayClient(path, strict=False)
+        with pytest.warns(RuntimeWarning, match=r"recorded '1', asked 'new'"):
+            assert texts(replay.complete(ask("new"))) == ["a"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert texts(replay.complete(ask("3"))) == ["c"]
+            assert texts(replay.complete(ask("newer"))) == ["b"]
+        with pytest.raises(ClientError, match="is not among its 3"):
+            replay.complete(ask("newest"))
+
+    def test_a_replay_has_the_facts_of_the_recorded_model(self, tmp_path: Path) -> None:
+        class Small(ScriptedClient):
+            style: Style = "completion"
+            context_tokens = 512
+
+        client = Small(["x"], default_prompt="levels")
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(client, path)
+        assert model_facts(recorder) == model_facts(client)
+        recorder.complete(ask())
+        replay = get_client(f"replay:{path}")
+        facts = model_facts(replay)
+        assert (facts.name, facts.default_prompt, facts.style) == ("replay", "levels", "completion")
+        assert (facts.context_tokens, facts.chats, facts.columns) == (512, False, False)
+        assert ReplayClient(path).default_prompt == "levels"
+        assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"

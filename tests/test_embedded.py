@@ -13,9 +13,15 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows
 
 from llmopt.client import LocalClient, embedded
+from llmopt.client.facts import model_facts
+from llmopt.client.gguf import read_header
 from llmopt.errors import ClientError, ModelNotFoundError
 
 MODEL = b"GGUF" + bytes(range(256)) * 40
@@ -80,21 +86,24 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("platform", "variable", "expected"),
         [
-            ("linux", "XDG_CACHE_HOME", "/cache/llmopt"),
-            ("linux", None, "~/.cache/llmopt"),
-            ("darwin", None, "~/Library/Caches/llmopt"),
-            ("win32", "LOCALAPPDATA", "/cache/llmopt"),
-            ("win32", None, "~/AppData/Local/llmopt"),
+            (Unix, "XDG_CACHE_HOME", "/cache/llmopt"),
+            (Unix, None, "~/.cache/llmopt"),
+            (MacOS, None, "~/Library/Caches/llmopt"),
+            (Windows, "LOCALAPPDATA", "/cache/llmopt"),
         ],
     )
     def test_platform(
-        self, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str | None, expected: str
+        self, monkeypatch: pytest.MonkeyPatch, platform: type, variable: str | None, expected: str
     ) -> None:
         for name in ("LLMOPT_MODEL_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
             monkeypatch.delenv(name, raising=False)
         if variable:
             monkeypatch.setenv(variable, "/cache")
-        monkeypatch.setattr(embedded, "sys", SimpleNamespace(platform=platform))
+        monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
+        # Windows is asked through its own library.
+        monkeypatch.setattr(
+            platformdirs.windows, "get_win_folder", lambda name: os.environ["LOCALAPPDATA"]
+        )
         assert embedded.model_folder() == Path(expected).expanduser()
 
 
@@ -337,6 +346,13 @@ class TestClient:
             assert (twin.name, twin.threads) == ("smollm2", 1)
         assert not folder.exists()
 
+    def test_facts_need_no_file(self, folder: Path, no_installer: None) -> None:
+        facts = model_facts(embedded.embedded_client())
+        assert (facts.name, facts.style, facts.default_prompt) == ("smollm2", "chat", "columns")
+        assert (facts.chats, facts.columns, facts.context_tokens) == (True, True, 8192)
+        assert facts.parameters == 134_515_008
+        assert not folder.exists()
+
     def test_options_override(self) -> None:
         client = embedded.embedded_client(name="mine", context_tokens=1024)
         assert (client.name, client.context_tokens) == ("mine", 1024)
@@ -344,7 +360,8 @@ class TestClient:
 
 @pytest.mark.embedded
 def test_the_real_model_is_the_pinned_one(embedded_client: LocalClient) -> None:
-    header = embedded_client.header
+    header = read_header(embedded_client.path)
+    assert header == embedded_client.header
     assert (header.architecture, header.context_tokens) == ("llama", embedded.CONTEXT_TOKENS)
     assert header.chat
     assert embedded_client.path.stat().st_size == embedded.MODEL_BYTES

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socketserver
+import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +14,7 @@ from provider_contract import no_proxies, server
 from wire import Cut, Hang, Say, openai_body, openai_error
 
 from llmopt.cli import main
-from llmopt.client.base import Message, Request
+from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
 from llmopt.client.prices import PRICES_AS_OF, Price
@@ -17,7 +22,7 @@ from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, price_of
-from llmopt.commands.models import survey
+from llmopt.commands.models import _ask_server, survey
 from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.space import Float, Space
 
@@ -90,6 +95,63 @@ def test_servers_that_answer_oddly(nothing, behaviour, up, words):
     assert words in status.detail
 
 
+class Servers(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    block_on_close = False
+
+
+class Raw(socketserver.BaseRequestHandler):
+    """Sends what it is told to, which need not be HTTP."""
+
+    pieces: Iterable[bytes] = ()
+
+    def handle(self):
+        self.request.recv(65536)
+        with contextlib.suppress(OSError):
+            for piece in self.pieces:
+                self.request.sendall(piece)
+
+
+def trickle():
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
+    while True:
+        time.sleep(0.05)
+        yield b" "
+
+
+def answer(body):
+    return [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body), body]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "up", "words"),
+    [
+        (trickle(), False, "without coming to an end"),
+        ([b"SSH-2.0-OpenSSH_9.6\r\n"], False, "not as a web server"),
+        ([b"HTTP/1.1 200 OK\r\nA: " + b"a" * 100_000], False, "not as a web server"),
+        ([b"HTTP/1.1 200 OK\r\n" + b"A: a\r\n" * 200 + b"\r\n"], False, "not as a web server"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"], False, "not as a"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"], False, "not as a web"),
+        ([b"HTTP/1.1 302 Found\r\nLocation: http://192.0.2.1/\r\n\r\n"], False, "not as a model"),
+        (answer(b"[" * 200_000), False, "not as a model"),
+        (answer(b'{"data": [' + b'{"id": "m"},' * 100_000), False, "not as a model"),
+        (answer(b'{"data": [{"id": ["m"]}]}'), False, "not as a model"),
+        (answer(b'{"data": [{"id": "\\u001b]0;mine\\u0007\\n+ you"}]}'), True, "has \\x1b]0;mine"),
+        (answer(b'{"data": [{"id": "%s"}]}' % (b"m" * 5000)), True, "mmm…"),
+        ([], False, "not reachable"),
+    ],
+)
+def test_whatever_listens_there(pieces, up, words):
+    handler = type("Handler", (Raw,), {"pieces": pieces})
+    with Servers(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        found = _ask_server(f"http://127.0.0.1:{server.server_address[1]}/v1", 0.3)
+        server.shutdown()
+    assert (found[0], words in found[1]) == (up, True), found
+    assert found[1].isprintable()
+    assert len(found[1]) < 200
+
+
 def test_models_sends_nothing_beyond_this_machine(nothing, monkeypatch, capsys):
     import socket
 
@@ -121,7 +183,7 @@ def test_missing_packages(nothing, monkeypatch):
     monkeypatch.setattr("llmopt.commands.models.importlib.metadata.version", missing)
     nothing.play(Say({"data": []}))
     found = states()
-    assert not any(s.ready for s in found.values())
+    assert {name for name, s in found.items() if s.ready} == {"folder:DIR", "replay:FILE"}
     assert 'pip install "llmopt[anthropic]"' in found["anthropic:MODEL"].detail
     assert 'pip install "llmopt[local]"' in found["smollm2"].detail
 
@@ -291,7 +353,7 @@ def test_estimate_counts_what_would_really_be_sent():
         return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
 
     from llmopt import LLMOptimizer
-    from llmopt.prompt.selection import estimate_tokens
+    from llmopt.prompt.budget import estimate_tokens
 
     client = ScriptedClient(answer)
     optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)
@@ -350,12 +412,26 @@ def test_estimate_with_prices_that_cannot_be_read(capsys, monkeypatch, tmp_path)
     assert "LLMOPT_PRICES" in capsys.readouterr().err
 
 
+def test_nothing_that_moves_the_cursor_is_printed(capsys):
+    model = "m\x1b[2J\nread as  x, y = 1, 2"
+    client = ScriptedClient([Reply((Completion("what?\x9b1m"),), model=model)])
+    text, readable = check(client, "props")
+    assert not readable
+    assert "m\\x1b[2J read as" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert text.count("\n") == 6
+    assert main(["check", "no\x1b]0;such\x07"]) == 2
+    assert capsys.readouterr().err.strip().isprintable()
+
+
 # docs/models.md
 
 
 def test_the_documentation_lists_every_model_string_and_variable():
     text = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+)` \| [^|]* \| ([^|]*) \| `([^`]+)` \|$", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+)` \| [^|]* \| ([^|]*) \| (?:`([^`]+)`|none) \|$", text, re.MULTILINE
+    )
     shown = {re.match(r"openai\+https?:|[a-z0-9-]+:?", row[0])[0]: row for row in rows}
     assert set(shown) == set(PROVIDERS)
     for name, entry in SERVERS.items():
@@ -369,6 +445,6 @@ def test_the_documentation_s_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for code in blocks:
         exec(code, {})

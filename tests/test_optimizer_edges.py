@@ -195,11 +195,13 @@ class TestWarnings:
         assert self.line(caught) == ("test_optimizer_edges.py", "return await optimizer.aask()")
 
     def test_points_to_the_line_that_uses_a_proposer(self):
-        proposer = Proposer(Space(SPACE), ScriptedClient(lambda request: "no"), "props")
+        space = Space(SPACE)
+        proposer = Proposer(ScriptedClient(lambda request: "no"), "props")
         rng = np.random.default_rng(0)
         with pytest.warns(FallbackWarning) as caught:
-            proposer.propose(History(), rng)
-        assert self.line(caught) == ("test_optimizer_edges.py", "proposer.propose(History(), rng)")
+            proposer.propose(space, History(), rng)
+        line = "proposer.propose(space, History(), rng)"
+        assert self.line(caught) == ("test_optimizer_edges.py", line)
 
     def test_a_loop_shows_the_same_warning_once_by_default(self):
         optimizer = make(lambda request: "no")
@@ -243,7 +245,7 @@ class TestCutOff:
 
     def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
         at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
-        monkeypatch.setattr("llmopt.search.proposer.complete_with_retries", at_once)
+        monkeypatch.setattr("llmopt.search.meter.complete_with_retries", at_once)
         busy = ClientError("busy", retryable=True)
         first = make([busy, busy, "x: 1"], storage=tmp_path / "run.jsonl")
         first.ask()
@@ -280,7 +282,7 @@ class TestCutOff:
             raise KeyboardInterrupt
 
         impatient = functools.partial(complete_with_retries, sleep=stop)
-        monkeypatch.setattr("llmopt.search.proposer.complete_with_retries", impatient)
+        monkeypatch.setattr("llmopt.search.meter.complete_with_retries", impatient)
         path = tmp_path / "run.jsonl"
         optimizer = make([ClientError("busy", retryable=True)], storage=path)
         with pytest.raises(KeyboardInterrupt):
@@ -490,8 +492,8 @@ class TestState:
         loaded = LLMOptimizer.load(tmp_path / "state.jsonl", client)
         assert loaded.usage == optimizer.usage
         assert loaded.trials == optimizer.trials
-        assert loaded._state.paid == optimizer._state.paid
-        assert len(loaded._state.paid) == 1
+        assert loaded._meter.paid == optimizer._meter.paid
+        assert len(loaded._meter.paid) == 1
         assert loaded.ask() == {"x": 2.0}
 
     def test_a_shallow_copy_shares_no_state(self):

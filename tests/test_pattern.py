@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llmopt.client.facts import ModelFacts
 from llmopt.errors import ParseError, PromptTooLongError
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, estimate_tokens, get_prompt
@@ -216,10 +217,12 @@ def test_a_line_is_read_back_near_its_trial(seed, frame, space):
 def test_dither_is_reproducible_and_keeps_repeats_apart():
     state = situation(seed=3)
     query = PatternPrompt().prepare(state)
-    first, again = query.read("45,50,60").values, query.read("45,50,60").values
+    line = "45,50,60"
+    first, again = query.read(line).values, query.read(line, 1, [line]).values
     assert first != again
     fresh = PatternPrompt().prepare(state)
-    assert [fresh.read("45,50,60").values for _ in range(2)] == [first, again]
+    assert [fresh.read(line, i, [line] * i).values for i in range(2)] == [first, again]
+    assert fresh.read(line, 2, ["45,50,61", "no line", f"{line}\n"]).values == again
     other = PatternPrompt().prepare(replace(state, seed=4))
     assert other.read("45,50,60").values != first
     plain = PatternPrompt(dither=False).prepare(state)
@@ -295,7 +298,7 @@ def test_grammar_of_a_line():
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_budget_drops_the_worst(exact):
-    state = situation(n=60, count_tokens=len if exact else None)
+    state = situation(n=60, model=ModelFacts("m", count_tokens=len if exact else None))
     whole = rows(PatternPrompt(best=60, frame="space").prepare(state))
     for limit in (20, 90, 200, 400):
         query = PatternPrompt(best=60, frame="space", max_prompt_tokens=limit).prepare(state)
@@ -304,19 +307,28 @@ def test_budget_drops_the_worst(exact):
         kept = rows(query)
         assert kept == whole[-len(kept) :]
         assert count(query.request.text) + 1 + 2 * 9 > limit
-    assert len(rows(PatternPrompt(best=60).prepare(replace(state, context_tokens=200)))) < 60
+    assert (
+        len(
+            rows(
+                PatternPrompt(best=60).prepare(
+                    replace(state, model=ModelFacts("m", context_tokens=200))
+                )
+            )
+        )
+        < 60
+    )
     with pytest.raises(PromptTooLongError, match="max_prompt_tokens=3"):
         PatternPrompt(max_prompt_tokens=3).prepare(state)
 
 
 def test_chat_style_explains_itself_and_complains():
-    complaints = (Complaint("dunno", "found 0 integers"),)
-    request = PatternPrompt(style="chat").prepare(situation(complaints=complaints)).request
+    complaint = Complaint("dunno", "found 0 integers")
+    request = PatternPrompt(style="chat").prepare(situation(complaint=complaint)).request
     assert [m.role for m in request.messages] == ["system", "user", "assistant", "user"]
     assert request.grammar is None
     assert request.stop == ()
     assert request.max_tokens > 1000
-    raw = PatternPrompt().prepare(situation(complaints=complaints)).request
+    raw = PatternPrompt().prepare(situation(complaint=complaint)).request
     assert raw == PatternPrompt().prepare(situation()).request
 
 

@@ -10,19 +10,27 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_gguf import write_tiny_gguf
 
+from llmopt.client.base import Message, Request
+from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.local import LocalClient
 from llmopt.errors import ParseError, PromptTooLongError, SpaceError, TemplateError
 from llmopt.history import History, Trial
 from llmopt.prompt import (
     PROMPTS,
     Complaint,
     Prompt,
+    Query,
+    Reading,
     Selection,
     Situation,
     estimate_tokens,
     get_prompt,
 )
-from llmopt.prompt.selection import fit_most
+from llmopt.prompt.budget import fit_most
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
@@ -36,6 +44,13 @@ NAMED = Space(
     }
 )
 TEMPLATES = [name for name in PROMPTS if name not in ("columns", "levels", "pattern")]
+
+
+CONTINUES = ModelFacts("base", style="completion", chats=False)
+
+
+def holding(context_tokens):
+    return ModelFacts("m", context_tokens=context_tokens)
 
 
 def trials(space, n, seed=0):
@@ -83,7 +98,7 @@ def transcript(request):
         ("props_ab", "props-ab", PAIR, {}, {"total": None}),
         ("props_plus", "props-plus", BOX, {}, {"description": "Drive a car up a hill."}),
         ("opro", "opro", NAMED, {"best": 3}, {"description": "Accuracy of a network."}),
-        ("props_completion", "props", BOX, {}, {"client_style": "completion"}),
+        ("props_completion", "props", BOX, {}, {"model": CONTINUES}),
     ],
 )
 def test_golden(golden, name, space, options, changes, check_golden):
@@ -95,7 +110,7 @@ def test_golden(golden, name, space, options, changes, check_golden):
             6,
             history=history,
             notes=("Two other workers search along with you.",),
-            complaints=(Complaint("I do not know.", "no parameter values were found"),),
+            complaint=Complaint("I do not know.", "no parameter values were found"),
             **changes,
         )
     )
@@ -113,7 +128,7 @@ def test_golden_first_ask_and_several_objectives(check_golden):
     check_golden("props_objectives", transcript(query.request))
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", [n for n in TEMPLATES if n != "words"])  # it shows a table
 def test_answer_in_the_format_of_the_history_is_read_back(name):
     space = PAIR
     query = get_prompt(name).prepare(situation(space, description="d"))
@@ -151,7 +166,7 @@ def test_prefix_is_stable_from_one_ask_to_the_next():
     prompt = get_prompt("props")
     before = prompt.prepare(situation(n=30, seed=1, notes=("a",)))
     after = prompt.prepare(
-        situation(n=31, seed=2, notes=("b",), complaints=(Complaint("raw", "reason"),))
+        situation(n=31, seed=2, notes=("b",), complaint=Complaint("raw", "reason"))
     )
     assert shown(before)[0] == shown(after)[0]
     listed = shown(before)[1].split("\n\n")[0]
@@ -160,15 +175,13 @@ def test_prefix_is_stable_from_one_ask_to_the_next():
 
 
 def test_complaints_go_to_chat_models_only():
-    complaints = tuple(Complaint("x" * 5000 if i else "", f"reason {i}.") for i in range(2))
-    chat = get_prompt("props").prepare(situation(complaints=complaints)).request
-    assert [m.role for m in chat.messages] == [
-        "system", "user", "assistant", "user", "assistant", "user",
-    ]  # fmt: skip
+    chat = get_prompt("props").prepare(situation(complaint=Complaint("", "reason 0."))).request
+    assert [m.role for m in chat.messages] == ["system", "user", "assistant", "user"]
     assert chat.messages[2].content == "(no answer)"
     assert "reason 0." in chat.messages[3].content
-    assert len(chat.messages[4].content) < 700
-    raw = get_prompt("props").prepare(situation(complaints=complaints, client_style="completion"))
+    long = situation(complaint=Complaint("x" * 5000, "reason"))
+    assert len(get_prompt("props").prepare(long).request.messages[2].content) < 700
+    raw = get_prompt("props").prepare(replace(long, model=CONTINUES))
     assert [m.role for m in raw.request.messages] == ["user"]
     assert "reason" not in raw.request.text.split("Evaluations")[1]
 
@@ -178,7 +191,7 @@ def test_request_settings():
     assert (request.n, request.seed, request.max_tokens) == (4, 7, 1024 + 16 * 3)
     request = get_prompt("props", temperature=0.3, max_tokens=50).prepare(situation()).request
     assert (request.temperature, request.max_tokens) == (0.3, 50)
-    request = get_prompt("props").prepare(situation(context_tokens=1500)).request
+    request = get_prompt("props").prepare(situation(model=holding(1500))).request
     assert request.max_tokens == 750
 
 
@@ -266,7 +279,9 @@ def test_budget_is_kept_and_used(limit, exact, options):
 
     count = words if exact else estimate_tokens
     made = trials(BOX, 90)
-    state = situation(history=History(made), count_tokens=words if exact else None)
+    state = situation(
+        history=History(made), model=ModelFacts("m", count_tokens=words if exact else None)
+    )
     prompt = get_prompt("props", max_prompt_tokens=limit, **options)
     empty = get_prompt("props", history="last", last=0).prepare(state)
     if sum(map(count, shown(empty))) + 24 > limit:
@@ -309,18 +324,18 @@ def test_dropping_keeps_the_prefix_for_several_asks():
 
 
 def test_context_leaves_room_for_the_answer():
-    state = situation(history=History(trials(BOX, 300)), context_tokens=2000)
+    state = situation(history=History(trials(BOX, 300)), model=holding(2000))
     request = get_prompt("props", max_tokens=600).prepare(state).request
     assert estimate_tokens(request.text) <= 1400
     with pytest.raises(PromptTooLongError, match="context of 700 tokens less max_tokens=600"):
-        get_prompt("props", max_tokens=600).prepare(replace(state, context_tokens=700))
+        get_prompt("props", max_tokens=600).prepare(replace(state, model=holding(700)))
 
 
 def test_complaints_are_dropped_before_giving_up():
-    complaints = (Complaint("x, y, z; " * 60, "r"),)
+    complaint = Complaint("x, y, z; " * 60, "r")
     bare = get_prompt("props", history="last", last=0).prepare(situation())
     limit = sum(map(estimate_tokens, shown(bare))) + 30
-    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaints=complaints))
+    query = get_prompt("props", max_prompt_tokens=limit).prepare(situation(complaint=complaint))
     assert len(query.request.messages) == 2
 
 
@@ -492,3 +507,142 @@ def test_equal_situations_give_equal_requests():
         one = get_prompt(name).prepare(situation(PAIR, description="d"))
         two = get_prompt(name).prepare(situation(PAIR, description="d"))
         assert one.request == two.request
+
+
+# Templates that are not trusted
+
+ATTACKS = (
+    "{{ cycler.__init__.__globals__.os.popen('touch ' ~ description).read() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ space.sample.__func__.__globals__ }}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(space) }}",
+    "{% set _ = lines.append('x') %}",
+)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("stored", [True, False])
+def test_templates_run_no_code(attack, stored, tmp_path):
+    template = "{{ begin_user }}" + attack
+    prompt = get_prompt({"template": template} if stored else template)
+    mark = tmp_path / "mark"
+    with pytest.raises(TemplateError):
+        prompt.prepare(situation(description=str(mark)))
+    assert not mark.exists()
+
+
+def test_a_stored_prompt_reads_no_file(tmp_path):
+    (tmp_path / "secret").write_text("a secret")
+    (tmp_path / "_history.j2").write_text("a secret")
+    (tmp_path / "main.j2").write_text("{{ begin_user }}{% include 'secret' %}")
+    mine = get_prompt(tmp_path / "main.j2")
+    assert "a secret" in mine.prepare(situation()).request.text
+    stored = json.loads(json.dumps(mine.to_dict()))
+    assert stored["folder"] == str(tmp_path)
+    for prompt in (get_prompt(stored), pickle.loads(pickle.dumps(get_prompt(stored)))):
+        assert prompt.to_dict() == stored  # so that a run goes on with the prompt it began with
+        with pytest.raises(TemplateError, match=r"'secret', which cannot be found .* its path"):
+            prompt.prepare(situation())
+    again = get_prompt(stored, folder=str(tmp_path))  # said by the caller, not by the file
+    assert "a secret" in again.prepare(situation()).request.text
+    with pytest.raises(TemplateError):
+        get_prompt({**stored, "sealed": False}).prepare(situation())
+    with pytest.raises(TemplateError):
+        get_prompt({"name": str(tmp_path / "main.j2")})
+    (tmp_path / "llmopt").mkdir()
+    (tmp_path / "llmopt" / "_history.j2").write_text("a secret")
+    shipped = get_prompt({"name": "props", "folder": str(tmp_path)})
+    assert "a secret" not in shipped.prepare(situation()).request.text
+
+
+def test_long_templates_are_refused(tmp_path):
+    long = "x{{ n }}" + "x" * 1_000_000
+    (tmp_path / "long.j2").write_text(long)
+    for prompt in (tmp_path / "long.j2", {"template": long}, long):
+        with pytest.raises(TemplateError, match="more than 1,000,000 characters"):
+            get_prompt(prompt)
+
+
+# Facts of the model
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
+    client = LocalClient(write_tiny_gguf(tmp_path / "model.gguf", chat=chat), context_tokens=8192)
+    refused = Complaint("no", "no parameter values were found")
+    # Its tokenizer would load the model.
+    model = replace(model_facts(client), count_tokens=None)
+    state = Situation.after(History(trials(BOX, 5)), BOX, model, complaint=refused)
+    assert state.iteration == 6
+    request = get_prompt("props").prepare(state).request
+    assert request.style == ("chat" if chat else "completion")
+    expected = ["system", "user", "assistant", "user"] if chat else ["user"]
+    assert [m.role for m in request.messages] == expected
+    # A grammar holds a line of levels to its form, also where the model could chat.
+    levels = get_prompt("levels").prepare(state).request
+    assert levels.style == "completion"
+    assert levels.grammar
+
+
+def test_levels_are_a_chat_where_no_grammar_is_kept():
+    def asked(**facts):
+        model = ModelFacts("m", **facts)
+        return get_prompt("levels").prepare(situation(model=model)).request.style
+
+    assert asked(grammar=False) == "chat"
+    assert asked(grammar=True) == asked() == "completion"
+    assert asked(grammar=False, style="completion", chats=False) == "completion"
+
+
+def test_no_repair_turn_for_a_model_that_takes_one_message():
+    state = situation(complaint=Complaint("no", "why"), model=ModelFacts("m", chats=False))
+    assert [m.role for m in get_prompt("props").prepare(state).request.messages] == [
+        "system",
+        "user",
+    ]
+
+
+# Reading
+
+
+def test_functions_of_fewer_arguments_read_too():
+    reading = Reading((1.0,), "", False)
+    request = Request((Message("user", "?"),))
+    given = []
+
+    def of_text(text):
+        given.append((text,))
+        return reading
+
+    def of_sample(text, sample_index):
+        given.append((text, sample_index))
+        return reading
+
+    for read in (of_text, of_sample):
+        assert Query(request, read).read("a") == reading
+        assert replace(Query(request, read), request=request).read("b", 2, ["a"]) == reading
+    assert given == [("a",), ("b",), ("a", 0), ("b", 2)]
+
+
+@pytest.mark.parametrize("name", ["columns", "levels", "pattern", "props"])
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_reading_in_any_order_gives_the_same(name, data):
+    kinds = Categorical(["u", "v", "w"])
+    space = Space({"x": Float(0, 1), "k": Int(1, 3), "c": kinds, "y": Float(0, 1)})
+    n = data.draw(st.sampled_from([3, 30, 130]))
+    samples = data.draw(st.integers(1, 6))
+    state = situation(space, n, samples=samples, seed=data.draw(st.integers(0, 9)))
+    query = get_prompt(name).prepare(state)
+    lines = [" a b c d", " a b c", " k b b k", "1,1,1,50", "x: 0.5, k: 2, c: u, y: 1", "none"]
+    texts = data.draw(st.lists(st.sampled_from(lines), min_size=samples, max_size=samples))
+
+    def read(i):
+        try:
+            return query.read(texts[i], i, texts[:i])
+        except ParseError as error:
+            return error.reason
+
+    expected = [read(i) for i in range(samples)]
+    order = data.draw(st.lists(st.integers(0, samples - 1), max_size=12))
+    assert [read(i) for i in order] == [expected[i] for i in order]

@@ -65,7 +65,7 @@ def slept(monkeypatch):
     """The waits between attempts, of which none is waited for."""
     waits: list[float] = []
     quick = partial(complete_with_retries, sleep=waits.append)
-    monkeypatch.setattr("llmopt.search.proposer.complete_with_retries", quick)
+    monkeypatch.setattr("llmopt.search.meter.complete_with_retries", quick)
     return waits
 
 

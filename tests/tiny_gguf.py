@@ -23,6 +23,10 @@ def _entry(key: str, value: object) -> bytes:
         return head + struct.pack("<I", 8) + _string(value)
     if isinstance(value, bool):
         return head + struct.pack("<I?", 7, value)
+    if isinstance(value, np.uint16):
+        return head + struct.pack("<IH", 2, value)
+    if isinstance(value, np.int32):
+        return head + struct.pack("<Ii", 5, value)
     if isinstance(value, int):
         return head + struct.pack("<II", 4, value)
     if isinstance(value, float):
@@ -36,8 +40,24 @@ def _entry(key: str, value: object) -> bytes:
     return head + struct.pack("<IIQ", 9, kind, len(value)) + b"".join(map(pack, value))
 
 
-def write_tiny_gguf(path: Path, *, chat: bool = True, architecture: str = "llama") -> Path:
-    """Write a one-layer llama whose tokens are bytes and printable ASCII characters."""
+TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def write_tiny_gguf(
+    path: Path,
+    *,
+    chat: bool = True,
+    architecture: str = "llama",
+    template: str = TEMPLATE,
+    parts: int = 1,
+) -> Path:
+    """Write a one-layer llama whose tokens are bytes and printable ASCII characters.
+
+    With several `parts` it is split as llama.cpp splits models, and the first part is returned.
+    """
     characters = ["▁", *(chr(c) for c in range(33, 127))]
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *characters]
     kinds = [2, 3, 3] + [6] * 256 + [1] * len(characters)
@@ -61,10 +81,7 @@ def write_tiny_gguf(path: Path, *, chat: bool = True, architecture: str = "llama
         "tokenizer.ggml.add_space_prefix": False,
     }
     if chat:
-        metadata["tokenizer.chat_template"] = (
-            "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
-            "{% if add_generation_prompt %}[assistant]{% endif %}"
-        )
+        metadata["tokenizer.chat_template"] = template
     shapes = {
         "token_embd.weight": (len(tokens), WIDTH),
         "output_norm.weight": (WIDTH,),
@@ -80,13 +97,34 @@ def write_tiny_gguf(path: Path, *, chat: bool = True, architecture: str = "llama
         "blk.0.ffn_down.weight": (WIDTH, HIDDEN),
     }
     rng = np.random.default_rng(0)
-    header = b"GGUF" + struct.pack("<IQQ", 3, len(shapes), len(metadata))
+    tensors = [(n, rng.normal(0.0, 0.3, shape).astype("<f4")) for n, shape in shapes.items()]
+    if parts == 1:
+        return _write(path, metadata, tensors)
+    files = []
+    for number in range(parts):
+        split: dict[str, object] = {
+            "split.no": np.uint16(number),
+            "split.count": np.uint16(parts),
+            "split.tensors.count": np.int32(len(tensors)),
+        }
+        name = f"{path.stem}-{number + 1:05d}-of-{parts:05d}.gguf"
+        files.append(
+            _write(
+                path.with_name(name),
+                {**metadata, **split} if number == 0 else split,
+                tensors[number::parts],
+            )
+        )
+    return files[0]
+
+
+def _write(path: Path, metadata: dict[str, object], tensors: list[tuple[str, np.ndarray]]) -> Path:
+    header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata))
     header += b"".join(_entry(k, v) for k, v in metadata.items())
     data = b""
-    for name, shape in shapes.items():
-        weights = rng.normal(0.0, 0.3, shape).astype("<f4")
-        header += _string(name) + struct.pack("<I", len(shape))
-        header += b"".join(struct.pack("<Q", size) for size in reversed(shape))
+    for name, weights in tensors:
+        header += _string(name) + struct.pack("<I", weights.ndim)
+        header += b"".join(struct.pack("<Q", size) for size in reversed(weights.shape))
         header += struct.pack("<IQ", 0, len(data))
         data += weights.tobytes()
         data += b"\0" * (-len(data) % ALIGNMENT)

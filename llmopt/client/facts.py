@@ -21,7 +21,7 @@ class ModelFacts:
         default_prompt: What ``prompt="auto"`` means for it.
         max_samples: The largest useful number of samples a request; ``None`` for no limit.
         columns: Whether `Request.columns` are answered.
-        grammar: Whether `Request.grammar` is kept.
+        grammar: Whether `Request.grammar` is kept; ``None`` if not known.
         schema: Whether `Request.json_schema` is kept.
         parameters: Number of weights; ``None`` if not known.
     """
@@ -34,7 +34,7 @@ class ModelFacts:
     default_prompt: str = "props"
     max_samples: int | None = None
     columns: bool = False
-    grammar: bool = False
+    grammar: bool | None = None
     schema: bool = False
     parameters: int | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,26 +29,61 @@ class GGUFHeader:
         architecture: As llama.cpp names it, ``"llama"`` say.
         context_tokens: Longest context that the model was trained for, if stated.
         chat: Whether the file has a chat template.
-        parameters: Number of weights.
+        parameters: Number of weights, over all parts of a split model.
+        thinks: Whether the chat template lets the model think before it answers, and can
+            switch that off.
     """
 
     architecture: str
     context_tokens: int | None
     chat: bool
     parameters: int
+    thinks: bool = False
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read a model file's header and check that its tensors lie inside the file.
+    """Read a model's header and check that its tensors lie inside its file.
 
     Args:
-        path: The model file; of a split model, its first part.
+        path: The model file; of a split model, its first part, with the others beside it.
 
     Raises:
-        ModelNotFoundError: There is no such file.
-        ClientError: The file is not GGUF, or is truncated or corrupt.
+        ModelNotFoundError: There is no such file, or a part of the model is missing.
+        ClientError: A file is not GGUF, is truncated or corrupt, or is not the first part.
     """
     path = Path(path)
+    metadata, parameters = _read(path)
+    parts = metadata.get("split.count", 1)
+    if isinstance(parts, int) and parts > 1:
+        parameters += sum(_read(part)[1] for part in _other_parts(path, parts))
+    architecture = str(metadata.get("general.architecture", "unknown"))
+    context = metadata.get(f"{architecture}.context_length")
+    template = metadata.get("tokenizer.chat_template")
+    return GGUFHeader(
+        architecture=architecture,
+        context_tokens=context if isinstance(context, int) and context > 0 else None,
+        chat=template is not None,
+        parameters=parameters,
+        thinks="thinking" in str(template),
+    )
+
+
+def _other_parts(first: Path, parts: int) -> list[Path]:
+    """Return the further files of a split model, named as llama.cpp names them."""
+    stem = re.sub(rf"-00001-of-{parts:05d}$", "", first.stem)
+    if stem == first.stem:
+        raise ClientError(
+            f"{first} belongs to a model of {parts} files and is not the first by its name; give "
+            f"the path of the one that ends in -00001-of-{parts:05d}.gguf"
+        )
+    return [
+        first.with_name(f"{stem}-{number:05d}-of-{parts:05d}.gguf")
+        for number in range(2, parts + 1)
+    ]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the metadata and the number of weights of one file."""
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -72,7 +108,7 @@ def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
         ) from error
 
 
-def _parse(data: mmap.mmap) -> GGUFHeader:
+def _parse(data: mmap.mmap) -> tuple[dict[str, Any], int]:
     reader = _Reader(data)
     version = reader.scalar("<I")
     if not 2 <= version <= 3:
@@ -96,14 +132,7 @@ def _parse(data: mmap.mmap) -> GGUFHeader:
     # The end of the last tensor is left to llama.cpp, which knows the size of each type.
     if n_tensors and reader.offset + last >= len(data):
         raise ValueError(f"its last tensor starts at byte {reader.offset + last}")
-    architecture = str(metadata.get("general.architecture", "unknown"))
-    context = metadata.get(f"{architecture}.context_length")
-    return GGUFHeader(
-        architecture=architecture,
-        context_tokens=context if isinstance(context, int) and context > 0 else None,
-        chat="tokenizer.chat_template" in metadata,
-        parameters=parameters,
-    )
+    return metadata, parameters
 
 
 class _Reader:

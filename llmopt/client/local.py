@@ -21,7 +21,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.facts import ModelFacts
 from llmopt.client.gguf import GGUFHeader, read_header
+from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError
 
 CONTEXT_TOKENS = 8192
@@ -79,6 +81,10 @@ class LocalClient:
             ``{"min_p": 0.0, "top_k": 0}``. Its defaults cut the unlikely tokens off before
             the temperature is applied; for a request with a grammar, which holds the answer
             to its form anyway, they are switched off.
+        thinking: Let a model that can think before it answers do so. By default its chat
+            template is told not to: thoughts take thousands of tokens, and where they reach
+            `Request.max_tokens` the answer is empty.
+        header: What the file says of itself, where that is known before the file is there.
         verbose: Leave llama.cpp's log on standard error.
     """
 
@@ -96,6 +102,8 @@ class LocalClient:
         default_prompt: str | None = None,
         adapter: str | os.PathLike[str] | None = None,
         sampling: Mapping[str, Any] | None = None,
+        thinking: bool = False,
+        header: GGUFHeader | None = None,
         verbose: bool = False,
     ) -> None:
         if style not in ("auto", "chat", "completion"):
@@ -107,6 +115,9 @@ class LocalClient:
         self.name = name or ("gguf" if callable(path) else f"gguf:{Path(path).stem}")
         self.adapter = None if adapter is None else Path(adapter)
         self.sampling = dict(sampling or {})
+        self.thinking = thinking
+        if header is not None:
+            self.header = header
         self._source = path
         self._context_tokens = context_tokens
         self._default_prompt = default_prompt
@@ -151,6 +162,8 @@ class LocalClient:
     def settings(self) -> dict[str, Any]:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
         settings: dict[str, Any] = {"sampling": self.sampling} if self.sampling else {}
+        if self.thinking:
+            settings["thinking"] = True
         if self.adapter is not None and self.adapter.is_file():
             settings["adapter"] = self._adapter_digest
         return settings
@@ -174,6 +187,33 @@ class LocalClient:
             return self._default_prompt
         small = self.header.parameters < SMALL_PARAMETERS
         return "levels" if small or not self.header.chat else "props"
+
+    def facts(self) -> ModelFacts:
+        """Return what is known of the model without loading it.
+
+        Raises:
+            ModelNotFoundError: There is no such model file.
+            ClientError: It is not a readable GGUF file.
+        """
+        chats = self._chats("chat")
+        return ModelFacts(
+            name=self.name,
+            style="chat" if chats else "completion",
+            chats=chats,
+            context_tokens=self.context_tokens,
+            count_tokens=self.count_tokens,
+            default_prompt=self.default_prompt,
+            columns=self.columns,
+            grammar=True,
+            schema=True,
+            parameters=self.header.parameters,
+        )
+
+    def _chats(self, style: Style) -> bool:
+        """Whether a request of this style goes through the model's chat template."""
+        if self.style == "auto":
+            return style == "chat" and self.header.chat
+        return self.style == "chat"
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
@@ -336,10 +376,12 @@ class LocalClient:
 
     def _body(self, request: Request) -> tuple[dict[str, Any], bool]:
         """Return llama.cpp's form of a request, and whether it is a chat."""
-        style: Style = request.style if self.style == "auto" else self.style
-        chat = style == "chat" and (self.style == "chat" or self.header.chat)
+        chat = self._chats(request.style)
         whole = _WHOLE_DISTRIBUTION if request.grammar is not None else {}
-        body: dict[str, Any] = {"cache_prompt": True, **whole, **self.sampling}
+        body: dict[str, Any] = {"cache_prompt": True, **whole}
+        if chat and self.header.thinks:
+            body["chat_template_kwargs"] = {"enable_thinking": self.thinking}
+        body |= self.sampling
         if chat:
             body["messages"] = [
                 {"role": m.role, "content": _sendable(m.content)} for m in request.messages
@@ -455,8 +497,10 @@ class LocalClient:
             params.cpuparams.n_threads = threads
             params.cpuparams_batch.n_threads = threads
         self._key = key or ""
+        # For `_start`.
+        params.endpoint_metrics = True
         try:
-            return xllamacpp.Server(params)
+            return _start(lambda: xllamacpp.Server(params))
         except RuntimeError as error:
             cause = (
                 f"{host}:{port} is taken, or " if port else ""
@@ -468,6 +512,29 @@ class LocalClient:
                 f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
                 f"{xllamacpp.__version__} is too old for it; verbose=True shows llama.cpp's log"
             ) from error
+
+
+def _start(make: Callable[[], Any]) -> Any:
+    """Return a server whose loop runs.
+
+    It is made in a thread of its own, so that Ctrl-C need not wait for the load; an abandoned one
+    is dropped once it is there.
+    """
+    ended = threading.Event()
+
+    def started() -> Any:
+        try:
+            server = make()
+            # A server that is dropped before its loop runs waits for the loop for ever. This
+            # call comes back from the loop.
+            server.handle_metrics()
+            return server
+        finally:
+            _loads.remove(ended)
+            ended.set()
+
+    _loads.append(ended)
+    return within(threading.TIMEOUT_MAX, started)
 
 
 def _import_xllamacpp() -> Any:
@@ -532,6 +599,9 @@ def _available_threads() -> int | None:
 
 _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
 _exiting = threading.Event()
+_loads: list[threading.Event] = []
+_EXIT_SECONDS = 1.0
+"""How long the end of the process waits for a load that was interrupted."""
 
 
 @atexit.register
@@ -539,6 +609,8 @@ def _close_all() -> None:
     # llama.cpp's threads must end before the interpreter does. `close` waits for a request
     # that a daemon thread still has running; leaving that to the end of the process crashes.
     _exiting.set()
+    for ended in list(_loads):
+        ended.wait(_EXIT_SECONDS)
     for client in list(_open_clients):
         client.close()
 

@@ -19,6 +19,16 @@ PROVIDERS: dict[str, tuple[str, str, str]] = {
         "LocalClient",
         "gguf:PATH: any GGUF model file in this process",
     ),
+    "folder:": (
+        "llmopt.client.folder",
+        "FolderClient",
+        "folder:DIR: whoever answers the files in a folder: a person, an agent, a batch system",
+    ),
+    "replay:": (
+        "llmopt.client.scripted",
+        "ReplayClient",
+        "replay:FILE: the answers of a recording, as long as the requests are the same",
+    ),
     "openai:": (
         "llmopt.client.openai",
         "OpenAIClient",

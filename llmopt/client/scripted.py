@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import threading
+import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from llmopt.client.base import Client, Completion, Reply, Request, client_name
+from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import ClientError
 
 Answer: TypeAlias = str | list[str] | Reply | Exception
@@ -88,8 +95,15 @@ class ScriptedClient:
 class RecordClient:
     """Passes requests on to another client and appends each exchange to a JSON Lines file.
 
-    Only the fields of `Request` and `Reply` are written: no key, header or address of the
-    client behind it. Failed requests are not recorded.
+    Only the fields of `Request` and `Reply` and the facts of the client are written: no key,
+    header or address of the client behind it. Failed requests are not recorded. A recorder may go
+    on with a file that is already there, and several may share one.
+
+    The first line of a file holds ``{"facts": {...}}``, each other ``{"request": {...}, "reply":
+    {...}}``, and nothing is left out. Where a request resembles the one before, the line names
+    that one in ``like`` (the start of its digest), and the content of its messages is a list of
+    new text and of pairs ``[start, end]``: lines of the message in its place there. So the
+    recording of a search grows by what is new in each prompt.
 
     Args:
         client: The client that answers.
@@ -100,6 +114,7 @@ class RecordClient:
         self.client = client
         self.path = Path(path)
         self.name = client_name(client)
+        self._last: Request | None = None
 
     def __getattr__(self, name: str) -> Any:
         # The optional attributes of a client (`default_prompt`, `count_tokens`, ...) show
@@ -116,24 +131,44 @@ class RecordClient:
             OSError: The file cannot be written.
         """
         reply = self.client.complete(request)
-        line = json.dumps({"request": request.to_dict(), "reply": reply.to_dict()})
-        # One write of one whole line, so that recorders sharing a file do not interleave.
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        packed = {**_pack(request, self._last), "reply": reply.to_dict()}
+        text = json.dumps(packed) + "\n"
+        with self.path.open("a+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size == 0:
+                text = json.dumps({"facts": _facts(self.client)}) + "\n" + text
+            else:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
+                    text = "\n" + text
+            # One write of whole lines, so that recorders sharing a file do not interleave.
+            file.write(text.encode())
+        self._last = request
         return reply
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    digest: str
+    request: Request
+    reply: Reply
 
 
 class ReplayClient:
     """Answers from a file that `RecordClient` wrote, without any model.
 
     A reply is found by the digest of its request. Equal requests get their replies in the
-    order of recording; the last one is not repeated.
+    order of recording; the last one is not repeated. `facts` gives what was recorded of the
+    model, but for its tokenizer.
 
     Args:
-        path: The recording. It is read at the first request.
+        path: The recording. It is read when it is first needed.
         name: Short name for tables and files.
-        default_prompt: What ``prompt="auto"`` means for this client; give that of the
+        default_prompt: What ``prompt="auto"`` means for this client; by default that of the
             recorded client.
+        strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
+            order of recording, with a warning: for a recording whose prompts have been worded
+            anew since.
     """
 
     columns = True
@@ -143,13 +178,33 @@ class ReplayClient:
         path: str | os.PathLike[str],
         *,
         name: str = "replay",
-        default_prompt: str = "props",
+        default_prompt: str | None = None,
+        strict: bool = True,
     ) -> None:
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.name = name
-        self.default_prompt = default_prompt
-        self._replies: dict[str, list[Reply]] | None = None
-        self._given: dict[str, int] = {}
+        self.strict = strict
+        self._default_prompt = default_prompt
+        self._recording: tuple[dict[str, Any], list[_Exchange]] | None = None
+        self._given: set[int] = set()
+        self._warned = False
+        self._lock = threading.Lock()
+
+    def facts(self) -> ModelFacts:
+        """Return the facts of the recorded model.
+
+        Raises:
+            ClientError: The recording cannot be read.
+        """
+        known = {"columns": True, **self._read()[0], "name": self.name}
+        if self._default_prompt is not None:
+            known["default_prompt"] = self._default_prompt
+        return ModelFacts(**known)
+
+    @property
+    def default_prompt(self) -> str:
+        """What ``prompt="auto"`` means for this client."""
+        return self._default_prompt or self.facts().default_prompt
 
     def complete(self, request: Request) -> Reply:
         """Give the recorded reply to an equal request.
@@ -158,44 +213,203 @@ class ReplayClient:
             ClientError: The recording has no (further) reply to this request, or cannot
                 be read.
         """
-        if self._replies is None:
-            self._replies = self._read()
-        digest = request.digest()
-        replies = self._replies.get(digest, [])
-        given = self._given.get(digest, 0)
-        if given >= len(replies):
-            total = sum(len(r) for r in self._replies.values())
-            found = (
-                f"was recorded {given} time(s), and all of those replies have been given"
-                if given
-                else f"is not among its {total} recorded ones"
-            )
-            raise ClientError(
-                f"{self.path}: this request (digest {digest[:12]}, text starting "
-                f"{request.text[:60]!r}) {found}; record the run again with RecordClient, or "
-                "replay it with the settings (seed, prompt, budget) of the recording"
-            )
-        self._given[digest] = given + 1
-        return replies[given]
+        with self._lock:
+            exchanges = self._read()[1]
+            digest = request.digest()
+            left = [i for i in range(len(exchanges)) if i not in self._given]
+            index = next((i for i in left if exchanges[i].digest == digest), None)
+            if index is None:
+                given = sum(exchanges[i].digest == digest for i in self._given)
+                problem = (
+                    f"was recorded {given} time(s), and all of those replies have been given"
+                    if given
+                    else f"is not among its {len(exchanges)} recorded ones"
+                )
+                message = (
+                    f"{self.path}: this request (digest {digest[:_LIKE]}, text starting "
+                    f"{request.text[:60]!r}) {problem}"
+                )
+                if left:
+                    message += (
+                        f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
+                        + first_difference(exchanges[left[0]].request, request)
+                    )
+                if self.strict or not left:
+                    raise ClientError(
+                        f"{message}; record the run again with RecordClient, or replay it with "
+                        "the settings (seed, prompt, budget) of the recording",
+                        requests=0,
+                    )
+                if not self._warned:
+                    self._warned = True
+                    warnings.warn(
+                        f"{message}; it gets the reply recorded there, as will others",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                index = left[0]
+            self._given.add(index)
+            return exchanges[index].reply
 
-    def _read(self) -> dict[str, list[Reply]]:
+    def _read(self) -> tuple[dict[str, Any], list[_Exchange]]:
+        """Return the recorded facts and exchanges."""
+        if self._recording is not None:
+            return self._recording
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise ClientError(
-                f"cannot read the recording {self.path}: {error.strerror}; make one with "
-                "RecordClient(client, path)"
+                f"cannot read the recording {self.path}: "
+                f"{getattr(error, 'strerror', None) or error}; make one with "
+                "RecordClient(client, path)",
+                requests=0,
             ) from error
-        replies: dict[str, list[Reply]] = {}
+        facts: dict[str, Any] = {}
+        exchanges: list[_Exchange] = []
+        known: dict[str, Request] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                exchange = json.loads(line)
-                request = Request.from_dict(exchange["request"])
-                reply = Reply.from_dict(exchange["reply"])
-            except (ValueError, KeyError, TypeError) as error:
+                data = json.loads(line)
+                if "facts" in data:
+                    checked = _checked_facts(data["facts"])
+                    facts = facts or checked
+                    continue
+                request = _unpack(data, known)
+                digest = request.digest()
+                exchanges.append(_Exchange(digest, request, Reply.from_dict(data["reply"])))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise ClientError(
                     f"{self.path}, line {number}: not an exchange written by RecordClient "
-                    f"({error}); remove the line or record again"
+                    f"({error}); remove the line or record again",
+                    requests=0,
                 ) from error
-            replies.setdefault(request.digest(), []).append(reply)
-        return replies
+            known[digest[:_LIKE]] = request
+        self._recording = facts, exchanges
+        return self._recording
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_lock"]
+        state["_given"] = set(self._given)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+_LIKE = 12
+"""Digits of a digest that name an earlier request of a recording."""
+
+
+def first_difference(recorded: Request, asked: Request) -> str:
+    """Return where two requests first differ, in words."""
+    for field in fields(Request):
+        old, new = getattr(recorded, field.name), getattr(asked, field.name)
+        if field.name != "messages" and old != new:
+            return f"{field.name}: recorded {_short(old)}, asked {_short(new)}"
+    if len(recorded.messages) != len(asked.messages):
+        return f"its messages: recorded {len(recorded.messages)}, asked {len(asked.messages)}"
+    for number, (a, b) in enumerate(zip(recorded.messages, asked.messages, strict=True), start=1):
+        if a.role != b.role:
+            return f"the role of message {number}: recorded {a.role!r}, asked {b.role!r}"
+        lines = zip_longest(a.content.split("\n"), b.content.split("\n"))
+        for line, (old, new) in enumerate(lines, start=1):
+            if old != new:
+                # The end of a long line may be what differs.
+                pairs = zip_longest(old or "", new or "")
+                same = next((i for i, (x, y) in enumerate(pairs) if x != y), 0)
+                start = max(0, same - 40)
+                return (
+                    f"line {line} of message {number}, character {same + 1}: "
+                    f"recorded {_short(old, start)}, asked {_short(new, start)}"
+                )
+    return "nothing"
+
+
+def _short(value: object, start: int = 0) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else repr(value)
+    shown = repr(text[start : start + 80]) if isinstance(value, str) else text[:80]
+    return ("…" if start else "") + shown + ("…" if len(text) > start + 80 else "")
+
+
+def _facts(client: Client) -> dict[str, Any]:
+    """Return what is known of a client's model, without what JSON cannot hold."""
+    facts = model_facts(client)
+    return {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "count_tokens"}
+
+
+def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a recording that this version knows.
+
+    Raises:
+        ValueError: One has a value that it cannot have.
+    """
+    count = (int, type(None))
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("style", "default_prompt"), str),
+        **dict.fromkeys(("chats", "columns", "schema"), bool),
+        "grammar": (bool, type(None)),
+        **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
+    }
+    known = {name: data[name] for name in kinds if name in data}
+    for name, value in known.items():
+        # The name of a prompt may be the path of a template: a recording names none.
+        if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
+            raise ValueError(f"its fact {name} is {value!r}")
+    return known
+
+
+def _pack(request: Request, last: Request | None) -> dict[str, Any]:
+    """Return a request for a line of a recording, by its difference from `last` if shorter."""
+    whole = {"request": request.to_dict()}
+    if last is None or len(last.messages) != len(request.messages):
+        return whole
+    messages = [
+        {"role": new.role, "content": _lines_from(old.content, new.content)}
+        for old, new in zip(last.messages, request.messages, strict=True)
+    ]
+    packed = {
+        "request": {**whole["request"], "messages": messages},
+        "like": last.digest()[:_LIKE],
+        "digest": request.digest(),
+    }
+    return min(whole, packed, key=lambda data: len(json.dumps(data)))
+
+
+def _lines_from(old: str, new: str) -> list[str | list[int]]:
+    """Return `new` as pieces: a text, or the first and the last line (exclusive) of `old`."""
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    pieces: list[str | list[int]] = []
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            pieces.append([i1, i2])
+        elif j2 > j1:
+            pieces.append("".join(after[j1:j2]))
+    return pieces
+
+
+def _unpack(data: dict[str, Any], known: dict[str, Request]) -> Request:
+    """Return the request of a recorded exchange.
+
+    Raises:
+        ValueError: It is not what was recorded.
+    """
+    if "like" not in data:
+        return Request.from_dict(data["request"])
+    base = known.get(data["like"])
+    if base is None:
+        raise ValueError(f"the request {data['like']} that it is like is not before it")
+    messages = []
+    for message, old in zip(data["request"]["messages"], base.messages, strict=True):
+        lines = old.content.splitlines(keepends=True)
+        pieces = (p if isinstance(p, str) else "".join(lines[p[0] : p[1]])
+                  for p in message["content"])  # fmt: skip
+        messages.append({**message, "content": "".join(pieces)})
+    request = Request.from_dict({**data["request"], "messages": messages})
+    if request.digest() != data["digest"]:
+        raise ValueError("its request is not the recorded one")
+    return request

@@ -1,4 +1,4 @@
-"""``llmopt check MODEL``: one tiny optimization prompt, and what came back."""
+"""``llmopt check MODEL``: one tiny optimization prompt, and its answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import argparse
 
 import numpy as np
 
-from llmopt.client.base import Client, client_name, default_prompt
+from llmopt.client.base import Client
+from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import ParseError
@@ -14,6 +15,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, get_prompt
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
+from llmopt.text import printable
 
 _SHOWN_CHARACTERS = 400
 
@@ -27,17 +29,16 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         attempts: Times the request is sent at most.
 
     Returns:
-        What happened, in lines of text, and whether the answer could be read as a point.
+        The exchange in lines of text, and whether the answer could be read as a point.
 
     Raises:
         ClientError: The model could not be asked.
         ImportError: Its package is not installed.
     """
-    if prompt == "auto":
-        prompt = default_prompt(client)
-    made = get_prompt(prompt)
+    model = model_facts(client)
+    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
     check_prompt_for(made, client)
-    query = made.prepare(_situation(client))
+    query = made.prepare(_situation(model))
     reply = complete_with_retries(client, query.request, attempts=attempts)
     completion = reply.completions[0]
     text = completion.text
@@ -50,11 +51,10 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
     except ParseError as error:
         readable = False
         read = f"not readable: {error.reason}"
-    name = client_name(client)
-    answered = f" (answered as {reply.model})" if reply.model not in ("", name) else ""
+    answered = f" (answered as {reply.model})" if reply.model not in ("", model.name) else ""
     cost = "unknown" if reply.cost is None else f"${reply.cost:.6f}"
     lines = {
-        "model": name + answered,
+        "model": model.name + answered,
         "prompt": f"{made.name}, {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
         "from the prefix cache",
         "answer": f"{shown.strip()!r}",
@@ -64,10 +64,11 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         + ("request" if reply.requests == 1 else "requests"),
         "cost": cost,
     }
-    return "\n".join(f"{label:<8} {value}" for label, value in lines.items()), readable
+    shown_lines = (f"{label:<8} {value}".replace("\n", " ") for label, value in lines.items())
+    return printable("\n".join(shown_lines)), readable
 
 
-def _situation(client: Client) -> Situation:
+def _situation(model: ModelFacts) -> Situation:
     """A bowl with its peak at (1, -2), seen at eight points."""
     space = Space({"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}, decimals=1)
     rng = np.random.default_rng(0)
@@ -77,15 +78,7 @@ def _situation(client: Client) -> Situation:
         x, y = values
         reward = round(-((x - 1.0) ** 2) - (y + 2.0) ** 2, 2)
         trials.append(Trial(number, space.unflatten(values), values, (reward,)))
-    return Situation(
-        space=space,
-        history=History(tuple(trials)),
-        iteration=9,
-        total=20,
-        count_tokens=getattr(client, "count_tokens", None),
-        context_tokens=getattr(client, "context_tokens", None),
-        client_style=getattr(client, "style", "chat"),
-    )
+    return Situation.after(History(tuple(trials)), space, model, total=20)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from llmopt.client.base import Client, Request, client_name, default_prompt
+from llmopt.client.base import Client, Request
+from llmopt.client.facts import model_facts
 from llmopt.client.prices import FREE, PRICES_AS_OF, PRICES_VARIABLE, Price
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.base import Situation
-from llmopt.prompt.selection import estimate_tokens
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
 
 _POINTS = 16
@@ -98,23 +99,14 @@ def estimate(
     """
     if iterations < 0 or warmup < 0:
         raise ValueError(f"iterations={iterations}, warmup={warmup}: expected 0 or more")
-    if prompt == "auto":
-        prompt = default_prompt(client)
-    made = get_prompt(prompt)
+    model = replace(model_facts(client), count_tokens=count_tokens)
+    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
     total = warmup + iterations if total is None else total
     trials = _simulated(space, warmup + iterations)
 
     def request(number: int) -> Request:
-        situation = Situation(
-            space=space,
-            history=History(trials[: warmup + number]),
-            iteration=warmup + number + 1,
-            total=total,
-            description=description,
-            count_tokens=count_tokens,
-            context_tokens=getattr(client, "context_tokens", None),
-            client_style=getattr(client, "style", "chat"),
-        )
+        history = History(trials[: warmup + number])
+        situation = Situation.after(history, space, model, total=total, description=description)
         return made.prepare(situation).request
 
     # A prompt grows smoothly, so a few requests tell about all.
@@ -140,7 +132,7 @@ def estimate(
     one = price.cost(round(each[0]), round(each[2])) if price else None
     cheap = price.cost(round(each[0]), round(each[2]), round(each[1])) if price else None
     return Estimate(
-        model=client_name(client),
+        model=model.name,
         prompt=made.name,
         requests=iterations,
         prompt_tokens=sums[0],
@@ -152,7 +144,7 @@ def estimate(
 
 
 def price_of(client: Client) -> Price | None:
-    """Return what a client's tokens cost, or ``None`` if that is not known."""
+    """Return the price of a client's tokens, or ``None`` if it is not known."""
     from llmopt.client.local import LocalClient
 
     while not hasattr(client, "current_price"):

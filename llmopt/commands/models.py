@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import importlib.metadata
 import json
 import os
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
 
 from llmopt.client.http import redact
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.remote import RemoteClient
+from llmopt.client.threads import DeadlineExceeded, within
+from llmopt.text import printable
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",
@@ -24,6 +26,9 @@ _DISTRIBUTIONS = {
     "anthropic": "anthropic",
 }
 _SHOWN_MODELS = 5
+_SHOWN_CHARACTERS = 80
+_MOST_BYTES = 1_000_000
+_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,8 @@ def survey(timeout: float = 0.5) -> list[Status]:
     anywhere else.
 
     Args:
-        timeout: Seconds that a server on this machine may take to answer.
+        timeout: Seconds that a server on this machine may send nothing; its whole answer has
+            four times as long.
     """
     with ThreadPoolExecutor(len(PROVIDERS)) as pool:
         return list(pool.map(lambda prefix: _status(prefix, timeout), PROVIDERS))
@@ -71,7 +77,7 @@ def _status(prefix: str, timeout: float) -> Status:
     argument = "//HOST/v1:MODEL" if "+http" in prefix else "MODEL"
     client = get_client(prefix + argument)
     if not isinstance(client, RemoteClient):
-        return Status(written, True, "")
+        return Status(written, True, "needs no package and no key")
     ready, detail = _package(client.package)
     if isinstance(client, OpenAIClient) and client.base_url is None and client.local:
         up, models = _ask_server(client.url, timeout)
@@ -94,21 +100,42 @@ def _package(extra: str) -> tuple[bool, str]:
 
 
 def _ask_server(url: str, timeout: float) -> tuple[bool, str]:
-    """Ask a server on this machine for its models."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """Ask a server on this machine for its models. Whatever listens there may answer."""
     try:
-        with direct.open(f"{url}/models", timeout=timeout) as response:
-            data = json.load(response)
-        names = [str(m["id"]) for m in data["data"] or ()]
-    except urllib.error.HTTPError as error:
-        return True, f"answers with HTTP {error.code}"
+        status, body = within(_STEPS * timeout, lambda: _get(f"{url}/models", timeout))
+    except DeadlineExceeded:
+        return False, "sends without coming to an end"
     except OSError:
         return False, "not reachable"
-    except (ValueError, KeyError, TypeError):
+    except http.client.HTTPException:
+        return False, "answers, but not as a web server does"
+    if status >= 400:
+        return True, f"answers with HTTP {status}"
+    try:
+        if status != 200 or len(body) > _MOST_BYTES:
+            raise ValueError("a redirection, or too much")
+        names = [m["id"] for m in json.loads(body)["data"] or ()]
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError("a name that is none")
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False, "answers, but not as a model server does"
-    shown = ", ".join(names[:_SHOWN_MODELS]) or "no model loaded"
+    cut = [n if len(n) <= _SHOWN_CHARACTERS else n[:_SHOWN_CHARACTERS] + "…" for n in names]
+    shown = ", ".join(cut[:_SHOWN_MODELS]) or "no model loaded"
     more = f" and {len(names) - _SHOWN_MODELS} more" if len(names) > _SHOWN_MODELS else ""
-    return True, redact(f"has {shown}{more}")
+    return True, printable(" ".join(redact(f"has {shown}{more}").split()))
+
+
+def _get(url: str, timeout: float) -> tuple[int, bytes]:
+    """Return the status and the start of the body; no proxy is used, no redirection followed."""
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+    try:
+        connection.request("GET", parts.path)
+        response = connection.getresponse()
+        return response.status, response.read(_MOST_BYTES + 1)
+    finally:
+        connection.close()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

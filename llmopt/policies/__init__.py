@@ -1,11 +1,41 @@
-"""Policies on Gymnasium environments: what they are, and what they score on seeded starts."""
+"""Policies on Gymnasium environments: search, evaluation, statistics, words and files.
 
-from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation, Evaluator, RolloutStatistics
+``PolicySearch("Swimmer-v5", "openai:gpt-5").run(50)`` is a whole search; `docs/policies.md`
+shows the rest.
+"""
+
+from llmopt.policies.environment import EnvMaker
+from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.rollout import (
+    Evaluation,
+    Evaluator,
+    RolloutStatistics,
+    Step,
+    evaluate_vector,
+    held_out_seeds,
+    selection_seeds,
+)
+from llmopt.policies.saved import load_policy, save_policy
+from llmopt.policies.search import PolicySearch
+from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.policies.words import EnvironmentWords, Quantity, describe_environment
 
 __all__ = [
+    "BoundPolicy",
+    "EnvMaker",
+    "EnvironmentWords",
+    "EpisodeStatistics",
     "Evaluation",
     "Evaluator",
     "LinearPolicy",
+    "PolicySearch",
+    "Quantity",
     "RolloutStatistics",
+    "Step",
+    "describe_environment",
+    "evaluate_vector",
+    "held_out_seeds",
+    "load_policy",
+    "save_policy",
+    "selection_seeds",
 ]

@@ -124,6 +124,29 @@ class LinearPolicy:
             raise ParameterError("one policy has one parameter vector; for a batch call act_batch")
         return BoundPolicy(self, weights, bias)
 
+    def names(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> tuple[str, ...]:
+        """Name each flat parameter by what it joins: ``"torque<-angle"``, ``"torque<-bias"``.
+
+        Args:
+            inputs: A short name for each observed number; ``o0, o1, ...`` if empty. States
+                of a ``Discrete`` observation are ``s0, s1, ...`` in any case.
+            outputs: A short name for each action; ``a0, a1, ...`` if empty.
+
+        Raises:
+            SpaceError: There is not one name for each.
+        """
+        table = isinstance(self.observation_space, spaces.Discrete)
+        start = int(getattr(self.observation_space, "start", 0))
+        rows = [f"s{start + i}" if table else f"o{i}" for i in range(self.n_inputs)]
+        columns = [f"a{j}" for j in range(self.n_outputs)]
+        for kind, given, own in (("inputs", inputs, rows), ("outputs", outputs, columns)):
+            if given and not (table and kind == "inputs"):
+                if len(given) != len(own):
+                    raise SpaceError(f"got {len(given)} names of {kind}, expected {len(own)}")
+                own[:] = given
+        rows += ["bias"] if self.bias else []
+        return tuple(f"{column}<-{row}" for row in rows for column in columns)
+
     def describe(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> str:
         """Say in words what each parameter does.
 
@@ -221,11 +244,25 @@ class BoundPolicy:
         policy: The map's form.
         weights: ``(n_inputs, n_outputs)`` array.
         bias: ``(n_outputs,)`` array.
+        inputs: Names of the observed numbers; empty if they have none.
+        outputs: Names of the actions; empty if they have none.
     """
 
     policy: LinearPolicy
     weights: np.ndarray
     bias: np.ndarray
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> np.ndarray:
+        """The flat parameters, ``(n_parameters,)`` (a copy)."""
+        rows = [self.weights, self.bias[None]] if self.policy.bias else [self.weights]
+        return np.asarray(np.concatenate(rows).ravel())
+
+    def act(self, observation: Any) -> Any:
+        """Return the action for one observation, in the form that the environment takes."""
+        return self(observation)
 
     def __call__(self, observation: Any) -> Any:
         """Return the action for one observation, in the form that the environment takes."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from llmopt.policies.linear import LinearPolicy
 
@@ -97,9 +98,45 @@ class Evaluation:
             else math.fsum(self.returns) / len(self.returns)
         )
 
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the mean return, or ``None`` for fewer than two episodes."""
+        n = len(self.returns)
+        if self.failure or n < 2:
+            return None
+        return float(np.std(self.returns, ddof=1) / math.sqrt(n))
+
 
 Recorder = Callable[[int, Any, Any, float], None]
 """Called with episode number, observation, action and reward of every step."""
+
+
+class Step(NamedTuple):
+    """One step of an episode, all that the environment gave.
+
+    Attributes:
+        episode: Number of the episode, from 0.
+        observation: What the policy saw.
+        action: What it did.
+        reward: What this step gave; not finite where that ends the evaluation.
+        following: What was observed after it.
+        terminated: Whether the environment ended the episode.
+        truncated: Whether a limit ended it, the evaluator's own step cap included.
+        info: The environment's further facts.
+    """
+
+    episode: int
+    observation: Any
+    action: Any
+    reward: float
+    following: Any
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+Watcher = Callable[[Step], None]
+"""Called at every step. It must copy what it keeps: environments reuse their arrays."""
 
 
 class RolloutStatistics:
@@ -262,7 +299,12 @@ class Evaluator:
                 return
 
     def evaluate(
-        self, params: Any, seeds: Sequence[int], record: Recorder | None = None
+        self,
+        params: Any,
+        seeds: Sequence[int],
+        record: Recorder | None = None,
+        *,
+        watch: Watcher | None = None,
     ) -> Evaluation:
         """Run one episode from each start.
 
@@ -273,6 +315,8 @@ class Evaluator:
             params: ``(n_parameters,)`` array-like.
             seeds: Seed of each episode's start.
             record: Called at every step.
+            watch: Called at every step with all that the environment gave; an
+                `llmopt.policies.EpisodeStatistics`, say.
 
         Raises:
             ParameterError: The number of parameters is wrong.
@@ -286,7 +330,7 @@ class Evaluator:
             try:
                 if self._env is None:
                     self._env = self.task.make_env()
-                total, steps = self._episode(bound, seed, number, record)
+                total, steps = self._episode(bound, seed, number, record, watch)
             except _NonFiniteReward as error:
                 failure = f"episode {number}: {error}"
                 break
@@ -300,7 +344,12 @@ class Evaluator:
         return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
 
     def _episode(
-        self, act: Callable[[Any], Any], seed: int, number: int, record: Recorder | None
+        self,
+        act: Callable[[Any], Any],
+        seed: int,
+        number: int,
+        record: Recorder | None,
+        watch: Watcher | None,
     ) -> tuple[float, int]:
         env = self._env
         if env is None:
@@ -309,8 +358,12 @@ class Evaluator:
         total = 0.0
         for step in range(1, self.step_cap + 1):
             action = act(observation)
-            following, reward, terminated, truncated, _ = env.step(action)
+            following, reward, terminated, truncated, info = env.step(action)
             value = float(reward)
+            if watch is not None:
+                capped = bool(truncated) or step == self.step_cap
+                ended = bool(terminated)
+                watch(Step(number, observation, action, value, following, ended, capped, info))
             if not math.isfinite(value):
                 raise _NonFiniteReward(f"the reward of step {step} is {value}")
             if record is not None:
@@ -342,3 +395,57 @@ def evaluate(task: PolicyTask, params: Any, seeds: Sequence[int]) -> Evaluation:
     """
     with Evaluator(task) as evaluator:
         return evaluator.evaluate(params, seeds)
+
+
+def evaluate_vector(
+    envs: VectorEnv[Any, Any, Any],
+    policy: LinearPolicy,
+    params: Any,
+    seeds: Sequence[int],
+    step_cap: int | None = None,
+) -> Evaluation:
+    """Run one episode from each start, as many at a time as a vector environment holds.
+
+    The returns are those of single environments where the vector's are independent, as those
+    of ``gymnasium.make_vec`` are.
+
+    Args:
+        envs: The environments; left open.
+        policy: The policy.
+        params: ``(n_parameters,)`` array-like.
+        seeds: Seed of each episode's start.
+        step_cap: Steps after which an episode ends; ``None`` for the environments' own limit.
+
+    Raises:
+        ParameterError: The number of parameters is wrong.
+    """
+    flat = policy.bind(params).parameters
+    started = time.perf_counter()
+    n = envs.num_envs
+    many = np.broadcast_to(flat, (n, len(flat)))
+    returns: list[float] = []
+    lengths: list[int] = []
+    for first in range(0, len(seeds), n):
+        chunk = [int(s) for s in seeds[first : first + n]]
+        # All environments step together: the last chunk is filled up with starts not counted.
+        starts: Any = chunk + chunk[:1] * (n - len(chunk))
+        observations, _ = envs.reset(seed=starts)
+        totals = [0.0] * len(chunk)
+        steps = [0] * len(chunk)
+        running = set(range(len(chunk)))
+        while running:
+            actions = policy.act_batch(many, observations)
+            observations, rewards, terminated, truncated, _ = envs.step(actions)
+            for i in sorted(running):
+                reward = float(rewards[i])
+                steps[i] += 1
+                if not math.isfinite(reward):
+                    failure = f"episode {first + i}: the reward of step {steps[i]} is {reward}"
+                    seconds = time.perf_counter() - started
+                    return Evaluation(tuple(returns), tuple(lengths), failure, seconds)
+                totals[i] += reward
+                if terminated[i] or truncated[i] or steps[i] == step_cap:
+                    running.discard(i)
+        returns += totals
+        lengths += steps
+    return Evaluation(tuple(returns), tuple(lengths), "", time.perf_counter() - started)

@@ -2,6 +2,8 @@
 
 `get_prompt` takes a shipped prompt's name, or your own template as text or as a path:
 
+- ``"words"``: what f is, a table of evidence, feedback, hypotheses and lessons; for capable
+  chat models, and their default;
 - ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);
@@ -14,10 +16,11 @@
 - ``"pattern"``: plain integers for the same; see `llmopt.prompt.pattern`.
 
 A template is Jinja2 with strict undefined variables, no autoescaping, ``trim_blocks`` and
-``lstrip_blocks``. What comes before ``{{ begin_user }}`` is the system message and should
-not change during a search; what comes after is the user message, in which what changes
-comes last, so that prefix caches hit. Without it all is one user message. A template may
-include or extend its neighbours, and the shipped ones as ``llmopt/props.j2``.
+``lstrip_blocks``, rendered in Jinja2's sandbox. The text before ``{{ begin_user }}`` is the
+system message and should not change during a search. The text after it is the user message;
+its changing parts come last, so that prefix caches hit. Without the mark all is one user
+message. A template may include or extend its neighbours, and the shipped ones as
+``llmopt/props.j2``. A template out of a file of a run includes the shipped ones only.
 
 The variables:
 
@@ -32,31 +35,35 @@ The variables:
   ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
 - ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
   them, else none;
-- ``hypotheses``: the model's latest explanations with what came of them, in words, as many
-  as the option ``hypotheses`` says; ``closeups``: the best trial and as many of the latest
-  ones as the option ``closeups`` says, those with feedback, each with ``best`` (true or
-  false) and ``entry``;
+- ``hypotheses``: the model's latest explanations with their outcomes, in words, as many as
+  the option ``hypotheses`` says; ``closeups``: the best trial and the latest ones, as many as
+  the option ``closeups`` says, where they have feedback; each has ``best`` (true or false)
+  and ``entry``;
 - ``pending``: points being evaluated, in words;
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;
 - ``description``: the task in words, may be empty; ``notes``: further lines;
+- ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
+  point may be measured again; ``may_stop``: whether an answer may end the search;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import client_name
+from llmopt.client.base import Client, client_name
+from llmopt.client.facts import model_facts
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
-from llmopt.prompt.selection import Selection, estimate_tokens
-from llmopt.prompt.template import SHIPPED, TemplatePrompt, shipped_prompt
+from llmopt.prompt.selection import Selection
+from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.prompt.words import Entry
 
 __all__ = [
@@ -76,7 +83,11 @@ __all__ = [
     "get_prompt",
 ]
 
-_PATTERNS = {"columns": ColumnsPrompt, "levels": LevelsPrompt, "pattern": PatternPrompt}
+_PATTERNS: dict[str, Callable[..., Prompt]] = {
+    "columns": ColumnsPrompt,
+    "levels": LevelsPrompt,
+    "pattern": PatternPrompt,
+}
 PROMPTS = (*SHIPPED, *_PATTERNS)
 
 
@@ -85,8 +96,9 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
 
     Args:
         prompt: A shipped prompt's name; a path to a template (a `Path`, the name of an
-            existing file, or any text that ends in ``.j2``); a template's text; what a
-            prompt's ``to_dict`` returned; or a prompt object, which is returned as it is.
+            existing file, or any text that ends in ``.j2``); a template's text; the mapping
+            that a prompt's ``to_dict`` returned; or a prompt object, which is returned as it
+            is. A mapping is not trusted: the folder that it names is not read.
         **options: Options of `TemplatePrompt`, `PatternPrompt` and its kin, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 
@@ -96,11 +108,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         ValueError: An option is not valid.
     """
     if isinstance(prompt, Mapping):
-        data = {**prompt, **options}
-        name = data.pop("name", "custom")
-        if "template" in data:
-            return TemplatePrompt(data.pop("template"), name=name, **data)
-        return get_prompt(name, **data)
+        return _from_mapping(prompt, options)
     if isinstance(prompt, str):
         if prompt in _PATTERNS:
             return _PATTERNS[prompt](**options)
@@ -111,7 +119,8 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt = Path(prompt)
     if isinstance(prompt, Path):
         try:
-            text = prompt.read_text(encoding="utf-8")
+            with prompt.open(encoding="utf-8") as file:
+                text = file.read(MAX_TEMPLATE + 1)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise TemplateError(
@@ -132,13 +141,25 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
     )
 
 
-def check_prompt_for(prompt: Prompt, client: Any) -> None:
-    """Raise if a client cannot answer what a prompt asks.
+def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
+    """Return a prompt that may come from anywhere: no file beside it is read."""
+    data = {"name": "custom", **stored, **options, "sealed": "folder" not in options}
+    name = data.pop("name")
+    if "template" in data:
+        return TemplatePrompt(data.pop("template"), name=name, **data)
+    if name in _PATTERNS:
+        del data["sealed"]
+        return _PATTERNS[name](**data)
+    return shipped_prompt(name, **data)
+
+
+def check_prompt_for(prompt: Prompt, client: Client) -> None:
+    """Raise if a client cannot answer the questions of a prompt.
 
     Raises:
         ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities.
     """
-    if isinstance(prompt, ColumnsPrompt) and not getattr(client, "columns", False):
+    if isinstance(prompt, ColumnsPrompt) and not model_facts(client).columns:
         raise ValueError(
             f"{client_name(client)} does not give the probabilities that the prompt "
             f"{prompt.name!r} needs: take prompt 'levels', or a model that runs in this process"

@@ -1,15 +1,21 @@
-"""What a prompt is made from and what it becomes: `Situation` in, `Query` out."""
+"""The frame of every prompt: it turns a `Situation` into a `Query`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from llmopt.client.base import Request, Style
+from llmopt.client.base import Message, Request
+from llmopt.client.facts import ModelFacts
 from llmopt.history import History
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.space import Space
+
+UNKNOWN_MODEL = ModelFacts("unknown")
+_MAX_RAW = 600  # characters of a refused answer that are sent back
 
 
 @dataclass(frozen=True)
@@ -31,20 +37,18 @@ class Situation:
 
     Attributes:
         space: The search space.
-        history: What was tried, what is being evaluated, and the direction of each
-            objective.
+        history: The trials, the points being evaluated, and the direction of each objective.
         iteration: Number of the proposal being asked, from 1.
         total: Proposals planned in all; ``None`` if not known.
         description: The task in words.
-        complaints: Earlier answers to this question, oldest first.
+        complaint: The earlier answer to this question that is sent back, if any.
         samples: Independent answers wanted.
         seed: Seed for everything random about the prompt and the reading of its answers.
-        count_tokens: The model's own tokenizer; without it, token counts are
-            over-estimated.
-        context_tokens: What the model can hold, prompt and answer together.
+        model: Facts of the model that is asked: style, context, tokenizer.
         notes: Further lines for the model.
-        client_style: Whether the model answers messages or continues a text.
-        out_of_range: What becomes of a number outside its range.
+        out_of_range: Whether a number outside its range is clipped or refused.
+        noisy: Whether a point may be measured again.
+        may_stop: Whether an answer may end the search.
     """
 
     space: Space
@@ -52,14 +56,27 @@ class Situation:
     iteration: int
     total: int | None = None
     description: str = ""
-    complaints: tuple[Complaint, ...] = ()
+    complaint: Complaint | None = None
     samples: int = 1
     seed: int = 0
-    count_tokens: Callable[[str], int] | None = None
-    context_tokens: int | None = None
+    model: ModelFacts = UNKNOWN_MODEL
     notes: tuple[str, ...] = ()
-    client_style: Style = "chat"
     out_of_range: OutOfRange = "clip"
+    noisy: bool = False
+    may_stop: bool = False
+
+    @classmethod
+    def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:
+        """Return the situation of the next proposal.
+
+        Args:
+            history: The trials and the points being evaluated.
+            space: The search space.
+            model: Facts of the model; see `llmopt.client.facts.model_facts`.
+            **others: The other attributes but `iteration`.
+        """
+        iteration = len(history.trials) + len(history.pending) + 1
+        return cls(space, history, iteration, model=model, **others)
 
 
 @dataclass(frozen=True)
@@ -68,11 +85,42 @@ class Query:
 
     Attributes:
         request: What to send.
-        read: Turns one answer into a point; raises `ParseError` where there is none.
+        read: ``read(text, sample_index=0, earlier=())`` turns one sample of the reply into a
+            point, and raises `ParseError` where there is none. It keeps no state: samples may
+            be read in any order, and again. `sample_index` counts the samples of the reply
+            from 0. `earlier` holds the texts before this one: a line that was there before is
+            placed elsewhere in its cells, so that both can be used. A function that takes
+            the text alone, or the text and the index, may be given, too.
     """
 
     request: Request
-    read: Callable[[str], Reading]
+    read: Callable[..., Reading]
+
+    def __post_init__(self) -> None:
+        count = _arguments(self.read)
+        if count < 3:
+            object.__setattr__(self, "read", partial(_read_with, self.read, count))
+
+
+def _arguments(read: Callable[..., Reading]) -> int:
+    """Return how many of the arguments of `Query.read` a function takes."""
+    for count in (3, 2):
+        try:
+            inspect.signature(read).bind(*range(count))
+        except (TypeError, ValueError):  # a ValueError: it does not say what it takes
+            continue
+        return count
+    return 1
+
+
+def _read_with(
+    read: Callable[..., Reading],
+    count: int,
+    text: str,
+    sample_index: int = 0,
+    earlier: Sequence[str] = (),
+) -> Reading:
+    return read(*(text, sample_index, earlier)[:count])
 
 
 @runtime_checkable
@@ -94,3 +142,20 @@ class Prompt(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form, which `get_prompt` takes."""
+
+
+def chat_messages(system: str, user: str, complaint: Complaint | None) -> tuple[Message, ...]:
+    """Return a conversation: instructions, question, and the answer that was refused, if any."""
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", user))
+    if complaint is not None:
+        raw = complaint.raw.strip() or "(no answer)"
+        if len(raw) > _MAX_RAW:
+            raw = raw[:_MAX_RAW] + " […]"
+        reason = complaint.reason.strip().rstrip(".")
+        again = (
+            f"This answer cannot be used: {reason}.\n"
+            "Answer the same question again, in the format that was asked for."
+        )
+        messages += [Message("assistant", raw), Message("user", again)]
+    return tuple(messages)

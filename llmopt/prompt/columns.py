@@ -14,23 +14,36 @@ them (docs/strategies.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from llmopt.client.base import Message
+from llmopt.client.base import Message, Request
 from llmopt.history import Trial
 from llmopt.prompt.base import Complaint, Query, Situation
-from llmopt.prompt.frame import Axes, Frame, share_places, slope_frame, weigh, whole_frame
+from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.frame import Frame, share_places, slope_frame, weigh, whole_frame
+from llmopt.prompt.notation import Letters
+from llmopt.prompt.options import check_positive
 from llmopt.prompt.parse import Reading
-from llmopt.prompt.pattern import LevelsPrompt, LineReader, encode_trials, shown_points, shuffled
+from llmopt.prompt.pattern import (
+    FrameKind,
+    LevelsPrompt,
+    LineReader,
+    RowPrompt,
+    best_first,
+    encode_trials,
+    fit_frame,
+    picked_trials,
+    shown_points,
+    shuffled,
+)
 from llmopt.prompt.selection import Keep, Selection
-from llmopt.prompt.template import check_positive
 from llmopt.space import Space, Value
-from llmopt.space.dimensions import Categorical, level_count
+from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
 
 ELITES = 20
@@ -56,14 +69,17 @@ WIDEST = 0.4
 continuous dimensions, and the most for each discrete one."""
 
 OPEN = 0.3
-"""Best trials that each choice of a categorical parameter counts for beside those it is in."""
+"""Best trials that each choice of a categorical parameter gets in addition to its own."""
 
 FEWEST = 5
 """With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
 
+_NOTATION = Letters()
+_CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
+
 
 @dataclass(repr=False)
-class ColumnsPrompt(LevelsPrompt):
+class ColumnsPrompt(RowPrompt):
     """One line for each parameter: its levels in the best trials, best first.
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
@@ -77,14 +93,15 @@ class ColumnsPrompt(LevelsPrompt):
     and `OPEN` for every choice).
 
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
-    them, half of the answers are read in the frame widened, by a factor between 1 and what makes it
-    as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. What leaves the
-    space is moved to its bound, whatever `out_of_range` says. In a search of 100 evaluations this
-    costs more than it gives, in one of 400 it pays (docs/strategies.md, round 13).
+    them, half of the answers are read in the frame widened, by a factor between 1 and the one that
+    makes it as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. A
+    value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
+    100 evaluations this costs more than it gives, in one of 400 it pays (docs/strategies.md,
+    round 13).
 
-    The other options are those of `PatternPrompt`; the notation is always letters and the style a
-    completion. The adapter knows the frame ``"covariance"`` alone; in the others no line follows
-    the slope, and none is widened. ``order="shuffled"`` leaves the slope as it is.
+    The other options are those of `PatternPrompt`. The adapter knows the frame ``"covariance"``
+    alone; in the others no line follows the slope, and none is widened. ``order="shuffled"``
+    leaves the slope as it is.
 
     Raises:
         ValueError: An option is not valid.
@@ -92,70 +109,96 @@ class ColumnsPrompt(LevelsPrompt):
 
     history: Keep | Selection = "best"
     best: int = ELITES
-    temperature: float | None = 0.7
-    min_deviation: float = LEAST
+    last: int = 10
+    frame: FrameKind = "covariance"
     spread: float = SPREAD
+    min_deviation: float = LEAST
+    order: Literal["ascending", "shuffled"] = "ascending"
+    dither: bool = True
+    temperature: float | None = 0.7
+    max_tokens: int | None = None
+    max_prompt_tokens: int | None = None
     widen_after: int | None = WIDEN_AFTER
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("widen_after", self.widen_after, "trials")
-        if self.notation != "letters" or self.style != "completion":
-            raise ValueError(
-                f"notation={self.notation!r}, style={self.style!r}: the prompt 'columns' has only "
-                "letters and 'completion'; take 'levels' or 'pattern' for others"
-            )
+
+    @property
+    def start(self) -> LevelsPrompt:
+        """The prompt of a search that has too few trials for lines."""
+        return LevelsPrompt(
+            order=self.order,
+            dither=self.dither,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_tokens=self.max_tokens,
+            style="completion",
+        )
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if len(situation.history.complete) < FEWEST or not numeric:
-            same = ("order", "dither", "max_prompt_tokens", "max_tokens")
-            other = LevelsPrompt(**{name: getattr(self, name) for name in same})
-            return other.prepare(situation)
-        if len(numeric) < len(dimensions):
-            query = self.prepare(_part(situation, numeric))
-            return replace(query, read=_MixedReader(query.read, situation, numeric))
-        # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
-        query = super().prepare(replace(situation, context_tokens=None))
-        lines = tuple(query.request.messages[0].content.split("\n"))
-        choices = tuple(f" {letter}" for letter in ascii_lowercase)
-        return replace(query, request=replace(query.request, columns=lines, choices=choices))
+            return self.start.prepare(situation)
+        if len(numeric) == len(dimensions):
+            return self._ask(situation)
+        query = self._ask(_part(situation, numeric))
+        return replace(query, read=_MixedReader.of(query.read, situation, numeric))
 
-    def _reader(self, frame: Frame, situation: Situation) -> LineReader:
-        reader = super()._reader(frame, situation)
-        told = len(situation.history.complete)
-        if frame.axes is None or self.widen_after is None or told < self.widen_after:
-            return reader
-        return _WideningReader(reader, frame.axes, situation)
-
-    def _whole_frame(self, space: Space) -> Frame:
+    def _ask(self, situation: Situation) -> Query:
+        """Make the question for a space of numbers alone."""
+        space, history = situation.space, situation.history
         # Discrete values are read off the cells, so that all lines are alike.
-        return whole_frame(space, self._notation(space).whole, 1)
+        whole = whole_frame(space, _NOTATION.whole, 1)
+        picked = picked_trials(self.selection, situation)
 
-    def _least(self, space: Space, best: Trial) -> np.ndarray:
-        # On a logarithmic scale a step is as wide as it is where the best trial lies.
-        steps = step_lengths(space, best.values)
-        least: np.ndarray = np.maximum(self.min_deviation, LEAST_STEPS * steps)
-        return least
+        def render(k: int, complaint: Complaint | None) -> tuple[tuple[str, ...], Frame]:
+            elites = best_first(picked[:k])
+            least = np.full(len(space), self.min_deviation)
+            if elites:
+                # On a logarithmic scale a step is as wide as it is where the best trial lies.
+                steps = step_lengths(space, elites[0].values)
+                least = np.maximum(least, LEAST_STEPS * steps)
+            frame = fit_frame(self.frame, whole, elites, _NOTATION.window, self.spread, least)
+            leading = None
+            if frame.axes is not None:
+                known = history.ranked[:REGRESSION]
+                frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
+            rows = frame.rows(shown_points(elites, space))
+            if self.order == "shuffled":
+                rows = shuffled(rows, situation)
+            levels = enumerate(zip(*rows, strict=True))
+            return tuple(write_line(len(space), i == leading, line) for i, line in levels), frame
 
-    def _write(
-        self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
-    ) -> tuple[tuple[Message, ...], Frame]:
-        """Write the trials, given best first, and return what their levels stand for."""
-        space = situation.space
-        frame, leading = self._frame(elites, space), None
-        if frame.axes is not None:
-            known = situation.history.ranked[:REGRESSION]
-            frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
-        rows = frame.rows(shown_points(elites, space))
-        if self.order == "shuffled":
-            rows = shuffled(rows, situation)
-        columns = enumerate(zip(*rows, strict=True))
-        lines = (write_line(len(space), i == leading, levels) for i, levels in columns)
-        return (Message("user", "\n".join(lines)),), frame
+        max_tokens = self.max_tokens or _NOTATION.tokens(whole.parts)
+        # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
+        model = replace(situation.model, context_tokens=None)
+        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
+
+        def size(part: tuple[tuple[str, ...], Frame]) -> int:
+            return budget.size((Message("user", "\n".join(part[0])),), "completion")
+
+        lines, frame = fit(self.name, render, size, budget, len(picked))
+        request = Request(
+            messages=(Message("user", "\n".join(lines)),),
+            n=situation.samples,
+            style="completion",
+            temperature=self.temperature,
+            max_tokens=max_tokens,
+            stop=("\n",),
+            seed=situation.seed,
+            grammar=_NOTATION.grammar(frame.parts),
+            columns=lines,
+            choices=_CHOICES,
+        )
+        reject = situation.out_of_range == "reject"
+        reader = LineReader(_NOTATION, frame, situation.seed, self.dither, reject)
+        after = self.widen_after
+        if frame.axes is None or after is None or len(history.complete) < after:
+            return Query(request, reader)
+        return Query(request, _WideningReader.of(reader, situation))
 
 
 def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
@@ -174,60 +217,90 @@ def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
     )
 
 
+@dataclass(frozen=True)
 class _MixedReader:
-    """Reads the numeric parameters of a line, and draws the categorical ones."""
+    """Reads the numeric parameters of a line, and draws the categorical ones.
 
-    def __init__(
-        self, read: Callable[[str], Reading], situation: Situation, numeric: Sequence[int]
-    ) -> None:
-        self._read = read
-        self._numeric = numeric
-        self._rng = np.random.default_rng([situation.seed, situation.iteration])
+    Attributes:
+        numbers: Reads the numeric parameters.
+        numeric: Their positions in the space.
+        choices: For each categorical position the choices and their ``(n_choices,)`` shares.
+        seed: Seed of the draws.
+    """
+
+    numbers: Callable[..., Reading]
+    numeric: Sequence[int]
+    choices: Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
+    seed: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, numbers: Callable[..., Reading], situation: Situation, numeric: Sequence[int]
+    ) -> _MixedReader:
         best = situation.history.ranked[:ELITES]
         units = encode_trials(best, situation.space)
-        self._choices: dict[int, tuple[tuple[Any, ...], np.ndarray]] = {}
+        choices = {}
         for i, dimension in enumerate(situation.space.dimensions):
             if isinstance(dimension, Categorical):
                 count = len(dimension.choices)
                 indices = (units[:, i] * (count - 1)).round().astype(int)
                 weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
-                self._choices[i] = dimension.choices, weights / weights.sum()
+                choices[i] = dimension.choices, weights / weights.sum()
+        return cls(numbers, numeric, choices, (situation.seed, situation.iteration))
 
-    def __call__(self, text: str) -> Reading:
-        reading = self._read(text)
-        values = dict(zip(self._numeric, reading.values, strict=True))
-        for i, (choices, shares) in self._choices.items():
-            values[i] = choices[self._rng.choice(len(choices), p=shares)]
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        reading = self.numbers(text, sample_index, earlier)
+        values = dict(zip(self.numeric, reading.values, strict=True))
+        rng = np.random.default_rng(self.seed)
+        rng.random(sample_index * len(self.choices))  # the draws of the samples before
+        for i, (choices, shares) in self.choices.items():
+            values[i] = choices[rng.choice(len(choices), p=shares)]
         return replace(reading, values=tuple(values[i] for i in range(len(values))))
 
 
-class _WideningReader(LineReader):
+@dataclass(frozen=True)
+class _WideningReader:
     """Reads half of the answers in a wider frame: every second one of a request.
 
-    With an odd number of samples the seed says whether the first is one of them.
+    Attributes:
+        reader: Reads a line in the frame as it is.
+        iteration: Number of the first sample's proposal.
+        first: Whether the first sample is read in the wider frame.
+        room: Logarithm of the largest factor.
+        most: ``(n_axes,)`` largest factor of each dimension.
     """
 
-    def __init__(self, reader: LineReader, axes: Axes, situation: Situation) -> None:
-        super().__init__(reader.notation, reader.frame, reader.seed, reader.dither, reader.reject)
-        dimensions = [situation.space.dimensions[i] for i in reader.frame.continuous]
-        discrete = np.array([level_count(d) < math.inf for d in dimensions])
-        deviations = np.maximum(np.sqrt((axes.matrix**2).sum(axis=1)), 1e-12)
-        # Discrete values have a frame of some steps at least: it says nothing about the others.
-        counted = deviations if discrete.all() else deviations[~discrete]
-        self._room = max(math.log(WIDEST / counted.mean()), 0.0)
-        self._most = np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf)
-        self._number = situation.iteration
-        self._wide = situation.samples % 2 == 0 or situation.seed % 2 == 0
+    reader: LineReader
+    iteration: int
+    first: bool
+    room: float
+    most: np.ndarray
 
-    def __call__(self, text: str) -> Reading:
-        wide, number = self._wide, self._number
-        self._wide = not wide
-        self._number += 1
-        if not wide:
-            return super().__call__(text)
-        share = np.random.default_rng([self.seed, number]).random()
-        scales = np.minimum(math.exp(share * self._room), self._most)
-        return self.read(text, self.frame.widened(scales))
+    @classmethod
+    def of(cls, reader: LineReader, situation: Situation) -> _WideningReader:
+        frame = reader.frame
+        assert frame.axes is not None
+        dimensions = [situation.space.dimensions[i] for i in frame.continuous]
+        discrete = np.array([d.count < math.inf for d in dimensions])
+        deviations = np.maximum(np.sqrt((frame.axes.matrix**2).sum(axis=1)), 1e-12)
+        # The frame of a discrete value spans some steps at least, which says nothing of the rest.
+        counted = deviations if discrete.all() else deviations[~discrete]
+        return cls(
+            reader,
+            situation.iteration,
+            # Where the number of samples is odd, the seed decides.
+            first=situation.samples % 2 == 0 or situation.seed % 2 == 0,
+            room=max(math.log(WIDEST / counted.mean()), 0.0),
+            most=np.where(discrete, np.maximum(WIDEST / deviations, 1.0), math.inf),
+        )
+
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        frame = self.reader.frame
+        if (sample_index % 2 == 0) == self.first:
+            seed = [self.reader.seed, self.iteration + sample_index]
+            share = np.random.default_rng(seed).random()
+            frame = frame.widened(np.minimum(math.exp(share * self.room), self.most))
+        return self.reader.read(text, earlier, frame)
 
 
 def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
@@ -243,7 +316,7 @@ def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
 
 
 def read_line(line: str) -> tuple[int, bool, list[int]]:
-    """Return what `write_line` was given."""
+    """Return the arguments of `write_line`."""
     head, *letters = line.split(" ")
     n = ascii_uppercase.index(head.upper()) + 1
     return n, head.islower(), [ascii_lowercase.index(letter) for letter in letters]

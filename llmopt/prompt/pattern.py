@@ -11,28 +11,71 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from llmopt.client.base import Message, Request, Style
+from llmopt.client.facts import ModelFacts
 from llmopt.errors import ParseError
 from llmopt.history import Trial
-from llmopt.prompt.base import Complaint, Query, Situation
+from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
+from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.frame import Frame, Levels, covariance_frame, elites_frame, whole_frame
 from llmopt.prompt.notation import Integers, Letters, Notation
+from llmopt.prompt.options import changed_options, check_option, check_positive
 from llmopt.prompt.parse import Reading, strip_thinking
-from llmopt.prompt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
-from llmopt.prompt.template import MAX_COMPLAINTS, chat_messages, check_option, check_positive
+from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 
+FrameKind = Literal["elites", "covariance", "space"]
 _NOTATIONS: dict[str, Notation] = {"integers": Integers(), "letters": Letters()}
 
 
+class RowPrompt:
+    """Options of a prompt that shows trials as levels of a frame, and their checks."""
+
+    name: str
+    history: Keep | Selection
+    best: int
+    last: int
+    frame: FrameKind
+    spread: float
+    min_deviation: float
+    order: Literal["ascending", "shuffled"]
+    max_tokens: int | None
+    max_prompt_tokens: int | None
+
+    def __post_init__(self) -> None:
+        self.history = self.selection
+        self.best, self.last = self.history.best, self.history.last
+        check_option("frame", self.frame, ("elites", "covariance", "space"))
+        check_option("order", self.order, ("ascending", "shuffled"))
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        for name in ("spread", "min_deviation"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
+        return f"{type(self).__name__}({given})"
+
+    @property
+    def selection(self) -> Selection:
+        """Which trials are shown."""
+        return Selection.of(self.history, self.best, self.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
+        return {"name": self.name, **changed_options(self)}
+
+
 @dataclass(repr=False)
-class PatternPrompt:
+class PatternPrompt(RowPrompt):
     """The best trials as lines of integers, worst first. It can be pickled.
 
     Failed and pruned trials, feedback, notes, pending points and the task's description
@@ -60,14 +103,15 @@ class PatternPrompt:
         order: ``"ascending"``, or ``"shuffled"`` by the seed: an ablation that shows
             whether the model uses the order.
         dither: Place a continuous value at random inside the cell of its integer, by the
-            situation's seed; without it, in the middle. One text read twice from the same
-            query gives two points.
+            situation's seed; without it, in the middle. A line that one reply holds twice
+            gives two points.
         temperature: Sampling temperature.
-        max_tokens: Cap on the answer; ``None`` for what the longest line may need (for
-            ``style="chat"``, 1024 + 16 for each dimension).
+        max_tokens: Cap on the answer; ``None`` for the needs of the longest line (in a chat,
+            1024 + 16 for each dimension).
         max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
             left out instead.
-        style: ``"completion"``, or ``"chat"`` with a system message that says what to do.
+        style: ``"completion"``, or ``"chat"`` with a system message that gives the task.
+            ``None`` is a chat where the model is known to chat and to keep no grammar.
 
     Raises:
         ValueError: An option is not valid.
@@ -76,7 +120,7 @@ class PatternPrompt:
     history: Keep | Selection = "best"
     best: int = 10
     last: int = 10
-    frame: Literal["elites", "covariance", "space"] = "elites"
+    frame: FrameKind = "elites"
     notation: Literal["integers", "letters"] = "integers"
     spread: float = 2.5
     min_deviation: float = 1e-3
@@ -85,139 +129,59 @@ class PatternPrompt:
     temperature: float | None = 1.0
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
-    style: Style = "completion"
+    style: Style | None = None
     name: str = field(default="pattern", init=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.history, Selection):
-            self.history = Selection(self.history, best=self.best, last=self.last)
-        self.best, self.last = self.history.best, self.history.last
-        check_option("frame", self.frame, ("elites", "covariance", "space"))
+        super().__post_init__()
         check_option("notation", self.notation, tuple(_NOTATIONS))
-        check_option("order", self.order, ("ascending", "shuffled"))
-        check_option("style", self.style, ("completion", "chat"))
-        check_positive("max_tokens", self.max_tokens)
-        check_positive("max_prompt_tokens", self.max_prompt_tokens)
-        for name, value in (("spread", self.spread), ("min_deviation", self.min_deviation)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}: expected a finite number above 0")
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{k}={v!r}" for k, v in self.to_dict().items() if k != "name")
-        return f"{type(self).__name__}({given})"
-
-    @property
-    def selection(self) -> Selection:
-        """Which trials are shown."""
-        if isinstance(self.history, Selection):
-            return self.history
-        return Selection(self.history, best=self.best, last=self.last)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
-        options: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        options["history"] = self.selection.keep
-        usual = {f.name: f.default for f in fields(self)}
-        return {"name": self.name, **{k: v for k, v in options.items() if v != usual[k]}}
+        check_option("style", self.style, (None, "completion", "chat"))
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        notation = self._notation(situation.space)
-        picked = self.selection.pick(situation.history, complete_only=True)
-        rank = {id(t): i for i, t in enumerate(ranked(situation.history, complete_only=True))}
-        complaints = situation.complaints[-MAX_COMPLAINTS:] if self.style == "chat" else ()
+        space = situation.space
+        style = self.style or _style(situation.model)
+        chat = style == "chat"
+        notation = _notation(self.notation, space)
+        whole = whole_frame(space, notation.whole, notation.exact)
+        least = np.full(len(space), self.min_deviation)
+        picked = picked_trials(self.selection, situation)
 
-        def render(k: int) -> tuple[tuple[Message, ...], Frame]:
-            elites = sorted(picked[:k], key=lambda t: rank[id(t)])
-            return self._write(elites, situation, complaints)
+        def render(k: int, complaint: Complaint | None) -> tuple[tuple[Message, ...], Frame]:
+            elites = best_first(picked[:k])
+            frame = fit_frame(self.frame, whole, elites, notation.window, self.spread, least)
+            rows = frame.rows(shown_points(elites, space))
+            rows.reverse()
+            if self.order == "shuffled":
+                rows = shuffled(rows, situation)
+            text = "".join(notation.line(row) + "\n" for row in rows)
+            if not chat:
+                return (Message("user", text),), frame
+            return chat_messages(_task(notation, frame), text.strip("\n"), complaint), frame
 
-        max_tokens = self.max_tokens or self._answer_tokens(situation.space)
-        budget = TokenBudget.of(situation, self.max_prompt_tokens, max_tokens)
-
-        def size(part: tuple[tuple[Message, ...], Frame]) -> int:
-            return budget.size(part[0], self.style)
-
-        if budget.limit is None:
-            messages, frame = render(len(picked))
-        else:
-            found = fit_most(render, size, budget.limit, len(picked))
-            if found is None and complaints:
-                complaints = ()
-                found = fit_most(render, size, budget.limit, len(picked))
-            if found is None:
-                raise too_long(self.name, size(render(0)), budget)
-            messages, frame = found
+        usual_tokens = 1024 + 16 * len(space) if chat else notation.tokens(whole.parts)
+        max_tokens = self.max_tokens or usual_tokens
+        budget = TokenBudget.of(situation.model, self.max_prompt_tokens, max_tokens)
+        messages, frame = fit(
+            self.name,
+            render,
+            lambda part: budget.size(part[0], style),
+            budget,
+            len(picked),
+            situation.complaint if chat and situation.model.chats else None,
+        )
         request = Request(
             messages=messages,
             n=situation.samples,
-            style=self.style,
+            style=style,
             temperature=self.temperature,
             max_tokens=max_tokens,
-            stop=("\n",) if self.style == "completion" else (),
+            stop=() if chat else ("\n",),
             seed=situation.seed,
-            grammar=notation.grammar(frame.parts) if self.style == "completion" else None,
+            grammar=None if chat else notation.grammar(frame.parts),
         )
-        return Query(request, self._reader(frame, situation))
-
-    def _reader(self, frame: Frame, situation: Situation) -> LineReader:
         reject = situation.out_of_range == "reject"
-        return LineReader(
-            self._notation(situation.space), frame, situation.seed, self.dither, reject
-        )
-
-    def _answer_tokens(self, space: Space) -> int:
-        if self.style == "chat":
-            return 1024 + 16 * len(space)
-        return self._notation(space).tokens(self._whole_frame(space).parts)
-
-    def _notation(self, space: Space) -> Notation:
-        notation = _NOTATIONS[self.notation]
-        choices = (len(d.choices) for d in space.dimensions if isinstance(d, Categorical))
-        return notation if max(choices, default=0) <= notation.exact else _NOTATIONS["integers"]
-
-    def _whole_frame(self, space: Space) -> Frame:
-        notation = self._notation(space)
-        return whole_frame(space, notation.whole, notation.exact)
-
-    def _frame(self, elites: list[Trial], space: Space) -> Frame:
-        """Return what levels stand for beside some trials, given best first."""
-        frame = self._whole_frame(space)
-        if self.frame == "space" or len(elites) < 2:
-            return frame
-        fit = elites_frame if self.frame == "elites" else covariance_frame
-        window = self._notation(space).window
-        least = self._least(space, elites[0])
-        return fit(frame, encode_trials(elites, space), *window, self.spread, least)
-
-    def _least(self, space: Space, best: Trial) -> np.ndarray:
-        return np.full(len(space), self.min_deviation)
-
-    def _write(
-        self, elites: list[Trial], situation: Situation, complaints: tuple[Complaint, ...]
-    ) -> tuple[tuple[Message, ...], Frame]:
-        """Write the trials, given best first, and return what their levels stand for."""
-        space = situation.space
-        notation = self._notation(space)
-        frame = self._frame(elites, space)
-        rows = frame.rows(shown_points(elites, space))
-        rows.reverse()
-        if self.order == "shuffled":
-            rows = shuffled(rows, situation)
-        text = "".join(notation.line(row) + "\n" for row in rows)
-        if self.style == "completion":
-            return (Message("user", text),), frame
-        limits = "; ".join(
-            f"in place {i} from {notation.line([0]).strip()} to {notation.line([p.last]).strip()}"
-            for i, p in enumerate(frame.parts, start=1)
-            if isinstance(p, Levels)
-        )
-        system = (
-            f"Each line is one attempt: {notation.words.format(n=len(situation.space))}"
-            f"{f' ({limits})' if limits else ''}. The lines go from the worst attempt to the "
-            "best. Write the next line, an attempt that is better still. Answer with this one line "
-            "and nothing else."
-        )
-        return chat_messages(system, text.strip("\n"), complaints), frame
+        return Query(request, LineReader(notation, frame, situation.seed, self.dither, reject))
 
 
 @dataclass(repr=False)
@@ -227,10 +191,75 @@ class LevelsPrompt(PatternPrompt):
     The options are those of `PatternPrompt`, with other defaults.
     """
 
-    frame: Literal["elites", "covariance", "space"] = "covariance"
+    frame: FrameKind = "covariance"
     notation: Literal["integers", "letters"] = "letters"
     min_deviation: float = 1e-4
     name: str = field(default="levels", init=False)
+
+
+def _style(model: ModelFacts) -> Style:
+    return "chat" if model.style == "chat" and model.grammar is False else "completion"
+
+
+def _notation(name: str, space: Space) -> Notation:
+    notation = _NOTATIONS[name]
+    choices = (len(d.choices) for d in space.dimensions if isinstance(d, Categorical))
+    return notation if max(choices, default=0) <= notation.exact else _NOTATIONS["integers"]
+
+
+def _task(notation: Notation, frame: Frame) -> str:
+    """Return the system message of a chat."""
+    limits = "; ".join(
+        f"in place {i} from {notation.line([0]).strip()} to {notation.line([p.last]).strip()}"
+        for i, p in enumerate(frame.parts, start=1)
+        if isinstance(p, Levels)
+    )
+    return (
+        f"Each line is one attempt: {notation.words.format(n=len(frame.parts))}"
+        f"{f' ({limits})' if limits else ''}. The lines go from the worst attempt to the "
+        "best. Write the next line, an attempt that is better still. Answer with this one line "
+        "and nothing else."
+    )
+
+
+# Rows of levels, which the prompt `columns` shows, too --------------------------------------
+
+
+def picked_trials(selection: Selection, situation: Situation) -> list[tuple[int, Trial]]:
+    """Return the trials to show with their ranks, the first to keep first."""
+    order = ranked(situation.history, complete_only=True)
+    rank = {id(t): i for i, t in enumerate(order)}
+    picked = selection.pick(situation.history, complete_only=True)
+    return [(rank[id(t)], t) for t in picked]
+
+
+def best_first(picked: Sequence[tuple[int, Trial]]) -> list[Trial]:
+    """Return trials by their ranks."""
+    return [trial for _, trial in sorted(picked, key=lambda pair: pair[0])]
+
+
+def fit_frame(
+    kind: FrameKind,
+    whole: Frame,
+    elites: Sequence[Trial],
+    window: tuple[int, int],
+    spread: float,
+    least: np.ndarray,
+) -> Frame:
+    """Return the frame of some trials, given best first.
+
+    Args:
+        kind: Which frame.
+        whole: The frame over the whole space, which fewer than two trials leave as it is.
+        elites: The trials.
+        window: Lowest and highest integer of its cells.
+        spread: Half of the cells, in standard deviations.
+        least: ``(n_dimensions,)`` least standard deviations.
+    """
+    if kind == "space" or len(elites) < 2:
+        return whole
+    fitted = elites_frame if kind == "elites" else covariance_frame
+    return fitted(whole, encode_trials(elites, whole.space), *window, spread, least)
 
 
 def shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
@@ -249,33 +278,53 @@ def shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
+@dataclass(frozen=True)
 class LineReader:
-    """Reads one line as a point.
+    """Reads one line as a point; see `Query.read`.
 
-    The same line read again from one query is placed elsewhere in its cells: a batch of
-    samples holds the same line now and then, and both can be used.
+    A batch of samples holds the same line now and then. Each time it is placed elsewhere in
+    its cells, so that all of these points can be used.
+
+    Attributes:
+        notation: How the line is written.
+        frame: Its levels and cells.
+        seed: Seed of the places in the cells.
+        dither: Whether places are drawn; the middle of each cell otherwise.
+        reject: Whether a level beyond the last one is an error.
     """
 
-    def __init__(
-        self, notation: Notation, frame: Frame, seed: int, dither: bool, reject: bool
-    ) -> None:
-        self.notation = notation
-        self.frame = frame
-        self.seed = seed
-        self.dither = dither
-        self.reject = reject
-        self._times_read: dict[tuple[int, ...], int] = {}
+    notation: Notation
+    frame: Frame
+    seed: int
+    dither: bool
+    reject: bool
 
-    def __call__(self, text: str) -> Reading:
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         """Return the point of a line.
 
         Raises:
             ParseError: It is not a line of this notation.
         """
-        return self.read(text, self.frame)
+        return self.read(text, earlier, self.frame)
 
-    def read(self, text: str, frame: Frame) -> Reading:
-        """Return the point that a line is in a frame of the same parts; see `__call__`."""
+    def read(self, text: str, earlier: Sequence[str], frame: Frame) -> Reading:
+        """Return the point of a line in a frame of the same parts; see `__call__`."""
+        integers, clipped = self._integers(text)
+        within = np.full(len(integers), 0.5)
+        if self.dither:
+            again = sum(t == text or self._holds(t, integers) for t in earlier)
+            digest = zlib.crc32(",".join(map(str, integers)).encode())
+            within = np.random.default_rng([self.seed, digest, again]).random(len(integers))
+        return Reading(frame.values(integers, within), "", clipped)
+
+    def _holds(self, text: str, integers: list[int]) -> bool:
+        try:
+            return self._integers(text)[0] == integers
+        except ParseError:
+            return False
+
+    def _integers(self, text: str) -> tuple[list[int], bool]:
+        """Return the integers of a line, moved into their ranges, and whether one was moved."""
         integers = self.notation.numbers(strip_thinking(text), len(self.frame.parts))
         clipped = False
         for i, part in enumerate(self.frame.parts):
@@ -288,12 +337,4 @@ class LineReader:
                 raise ParseError(f"place {i + 1} is {line}, expected at most {top}", text)
             clipped |= inside != integers[i]
             integers[i] = inside
-        return Reading(frame.values(integers, self._within(integers)), "", clipped)
-
-    def _within(self, integers: list[int]) -> np.ndarray:
-        if not self.dither:
-            return np.full(len(integers), 0.5)
-        key = tuple(integers)
-        again = self._times_read[key] = self._times_read.get(key, -1) + 1
-        digest = zlib.crc32(",".join(map(str, integers)).encode())
-        return np.random.default_rng([self.seed, digest, again]).random(len(integers))
+        return integers, clipped

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from itertools import islice
 from typing import Any, Literal
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
-from llmopt.prompt.base import Complaint, Query, Situation
+from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
+from llmopt.prompt.budget import TokenBudget, fit
+from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.options import changed_options, check_count, check_option, check_positive
 from llmopt.prompt.parse import parse_parameters
+from llmopt.prompt.parse_change import parse_change
 from llmopt.prompt.parse_last import parse_last
-from llmopt.prompt.selection import Keep, Selection, TokenBudget, fit_most, ranked, too_long
+from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.words import (
     Entry,
     describe_goal,
@@ -29,11 +34,13 @@ from llmopt.prompt.words import (
 )
 from llmopt.space import Space
 
-SHIPPED = ("props", "props-ab", "props-plus", "props-critic", "opro")
-_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
+SHIPPED = ("words", "props", "props-ab", "props-plus", "props-critic", "opro")
+_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text holds it
+MAX_TEMPLATE = 1_000_000
+"""Characters of the longest template that is taken."""
+
+_ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
-MAX_COMPLAINTS = 4  # latest answers to the same question that are sent back
-_MAX_RAW = 600  # characters of such an answer
 
 
 @dataclass(repr=False)
@@ -63,14 +70,17 @@ class TemplatePrompt:
             over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
         hypotheses: How many of the model's latest explanations the template is given, each
-            with what came of it.
+            with its outcome.
         closeups: Of how many of the latest trials the template is given the feedback, next
             to that of the best one.
         answer_last: Whether answers give their reasons before the values. Then the last
-            point of an answer counts, and what precedes it is the explanation.
+            point of an answer counts, and the text before it is the explanation.
+        changes: Whether an answer may name an earlier point and only the values that differ.
+        feedback_chars: Characters of feedback shown for one trial by `Evidence.closeups`.
+        sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
-        TemplateError: The template has a syntax error.
+        TemplateError: The template has a syntax error, or is longer than `MAX_TEMPLATE`.
         ValueError: An option is not valid.
     """
 
@@ -92,23 +102,28 @@ class TemplatePrompt:
     hypotheses: int = 0
     closeups: int = 0
     answer_last: bool = False
+    changes: bool = False
+    feedback_chars: int = 1600
+    sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
         default=None, init=False, compare=False
     )
 
     def __post_init__(self) -> None:
-        self.history = _selection(self.history, self.best, self.last)
+        self.history = self.selection
         self.best, self.last = self.history.best, self.history.last
         self.labels = None if self.labels is None else tuple(self.labels)
         check_option("order", self.order, ("time", "ascending"))
         check_option("style", self.style, (None, "chat", "completion"))
         check_positive("max_tokens", self.max_tokens)
         check_positive("max_prompt_tokens", self.max_prompt_tokens)
-        for name in ("hypotheses", "closeups"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise ValueError(f"{name}={count!r}: expected a number of trials, 0 or more")
+        if len(self.template) > MAX_TEMPLATE:
+            raise TemplateError(
+                f"template {self.name!r} has more than {MAX_TEMPLATE:,} characters: shorten it"
+            )
+        check_count("hypotheses", self.hypotheses)
+        check_count("closeups", self.closeups)
         self._compile()
 
     def __repr__(self) -> str:
@@ -119,20 +134,16 @@ class TemplatePrompt:
         return {**self.__dict__, "_compiled": None, "_cache": None}
 
     def _options(self) -> dict[str, Any]:
-        """Return the options that are not what they are by default for this prompt."""
-        usual = {f.name: f.default for f in fields(self) if f.init and f.name != "template"}
-        usual.update(_DEFAULTS.get(self.name, {}))
-        options: dict[str, Any] = {k: getattr(self, k) for k in usual if k != "name"}
-        options["history"] = self.selection.keep
-        return {k: v for k, v in options.items() if v != usual[k]}
+        """Return the options that differ from the defaults of this prompt."""
+        return changed_options(self, template=self.template, **_DEFAULTS.get(self.name, {}))
 
     @property
     def selection(self) -> Selection:
         """Which trials are shown."""
-        return _selection(self.history, self.best, self.last)
+        return Selection.of(self.history, self.best, self.last)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
         data: dict[str, Any] = {"name": self.name, **self._options()}
         if data.get("labels"):
             data["labels"] = list(data["labels"])
@@ -149,17 +160,17 @@ class TemplatePrompt:
                 f"prompt {self.name!r} needs the task in words and got no description: give "
                 "description=, or take prompt 'props'"
             )
-        style = self.style or situation.client_style
+        model = situation.model
+        style = self.style or model.style
         max_tokens = self._answer_tokens(situation)
-        budget = TokenBudget.of(situation, self.max_prompt_tokens, max_tokens)
+        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
         entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
         thoughts, close = self._thoughts(situation.history), self._close(situation.history)
-        complaints = situation.complaints[-MAX_COMPLAINTS:] if style == "chat" else ()
 
-        def render(k: int, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+        def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
             shown = sorted(picked[:k], key=lambda t: place[id(t)])
             entries = [entry_of(t) for t in shown]
             best = None
@@ -171,6 +182,9 @@ class TemplatePrompt:
             text = self._render(
                 {
                     **static,
+                    "evidence": Evidence(
+                        situation.history, space, labels, tuple(shown), self.feedback_chars
+                    ),
                     "history": entries,
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
@@ -183,39 +197,37 @@ class TemplatePrompt:
                     ],
                 }
             )
-            return _messages(text, style, complaints)
+            return _messages(text, style, complaint)
 
-        def size(messages: tuple[Message, ...]) -> int:
-            return budget.size(messages, style)
-
-        found: tuple[Message, ...] | None
-        if budget.limit is None:
-            found = render(len(picked), complaints)
-        else:
-            while True:
-                shown = partial(render, complaints=complaints)
-                align = self.selection.keep == "all" and self.order == "time"
-                found = fit_most(shown, size, budget.limit, len(picked), align=align)
-                if found is not None or not complaints:
-                    break
-                complaints = complaints[1:]
-            if found is None:
-                raise too_long(self.name, size(render(0, ())), budget)
+        messages = fit(
+            self.name,
+            render,
+            lambda messages: budget.size(messages, style),
+            budget,
+            len(picked),
+            situation.complaint if style == "chat" and model.chats else None,
+            align=self.selection.keep == "all" and self.order == "time",
+        )
         request = Request(
-            messages=found,
+            messages=messages,
             n=situation.samples,
             style=style,
             temperature=self.temperature,
             max_tokens=max_tokens,
             seed=situation.seed,
         )
-        read = partial(
-            parse_last if self.answer_last else parse_parameters,
-            space=space,
-            labels=labels,
-            out_of_range=situation.out_of_range,
+        options: dict[str, Any] = {
+            "space": space,
+            "labels": labels,
+            "out_of_range": situation.out_of_range,
+        }
+        if self.changes:
+            points = [t.values for t in situation.history.trials]
+            options |= {"points": points, "may_stop": situation.may_stop}
+            return Query(request, partial(parse_change, **options))
+        return Query(
+            request, partial(parse_last if self.answer_last else parse_parameters, **options)
         )
-        return Query(request, read)
 
     def _labels_for(self, space: Space) -> tuple[str, ...]:
         labels = self.labels or space.names
@@ -229,10 +241,9 @@ class TemplatePrompt:
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
             return self.max_tokens
-        usual = 1024 + 16 * len(situation.space)
-        if situation.context_tokens is None:
-            return usual
-        return max(1, min(usual, situation.context_tokens // 2))
+        usual = (_ROOM if self.changes else 1024) + 16 * len(situation.space)
+        context = situation.model.context_tokens
+        return usual if context is None else max(1, min(usual, context // 2))
 
     def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int]:
         """Return the position of each trial, by its identity, in the order of showing."""
@@ -245,7 +256,7 @@ class TemplatePrompt:
         return {id(t): i for i, t in enumerate(order)}
 
     def _thoughts(self, history: History) -> list[str]:
-        """Return the model's latest hypotheses and what came of them, the oldest first."""
+        """Return the model's latest hypotheses and their outcomes, the oldest first."""
         told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
         latest = list(islice(told, self.hypotheses))
         return [describe_hypothesis(t, history) for t in reversed(latest)]
@@ -294,7 +305,7 @@ class TemplatePrompt:
             "space": space,
             "n": len(space),
             "labels": labels,
-            "parameters": describe_space(space, labels),
+            "parameters": describe_space(space, labels, decimals=not self.changes),
             "answer": ", ".join(f"{label}: <value>" for label in labels),
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions),
@@ -307,16 +318,18 @@ class TemplatePrompt:
             "samples": situation.samples,
             "order": self.order,
             "pending": pending,
+            "noisy": situation.noisy,
+            "may_stop": situation.may_stop,
         }
 
     def _compile(self) -> jinja2.Template:
         if self._compiled is None:
-            own = f"{self.name}.j2" if self.name in SHIPPED else self.name
-            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({own: self.template})]
-            if self.folder is not None:
+            file = f"{self.name}.j2" if self.name in SHIPPED else self.name
+            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({file: self.template})]
+            if self.folder is not None and not self.sealed:
                 loaders.append(jinja2.FileSystemLoader(self.folder))
             loaders.append(jinja2.FunctionLoader(shipped_template))
-            environment = jinja2.Environment(
+            environment = ImmutableSandboxedEnvironment(
                 loader=jinja2.ChoiceLoader(loaders),
                 undefined=jinja2.StrictUndefined,
                 autoescape=False,
@@ -324,9 +337,9 @@ class TemplatePrompt:
                 lstrip_blocks=True,
             )
             try:
-                self._compiled = environment.get_template(own)
+                self._compiled = environment.get_template(file)
             except Exception as error:
-                raise _template_error(own, error, ()) from error
+                raise _template_error(file, error, ()) from error
         return self._compiled
 
     def _render(self, variables: dict[str, Any]) -> str:
@@ -339,6 +352,7 @@ class TemplatePrompt:
 
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
+    "words": {"history": "best+last", "best": 12, "last": 6, "answer_last": True, "changes": True},
     "props": {},
     "props-ab": {"labels": ("a", "b")},
     "props-plus": {"needs_description": True},
@@ -350,37 +364,19 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
     """Return one of the shipped template prompts with some options changed."""
-    text = shipped_template(f"{name}.j2")
+    text = shipped_template(f"{name}.j2") if name in SHIPPED else None
     if text is None:
-        raise TemplateError(f"unknown prompt {name!r}; {did_you_mean(name, SHIPPED)}")
+        raise TemplateError(f"unknown prompt {name!r}; {did_you_mean(str(name), SHIPPED)}")
     return TemplatePrompt(text, name=name, **{**_DEFAULTS[name], **options})
 
 
 def shipped_template(file: str) -> str | None:
     """Return a shipped template's text by its file name, or ``None``."""
     name = file.removeprefix("llmopt/")
-    found = resources.files("llmopt.prompt.templates") / name
-    if "/" in name or "\\" in name or not name.endswith(".j2") or not found.is_file():
+    path = resources.files("llmopt.prompt.templates") / name
+    if "/" in name or "\\" in name or not name.endswith(".j2") or not path.is_file():
         return None
-    return found.read_text(encoding="utf-8")
-
-
-def check_option(name: str, value: object, valid: tuple[object, ...]) -> None:
-    """Raise unless an option has one of its valid values."""
-    if value not in valid:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
-
-
-def check_positive(name: str, value: int | None, what: str = "tokens") -> None:
-    """Raise unless an option is ``None`` or a positive integer."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"{name}={value!r}: expected a number of {what}, 1 or more, or None")
-
-
-def _selection(history: Keep | Selection, best: int, last: int) -> Selection:
-    if isinstance(history, Selection):
-        return history
-    return Selection(history, best=best, last=last)
+    return path.read_text(encoding="utf-8")
 
 
 def _same(a: Trial, b: Trial) -> bool:
@@ -394,34 +390,14 @@ def _same(a: Trial, b: Trial) -> bool:
     )
 
 
-def _messages(text: str, style: Style, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
+def _messages(text: str, style: Style, complaint: Complaint | None) -> tuple[Message, ...]:
     system, marked, user = text.partition(_BEGIN_USER)
     if not marked:
         system, user = "", text
     system, user = system.strip(), user.strip()
     if style == "completion":
         return (Message("user", f"{system}\n\n{user}\n".lstrip()),)
-    return chat_messages(system, user, complaints)
-
-
-def chat_messages(system: str, user: str, complaints: tuple[Complaint, ...]) -> tuple[Message, ...]:
-    """Return a conversation: instructions, question, and the answers that were refused."""
-    messages = [Message("system", system)] if system else []
-    messages.append(Message("user", user))
-    for complaint in complaints:
-        raw = complaint.raw.strip() or "(no answer)"
-        if len(raw) > _MAX_RAW:
-            raw = raw[:_MAX_RAW] + " […]"
-        messages.append(Message("assistant", raw))
-        reason = complaint.reason.strip().rstrip(".")
-        messages.append(
-            Message(
-                "user",
-                f"This answer cannot be used: {reason}.\n"
-                "Answer the same question again, in the format that was asked for.",
-            )
-        )
-    return tuple(messages)
+    return chat_messages(system, user, complaint)
 
 
 def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> TemplateError:
@@ -439,7 +415,10 @@ def _template_error(name: str, error: Exception, variables: tuple[str, ...]) -> 
     where = f"template {name!r}" + (f", line {line}" if line is not None else "")
     what = str(error) or type(error).__name__
     if isinstance(error, jinja2.TemplateNotFound):
-        what = f"it includes {what!r}, which cannot be found next to it or among the shipped ones"
+        what = (
+            f"it includes {what!r}, which cannot be found next to it or among the shipped ones "
+            "(a prompt out of a file of a run reads nothing next to it: give its path again)"
+        )
     elif not isinstance(error, jinja2.TemplateError):
         what = f"{type(error).__name__}: {what}"
     undefined = re.match(r"'(\w+)' is undefined", what)

@@ -80,7 +80,7 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
 
 
 def describe_hypothesis(trial: Trial, history: History) -> str:
-    """Return what a proposal put to the test, and what came of it, in one line.
+    """Return the hypothesis behind a proposal and its outcome, in one line.
 
     Args:
         trial: A trial with an explanation.
@@ -101,9 +101,15 @@ def describe_hypothesis(trial: Trial, history: History) -> str:
     return f"{text} -> f = {numbers}, {verdict} the best before it"
 
 
-def describe_space(space: Space, labels: tuple[str, ...]) -> list[str]:
-    """Return the ranges in words, equal neighbours together."""
-    texts = [_describe_dimension(space, i, d) for i, d in enumerate(space.dimensions)]
+def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = True) -> list[str]:
+    """Return the ranges in words, equal neighbours together.
+
+    Args:
+        space: The search space.
+        labels: What its parameters are called.
+        decimals: Whether the number of decimals that is shown is named.
+    """
+    texts = [_describe_dimension(space, i, d, decimals) for i, d in enumerate(space.dimensions)]
     lines = []
     for text, group in groupby(range(len(texts)), key=texts.__getitem__):
         names = [labels[i] for i in group]
@@ -116,7 +122,7 @@ def describe_space(space: Space, labels: tuple[str, ...]) -> list[str]:
     return lines
 
 
-def _describe_dimension(space: Space, index: int, dimension: Dimension) -> str:
+def _describe_dimension(space: Space, index: int, dimension: Dimension, named: bool) -> str:
     if isinstance(dimension, Categorical):
         shown = [space.format(index, c) for c in dimension.choices[:_MAX_CHOICES]]
         more = len(dimension.choices) - len(shown)
@@ -125,7 +131,7 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension) -> str:
     kind = "a number" if isinstance(dimension, Float) else "an integer"
     text = f"{kind} from {low} to {high}"
     decimals = space.decimals[index]
-    if decimals is not None and dimension.step is None:
+    if named and decimals is not None and dimension.step is None:
         text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
     if dimension.step is not None and not (isinstance(dimension.step, int) and dimension.step == 1):
         text += f" in steps of {dimension.step:.6g}"
@@ -133,7 +139,7 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension) -> str:
 
 
 def describe_goal(directions: tuple[Direction, ...]) -> str:
-    """Return what is wanted, to follow "find"."""
+    """Return the goal in words, to follow "find"."""
     if len(directions) == 1:
         extreme = "maximum" if directions[0] == "maximize" else "minimum"
         return f"the global {extreme} of an unknown function f"

@@ -7,7 +7,7 @@ resumed run cannot differ from an uninterrupted one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,11 +33,9 @@ class SearchState:
         trials: In the order of telling.
         pending: Handed out and not told, oldest first.
         ready: Produced and not handed out yet.
-        paid: Replies, by the digest of their request, of an ask that was cut off.
         keys: `Space.key` of every point in `trials`, `pending` and `ready`.
         warmed: Warm-up points produced so far.
         rng: The one source of randomness.
-        usage: What was spent.
     """
 
     def __init__(self, space: Space, directions: tuple[Direction, ...], seed: int) -> None:
@@ -46,11 +44,9 @@ class SearchState:
         self.trials: list[Trial] = []
         self.pending: list[Proposal] = []
         self.ready: deque[Proposal] = deque()
-        self.paid: deque[tuple[str, Reply]] = deque()
         self.keys: set[Any] = set()
         self.warmed = 0
         self.rng = np.random.default_rng(seed)
-        self.usage = Usage()
 
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""
@@ -59,15 +55,15 @@ class SearchState:
 
     # -- events ---------------------------------------------------------------------------
 
-    def ask_event(self, new: list[Proposal], given: int) -> Event:
-        """Describe an ask: the points it produced, and how many it handed out."""
+    def ask_event(self, new: list[Proposal], given: int, usage: Usage) -> Event:
+        """Describe an ask: the points it produced, how many it handed out, and the counts."""
         return {
             "event": "ask",
             "new": [self._dump(p) for p in new],
             "given": given,
             "rng": self.rng.bit_generator.state,
-            "proposals": dict(self.usage.proposals),
-            "rejected": dict(self.usage.rejected),
+            "proposals": usage.proposals,
+            "rejected": usage.rejected,
         }
 
     def tell_event(
@@ -86,8 +82,8 @@ class SearchState:
             "violation": violation,
         }
 
-    def snapshot_event(self) -> Event:
-        """Describe the whole state at once."""
+    def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
+        """Describe the whole state at once, with what was spent and what is paid for."""
         return {
             "event": "snapshot",
             "trials": [
@@ -99,10 +95,10 @@ class SearchState:
             ],
             "pending": [self._dump(p) for p in self.pending],
             "ready": [self._dump(p) for p in self.ready],
-            "paid": [[digest, reply.to_dict()] for digest, reply in self.paid],
+            "paid": [[digest, reply.to_dict()] for digest, reply in paid],
             "warmed": self.warmed,
             "rng": self.rng.bit_generator.state,
-            "usage": asdict(self.usage),
+            "usage": asdict(usage),
         }
 
     def apply(self, event: Event) -> None:
@@ -119,18 +115,6 @@ class SearchState:
             )
         handler(event)
 
-    def replay(self, event: Event) -> None:
-        """Apply a stored event, with what a live search counts while it waits for the model."""
-        if event["event"] == "reply":
-            reply = Reply.from_dict(event["reply"])
-            self.usage.add_failure(event["failed"])
-            self.usage.add_reply(reply)
-            self.paid.append((event["digest"], reply))
-        elif event["event"] == "failure":
-            self.usage.add_failure(event["requests"])
-        else:
-            self.apply(event)
-
     def _on_ask(self, event: Event) -> None:
         new = [self._load(p) for p in event["new"]]
         self.keys.update(self.space.key(p.values) for p in new)
@@ -139,9 +123,6 @@ class SearchState:
         self.pending += queue[: event["given"]]
         self.ready = deque(queue[event["given"] :])
         self.rng.bit_generator.state = event["rng"]
-        self.usage.proposals = dict(event["proposals"])
-        self.usage.rejected = dict(event["rejected"])
-        self.paid.clear()
 
     def _on_tell(self, event: Event) -> None:
         values = self.space.from_json_values(event["values"])
@@ -178,10 +159,8 @@ class SearchState:
             self.trials.append(Trial(params=self.space.unflatten(values), **fields))
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])
-        self.paid = deque((digest, Reply.from_dict(reply)) for digest, reply in event["paid"])
         self.warmed = event["warmed"]
         self.rng.bit_generator.state = event["rng"]
-        self.usage = Usage(**event["usage"])
         points = [t.values for t in self.trials]
         points += [p.values for p in (*self.pending, *self.ready)]
         self.keys = {self.space.key(values) for values in points}

@@ -1,7 +1,8 @@
 """Search spaces: dimensions, the user's form of parameters, and `Space` over both."""
 
-from llmopt.space.dimensions import Categorical, Dimension, Float, Int, Value
+from llmopt.space.dimensions import Categorical, Dimension, Float, Int
 from llmopt.space.space import Space
+from llmopt.space.values import Value
 
 __all__ = [
     "Categorical",

@@ -1,33 +1,212 @@
-"""Dimensions of a search space: what a single parameter may be.
+"""Dimensions of a search space: the values that a single parameter may have.
 
-A `Float`, an `Int` or a `Categorical` checks what it is given once, when it is made, and is
-immutable from then on.
+A `Float`, an `Int` or a `Categorical` checks its arguments once, when it is made, and is
+immutable from then on. All arithmetic with a single value is here; a `Space` loops over its
+dimensions, each of which knows its name there (`bound`):
+
+- ``check`` and ``clip`` return a value in exact form. A value that does not belong to the
+  dimension is refused by ``check``; ``clip`` moves a number. ``round`` also moves it onto one
+  that ``format`` can show, and ``parse`` reads that text.
+- ``draw`` and ``normal`` turn random numbers into values, ``decode`` a point of [0, 1].
+- ``count`` is the number of values, and ``value(k)`` the one at place k.
+- ``key`` identifies a value. ``code`` is the number that stands for it, ``restore`` reads it.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from llmopt.errors import SpaceError
-
-# One scalar of one dimension: a float, an int, or a choice, which may be any hashable.
-Value: TypeAlias = Any
+from llmopt.errors import ParameterError, SpaceError, did_you_mean
+from llmopt.space.values import (
+    Value,
+    as_number,
+    choice_from_json,
+    choice_to_json,
+    decimal_places,
+    fold,
+    identity,
+    read_float,
+    read_number,
+    stable_repr,
+)
 
 # Integers are encoded as floats and stored as NumPy integers; this covers int64 and uint64.
 _INT_LIMIT = 2**64
 # With more steps, float64 could not tell rounding errors from the steps themselves.
 _STEP_LIMIT = 10**12
+# More decimals than these say nothing about a float64.
+MAX_DECIMALS = 15
+# Prompts show at least this many significant digits where they do not show fixed decimals.
+_MIN_DIGITS = 3
+# 17 significant digits tell any two float64 apart.
+_MAX_DIGITS = 17
+# Within these magnitudes fixed decimals are the shorter way to write a number.
+_FIXED_BELOW = 1e7
+_FIXED_ABOVE = 1e-4
+# Text that stands for a string without quotes, and that is nothing else.
+_PLAIN_WORD = re.compile(r"[^\W\d][\w.+/-]*(?: [\w.+/-]+)*")
+_RESERVED = {"none", "null", "true", "false", "nan", "inf", "infinity"}
+
+
+_Bound = TypeVar("_Bound", bound="_Dimension")
+
+
+class _Dimension(ABC):
+    """A dimension under its name in a space.
+
+    Attributes:
+        count: Number of values; infinite for a continuous dimension.
+        log: Whether the scale is logarithmic.
+        offset: Its lower end on that scale.
+        span: Its extent on that scale.
+        decimals: Decimals shown; ``None`` where there are none, or significant digits instead.
+        narrow: Type of the array that the values go into, if it is narrower than float64.
+    """
+
+    count: float
+    log: bool
+    offset: float
+    span: float
+    decimals: int | None
+    narrow: np.dtype[Any] | None
+    _name: str
+    # Of a `Categorical` alone; there, annotations would make them arguments.
+    labels: tuple[str, ...]
+    _index: dict[Hashable, int]
+
+    def bound(self: _Bound, name: str, dtype: str | None, decimals: int | None) -> _Bound:
+        """Return this dimension as a part of a space.
+
+        Args:
+            name: Its name, for error messages.
+            dtype: Type of the array that its values go into, if any.
+            decimals: Decimals to show for a linear `Float`; ``None`` for as many as it needs.
+        """
+        made = copy.copy(self)
+        made._prepare(name, dtype, decimals)
+        return made
+
+    @abstractmethod
+    def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
+        """Work out the attributes."""
+
+    def _unreadable(self, text: str, expected: str) -> ParameterError:
+        got = repr(text.strip()[:80])
+        return ParameterError(f"`{self._name}`: cannot read {got}; expected {expected}.")
+
+
+class _Number(_Dimension):
+    """Bounds, a scale, and a grid where there are steps."""
+
+    low: float
+    high: float
+    step: float | None
+    _step: Any  # 0 for none
+    _stepped: bool
+    _noun: ClassVar[str]
+    # Of a `Float` alone; there, annotations would make them arguments.
+    _digits: int
+    _places: int
+    _least: float
+    _most: float
+    _off: float
+
+    def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
+        offset = math.log(self.low) if self.log else float(self.low)
+        _freeze(
+            self,
+            _name=name,
+            _step=self.step or 0,
+            decimals=None,
+            narrow=None,
+            offset=offset,
+            span=math.log(self.high) - offset if self.log else float(self.high - self.low),
+            _stepped=bool(self.step) and not self.log,
+        )
+
+    def _expected(self) -> str:
+        return f"{self._noun} in [{self.low!r}, {self.high!r}]"
+
+    def _outside(self, number: float) -> ParameterError:
+        return ParameterError(f"`{self._name}`={number!r} is outside [{self.low!r}, {self.high!r}]")
+
+    def _off_grid(self, number: float, nearest: float) -> ParameterError:
+        return ParameterError(
+            f"`{self._name}`={number!r} is not a whole number of steps of {self.step!r} above "
+            f"{self.low!r}; the nearest valid value is {nearest!r}."
+        )
+
+    def _number(self, value: Value) -> float | int:
+        number = as_number(value)
+        if number is None:
+            raise ParameterError(
+                f"`{self._name}`={value!r} is of type {type(value).__name__}; "
+                f"expected {self._expected()}."
+            )
+        if number != number:
+            raise ParameterError(f"`{self._name}`=nan; expected {self._expected()}.")
+        return number
+
+    def clip(self, value: Value) -> Value:
+        """Return the valid value nearest to a number."""
+        number = self._number(value)
+        if number <= self.low:
+            return self.low
+        if number >= self.high:
+            return self.high
+        return self._nearest(number)
+
+    def round(self, value: Value) -> Value:
+        """Return the nearest valid value that a prompt can show."""
+        return self.clip(value)
+
+    @abstractmethod
+    def _nearest(self, number: float | int) -> Value:
+        """Return the valid value nearest to a number between the bounds."""
+
+    @abstractmethod
+    def value(self, k: int) -> Value:
+        """Return the value `k` steps above `low`."""
+
+    def place(self, value: Value) -> int:
+        """Return how many steps above `low` a value is; `value` is the way back."""
+        steps: float = (value - self.low) / (self._step or 1)
+        return round(steps)
+
+    def draw(self, u: float) -> Value:
+        """Return the value of a uniform number in [0, 1)."""
+        return self.value(int(u * self.count)) if self._stepped else self.decode(u)
+
+    def decode(self, u: float) -> Value:
+        """Return the value nearest to a place in [0, 1]."""
+        if u >= 1.0:
+            return self.high
+        if self._stepped:
+            return self.value(math.floor(u * (self.count - 1) + 0.5))
+        at = self.offset + u * self.span
+        return self.clip(math.exp(at) if self.log else at)
+
+    def normal(self, u: float, z: float) -> Value:
+        """Return the value of a normal number, or of a uniform one where 0 is outside."""
+        return self.clip(z) if self.low <= 0 <= self.high else self.draw(u)
+
+    def code(self, value: Value) -> Value:
+        """Return the number that stands for a value."""
+        return value
+
+    key = code
 
 
 @dataclass(frozen=True, repr=False)
-class Float:
+class Float(_Number):
     """A real number in a closed interval.
 
     Args:
@@ -47,6 +226,7 @@ class Float:
     high: float
     log: bool = field(default=False, kw_only=True)
     step: float | None = field(default=None, kw_only=True)
+    _noun = "a number"
 
     def __post_init__(self) -> None:
         low, high = _finite("low", self.low), _finite("high", self.high)
@@ -57,6 +237,7 @@ class Float:
                 "give bounds that are closer together."
             )
         step = self.step
+        _freeze(self, low=low, high=high, log=bool(self.log), count=math.inf if high > low else 1)
         if step is not None:
             step = _finite("step", step)
             _check_step("Float", step, self.log)
@@ -66,15 +247,103 @@ class Float:
                     "apart; leave the step out for a continuous dimension."
                 )
             places = max(decimal_places(low), decimal_places(step))
-            high = grid_value(low, high, step, places, count_steps(low, high, step))
-        _freeze(self, low=low, high=high, log=bool(self.log), step=step)
+            _freeze(self, step=step, _step=step, _places=places)
+            _freeze(self, high=self.value(_count_steps(low, high, step)))
+            _freeze(self, count=_count_steps(low, self.high, step) + 1)
+        self._prepare("value", None, None)
 
     def __repr__(self) -> str:
         return _describe(self, self.step)
 
+    def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
+        super()._prepare(name, dtype, decimals)
+        kind = None if dtype is None else np.dtype(dtype)
+        # Narrow floats: a proposal must be one that the array can hold, or a point that
+        # comes back from the user would not be recognized.
+        narrow = kind if kind is not None and kind.itemsize < 8 else None
+        # Values that went through float32 (a tensor, say) are still taken for the original ones.
+        eps = float(np.finfo(np.float32 if narrow is None else narrow).eps)
+        span = self.high - self.low
+        reach = max(abs(self.low), abs(self.high))
+        slack = min(eps * reach, 0.01 * span) if span > 0 else eps * reach
+        shown, digits = _resolution(self, decimals)
+        _freeze(
+            self,
+            narrow=narrow,
+            decimals=shown,
+            _digits=digits,
+            # On a log scale `low` may be far below the rounding error of `high`.
+            _least=self.low - (min(slack, eps * self.low) if self.log else slack),
+            _most=self.high + slack,
+            _off=min(eps * reach, 0.01 * self._step) if self._step and span > 0 else math.inf,
+        )
+
+    def check(self, value: Value) -> float:
+        """Return a value in exact form, or raise `ParameterError`."""
+        number = self._number(value)
+        if not self._least <= number <= self._most:
+            raise self._outside(number)
+        nearest: float = self.clip(number)
+        if abs(nearest - number) > self._off:
+            raise self._off_grid(number, nearest)
+        return nearest
+
+    restore = check
+
+    def _nearest(self, number: float | int) -> float:
+        if self._step:
+            return self.value(round((number - self.low) / self._step))
+        held: float = self.key(number)
+        return held + 0.0  # no negative zero
+
+    def value(self, k: int) -> float:
+        """Return the value `k` steps above `low`, without the noise of sums (0.3, not 0.30…04)."""
+        if not self._step:
+            return self.low
+        on_grid: float = round(self.low + k * self._step, self._places)
+        return min(on_grid, self.high) + 0.0
+
+    def round(self, value: Value) -> Value:
+        """Return the nearest valid value that a prompt can show."""
+        inside = self.clip(value)
+        if self._step or self.low == self.high:
+            return inside
+        shown = float(self.format(inside))
+        if not self._least <= shown <= self._most:
+            # The nearest number that can be shown lies beyond a bound: take its neighbour.
+            if self.decimals is None:
+                unit = 10.0 ** (math.floor(math.log10(abs(inside))) - self._digits + 1)
+            else:
+                unit = 10.0**-self.decimals
+            shown = float(self.format(shown + (unit if shown < self.low else -unit)))
+            if not self._least <= shown <= self._most:
+                return inside
+        return self.clip(shown)
+
+    def key(self, value: Value) -> Value:
+        """Return the value in the type of its array."""
+        return value if self.narrow is None else float(self.narrow.type(value))
+
+    def format(self, value: Value) -> str:
+        """Return the text of a value."""
+        if self.decimals is not None:
+            text = f"{value:.{self.decimals}f}"
+        else:
+            text = f"{value:.{self._digits}g}"
+            if "e" in text and 1 <= abs(value) < _FIXED_BELOW:
+                text = f"{float(text):.0f}"
+        return text[1:] if text[0] == "-" and float(text) == 0 else text
+
+    def parse(self, text: str) -> float:
+        """Read the text of a finite number."""
+        number = read_float(text)
+        if number is None:
+            raise self._unreadable(text, self._expected())
+        return number
+
 
 @dataclass(frozen=True, repr=False)
-class Int:
+class Int(_Number):
     """An integer in a closed interval.
 
     Args:
@@ -94,21 +363,69 @@ class Int:
     high: int
     log: bool = field(default=False, kw_only=True)
     step: int | None = field(default=None, kw_only=True)
+    _noun = "an integer"
 
     def __post_init__(self) -> None:
         low, high = _integer("low", self.low), _integer("high", self.high)
         step = 1 if self.step is None else _integer("step", self.step)
         _check_order("Int", low, high, self.log)
         _check_step("Int", step, self.log and step != 1)
-        high = low + (high - low) // step * step
-        _freeze(self, low=low, high=high, log=bool(self.log), step=step)
+        count = (high - low) // step + 1
+        high = low + (count - 1) * step
+        _freeze(self, low=low, high=high, log=bool(self.log), step=step, count=count)
+        self._prepare("value", None, None)
 
     def __repr__(self) -> str:
         return _describe(self, None if self.step == 1 else self.step)
 
+    def check(self, value: Value) -> int:
+        """Return a value in exact form, or raise `ParameterError`."""
+        number = self._number(value)
+        if not self.low <= number <= self.high:
+            raise self._outside(number)
+        whole = int(number)
+        if whole != number:
+            raise ParameterError(f"`{self._name}`={number!r} is not an integer.")
+        if (whole - self.low) % self._step:
+            raise self._off_grid(whole, self.clip(whole))
+        return whole
+
+    restore = check
+
+    def _nearest(self, number: float | int) -> int:
+        if isinstance(number, int):
+            below, rest = divmod(number - self.low, self._step)
+            return self.value(below + (2 * rest >= self._step))
+        if self._step == 1:
+            return round(number)
+        return self.value(round((number - self.low) / self._step))
+
+    def value(self, k: int) -> int:
+        """Return the value `k` steps above `low`."""
+        return min(self.low + k * int(self._step), self.high)
+
+    def draw(self, u: float) -> Value:
+        """Return the value of a uniform number in [0, 1)."""
+        if not self.log:
+            return super().draw(u)
+        # Each integer owns the interval of half a unit around it.
+        bottom, top = math.log(self.low - 0.5), math.log(self.high + 0.5)
+        return self.clip(math.exp(bottom + u * (top - bottom)))
+
+    def format(self, value: Value) -> str:
+        """Return the text of a value."""
+        return str(int(value))
+
+    def parse(self, text: str) -> float | int:
+        """Read the text of a finite number."""
+        number = read_number(text)
+        if number is None:
+            raise self._unreadable(text, self._expected())
+        return number
+
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Categorical:
+class Categorical(_Dimension):
     """One of several choices, in no order.
 
     Choices may be any hashable values, ``None`` included. ``1``, ``1.0`` and ``True`` are
@@ -148,6 +465,7 @@ class Categorical:
                     f"{choice!r}; leave one out."
                 )
         _freeze(self, choices=items)
+        self._prepare("value", None, None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Categorical):
@@ -160,6 +478,97 @@ class Categorical:
     def __repr__(self) -> str:
         return f"Categorical({list(self.choices)!r})"
 
+    def _prepare(self, name: str, dtype: str | None, decimals: int | None) -> None:
+        _freeze(
+            self,
+            _name=name,
+            _index={identity(c): i for i, c in enumerate(self.choices)},
+            labels=_labels(self.choices),
+            count=len(self.choices),
+            log=False,
+            offset=0.0,
+            span=float(len(self.choices) - 1),
+            decimals=None,
+            narrow=None,
+        )
+
+    def code(self, value: Value) -> int:
+        """Return the index of a choice, or raise `ParameterError`."""
+        try:
+            index = self._index.get(identity(value))
+        except TypeError:
+            index = None
+        if index is not None:
+            return index
+        near = [i for i, choice in enumerate(self.choices) if _stands_for(value, choice)]
+        if len(near) != 1:
+            label = value if isinstance(value, str) else stable_repr(value)
+            raise ParameterError(
+                f"`{self._name}`={value!r} is not one of its choices; "
+                f"{did_you_mean(label, self.labels)}"
+            )
+        return near[0]
+
+    key = place = code
+
+    def restore(self, code: object) -> Hashable:
+        """Return the choice of an index, or raise `ParameterError`."""
+        if type(code) is not int or not 0 <= code < self.count:
+            raise ParameterError(
+                f"`{self._name}`: stored choice {code!r}; expected an index from 0 to "
+                f"{len(self.choices) - 1}."
+            )
+        return self.choices[code]
+
+    def check(self, value: Value) -> Hashable:
+        """Return a choice in exact form, or raise `ParameterError`."""
+        return self.choices[self.code(value)]
+
+    clip = check
+    round = check
+
+    def value(self, k: int) -> Hashable:
+        """Return choice number `k`."""
+        return self.choices[k]
+
+    def draw(self, u: float) -> Hashable:
+        """Return the choice of a uniform number in [0, 1)."""
+        return self.choices[int(u * self.count)]
+
+    def normal(self, u: float, z: float) -> Hashable:
+        """Return the choice of a uniform number; a normal one says nothing about it."""
+        return self.draw(u)
+
+    def decode(self, u: float) -> Hashable:
+        """Return the choice nearest to a place in [0, 1]."""
+        return self.choices[math.floor(u * self.span + 0.5)]
+
+    def format(self, value: Value) -> str:
+        """Return the text of a choice."""
+        return self.labels[self.code(value)]
+
+    def parse(self, text: str) -> Hashable:
+        """Read the text of a choice, whatever its case, quotes and spaces."""
+        text = text.strip()
+        if text in self.labels:
+            return self.choices[self.labels.index(text)]
+        if text in self.choices:
+            return self.check(text)
+        folded = fold(text)
+        near = [i for i, label in enumerate(self.labels) if fold(label) == folded]
+        if not near:
+            number = read_number(text)
+            near = [
+                i
+                for i, choice in enumerate(self.choices)
+                if (choice is None and folded == "null")
+                or (number is not None and as_number(choice) == number)
+            ]
+        if len(near) != 1:
+            expected = f"one of its choices; {did_you_mean(text, self.labels)}"
+            raise self._unreadable(text, expected)
+        return self.choices[near[0]]
+
 
 Dimension: TypeAlias = Float | Int | Categorical
 
@@ -167,7 +576,7 @@ Dimension: TypeAlias = Float | Int | Categorical
 # Checks -------------------------------------------------------------------------------
 
 
-def _freeze(dimension: Dimension, **fields: object) -> None:
+def _freeze(dimension: object, **fields: object) -> None:
     for name, value in fields.items():
         object.__setattr__(dimension, name, value)
 
@@ -217,73 +626,81 @@ def _check_step(kind: str, step: float, log: bool) -> None:
         )
 
 
-# Values -------------------------------------------------------------------------------
-
-
-def decimal_places(number: float) -> int:
-    """Decimals that the shortest exact notation of `number` has."""
-    exponent = Decimal(repr(number)).normalize().as_tuple().exponent
-    return max(0, -int(exponent))
-
-
-def count_steps(low: float, high: float, step: float) -> int:
+def _count_steps(low: float, high: float, step: float) -> int:
     """Whole steps from `low` to `high`, forgiving rounding errors of the three."""
     return math.floor((high - low) / step * (1 + 1e-15) + 1e-9)
 
 
-def grid_value(low: float, high: float, step: float, places: int, k: int) -> float:
-    """The value `k` steps above `low`, without the noise of float sums (0.3, not 0.30…04)."""
-    return min(round(low + k * step, places), high) + 0.0
+# Text ---------------------------------------------------------------------------------
 
 
-def level_count(dimension: Dimension) -> float:
-    """How many values a dimension has; infinity for a continuous one."""
-    if isinstance(dimension, Categorical):
-        return len(dimension.choices)
-    if dimension.low == dimension.high:
-        return 1
-    if dimension.step is None:
-        return math.inf
-    return round((dimension.high - dimension.low) / dimension.step) + 1
+def _resolution(dimension: Float, decimals: int | None) -> tuple[int | None, int]:
+    """Decimals to show, or ``None`` and the significant digits to show in their place."""
+    low, high, step = dimension.low, dimension.high, dimension.step
+    span = high - low
+    reach = max(abs(low), abs(high))
+    compact = _FIXED_ABOVE <= reach < _FIXED_BELOW
+    if span == 0:
+        if dimension.log or not (compact or reach == 0):
+            return None, _MIN_DIGITS
+        return max(min(decimal_places(low), 6), decimals or 0), 0
+    # A hundredth of the range, or of a step, must be visible.
+    if dimension.log:
+        ratio = math.expm1((math.log(high) - math.log(low)) / 100)
+        digits = math.ceil(-math.log10(ratio)) + 1 if ratio > 0 else _MAX_DIGITS
+        return None, min(max(_MIN_DIGITS, digits), _MAX_DIGITS)
+    unit = math.log10(span if step is None else step) - 2
+    digits = math.ceil(math.log10(reach) - unit - 1e-6) + 1
+    digits = min(max(_MIN_DIGITS, digits), _MAX_DIGITS)
+    if reach >= 10**MAX_DECIMALS:
+        return None, digits  # a float that large has no decimals
+    needed = max(0, math.ceil(-unit - 1e-6))
+    if step is not None:
+        # 0.25 is shown with two decimals; 1/3 with as many as tell the values apart.
+        needed = min(needed, max(decimal_places(low), decimal_places(step)))
+        return (max(needed, decimals or 0), 0) if needed <= MAX_DECIMALS else (None, digits)
+    if decimals is None:
+        return (needed, 0) if compact else (None, digits)
+    # With fewer than two numbers to show, nothing could be searched.
+    for shown in range(decimals, MAX_DECIMALS + 1):
+        scale = 10.0**shown
+        if math.floor(high * scale + 1e-9) - math.ceil(low * scale - 1e-9) >= 1:
+            return shown, 0
+    return None, digits
 
 
-def as_number(value: object) -> float | int | None:
-    """Return a Python number for a real number of any type, ``None`` for anything else."""
-    if type(value) is float or type(value) is int:
-        return value
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, bool | np.bool_):
-        return None
-    if isinstance(value, float | np.floating):
-        return float(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    return None
+def _stands_for(value: Value, choice: Hashable) -> bool:
+    """Whether a value of another type means this choice: 1 for 1.0, a float32 0.1 for 0.1."""
+    if isinstance(value, bool | np.bool_) or isinstance(choice, bool):
+        return False
+    if isinstance(value, np.floating) and isinstance(choice, float):
+        return bool(value == type(value)(choice))
+    try:
+        return bool(choice == value)
+    except (TypeError, ValueError):
+        return False
 
 
-def identity(value: Any) -> Hashable:
-    """Return a key that keeps 1, 1.0 and True apart and finds NaN again.
-
-    Raises:
-        TypeError: The value cannot be hashed.
-    """
-    if isinstance(value, np.generic):
-        value = value.item()
-    kind = type(value)
-    if kind is tuple:
-        return (kind, tuple([identity(v) for v in value]))
-    if kind is float and value != value:
-        return (kind, "nan")
-    hash(value)
-    return (kind, value)
-
-
-def stable_repr(value: object) -> str:
-    """`repr` without what differs from run to run: memory addresses, the order of a set."""
-    if isinstance(value, frozenset):
-        return f"frozenset({{{', '.join(sorted(map(stable_repr, value)))}}})"
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+def _labels(choices: tuple[Hashable, ...]) -> tuple[str, ...]:
+    """Text for each choice, all different: words as they are, everything else by `repr`."""
+    labels = [
+        choice
+        if type(choice) is str
+        and _PLAIN_WORD.fullmatch(choice)
+        and choice.casefold() not in _RESERVED
+        else stable_repr(choice)
+        for choice in choices
+    ]
+    if len(set(labels)) < len(labels):
+        labels = [stable_repr(choice) for choice in choices]
+    taken: set[str] = set()
+    for i, label in enumerate(labels):
+        n = 1
+        while labels[i] in taken:
+            n += 1
+            labels[i] = f"{label}#{n}"
+        taken.add(labels[i])
+    return tuple(labels)
 
 
 # JSON ---------------------------------------------------------------------------------
@@ -312,32 +729,3 @@ def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
         number = Float if kind == "float" else Int
         return number(data["low"], data["high"], log=data["log"], step=data["step"])
     raise SpaceError(f"unknown dimension type {kind!r}; expected float, int or categorical.")
-
-
-def choice_to_json(choice: Hashable) -> Any:
-    """A choice as JSON; one that JSON cannot hold is only identified, by its `repr`."""
-    if choice is None or type(choice) in (bool, int, str):
-        return choice
-    if type(choice) is float:
-        return choice if math.isfinite(choice) else {"float": repr(choice)}
-    if type(choice) is tuple:
-        return {"tuple": [choice_to_json(item) for item in choice]}
-    return {"repr": stable_repr(choice)}
-
-
-def choice_from_json(data: Any) -> Hashable:
-    """The choice that `choice_to_json` wrote.
-
-    Raises:
-        SpaceError: The choice was only identified.
-    """
-    if not isinstance(data, Mapping):
-        return cast(Hashable, data)
-    if "float" in data:
-        return float(data["float"])
-    if "tuple" in data:
-        return tuple(choice_from_json(item) for item in data["tuple"])
-    raise SpaceError(
-        f"the choice {data.get('repr')} cannot be rebuilt from JSON; "
-        "make the space in code, as in the run that wrote it."
-    )

@@ -1,4 +1,4 @@
-"""Search spaces: what may be proposed, in which form, and how it is shown.
+"""Search spaces: the valid points, their form, and their text in prompts.
 
 A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`)
 together with the form in which the user wants parameters back: a plain dict, or whatever
@@ -22,14 +22,13 @@ import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.dimensions import (
+    MAX_DECIMALS,
     Categorical,
     Dimension,
     Float,
     Int,
-    Value,
     dimension_from_dict,
     dimension_to_dict,
-    stable_repr,
 )
 from llmopt.space.form import (
     Layout,
@@ -39,7 +38,7 @@ from llmopt.space.form import (
     plain_layout,
     read_gymnasium,
 )
-from llmopt.space.scalars import MAX_DECIMALS, Scalar, scalar_for
+from llmopt.space.values import Value, stable_repr
 
 __all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]
 
@@ -94,7 +93,7 @@ class Space:
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
         """Make a space from a Gymnasium space; parameters keep its form.
 
-        `unflatten` returns what ``space.contains`` accepts: for a `Box` an array of its
+        `unflatten` returns parameters that ``space.contains`` accepts: for a `Box` an array of its
         shape and dtype, for a `Discrete` a NumPy integer, and so on. Dimensions are named
         ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`)
         and ``[0]`` (`Tuple`). The Gymnasium space itself is not kept.
@@ -157,20 +156,19 @@ class Space:
         self._asked_decimals = None if decimals is None else int(decimals)
         self.names = tuple(name for name, _ in named)
         check_names(self.names)
-        self.dimensions = tuple(dimension for _, dimension in named)
-        self._scalars = scalars = tuple(
-            scalar_for(name, dimension, dtype, self._asked_decimals)
+        self.dimensions = dimensions = tuple(
+            dimension.bound(name, dtype, self._asked_decimals)
             for (name, dimension), dtype in zip(named, layout.dtypes(), strict=True)
         )
-        self.decimals = tuple(s.decimals for s in scalars)
-        self.cardinality = math.prod(float(s.count) for s in scalars)
-        self._choices = [(i, s) for i, s in enumerate(scalars) if not s.numeric]
-        self._log_at = np.array([i for i, s in enumerate(scalars) if s.log], dtype=int)
-        self._offset = np.array([s.offset for s in scalars], dtype=float)
+        self.decimals = tuple(d.decimals for d in dimensions)
+        self.cardinality = math.prod(float(d.count) for d in dimensions)
+        self._choices = [(i, d) for i, d in enumerate(dimensions) if isinstance(d, Categorical)]
+        self._log_at = np.array([i for i, d in enumerate(dimensions) if d.log], dtype=int)
+        self._offset = np.array([d.offset for d in dimensions], dtype=float)
         # A fixed dimension has no extent: dividing by infinity encodes it as 0.
-        self._span = np.array([s.span or math.inf for s in scalars], dtype=float)
+        self._span = np.array([d.span or math.inf for d in dimensions], dtype=float)
         # `key` needs no look at each value where all are plain numbers of one type.
-        narrow = {s.narrow for s in scalars}
+        narrow = {d.narrow for d in dimensions}
         self._uniform = not self._choices and len(narrow) == 1
         self._narrow = narrow.pop() if self._uniform else None
 
@@ -251,11 +249,11 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        return tuple([s.check(v) for s, v in self._pairs(values)])
+        return tuple([d.check(v) for d, v in self._pairs(values)])
 
-    def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Scalar, Value]]:
+    def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
         self._check_length(values)
-        return zip(self._scalars, values, strict=True)
+        return zip(self.dimensions, values, strict=True)
 
     def _check_length(self, values: Sequence[Value]) -> None:
         if len(values) != len(self.names):
@@ -273,7 +271,7 @@ class Space:
             rng: Source of randomness; advanced by as many numbers as there are dimensions.
         """
         units = rng.random(len(self.names)).tolist()
-        return tuple([s.draw(u) for s, u in zip(self._scalars, units, strict=True)])
+        return tuple([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
 
     def normal(self, rng: np.random.Generator, scale: float = 3.0) -> tuple[Value, ...]:
         """Draw a flat point from N(0, `scale`²), moved to the nearest valid one.
@@ -288,8 +286,8 @@ class Space:
         """
         units = rng.random(len(self.names)).tolist()
         normals = (scale * rng.standard_normal(len(self.names))).tolist()
-        drawn = zip(self._scalars, units, normals, strict=True)
-        return tuple([s.normal(u, z) for s, u, z in drawn])
+        drawn = zip(self.dimensions, units, normals, strict=True)
+        return tuple([d.normal(u, z) for d, u, z in drawn])
 
     # Moving onto valid or shown values ------------------------------------------------
 
@@ -302,7 +300,7 @@ class Space:
         Raises:
             ParameterError: A number is NaN or not a number, or a choice is unknown.
         """
-        return tuple([s.clip(v) for s, v in self._pairs(values)])
+        return tuple([d.clip(v) for d, v in self._pairs(values)])
 
     def round(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Move each number to the nearest valid value that a prompt can show.
@@ -315,7 +313,7 @@ class Space:
         Raises:
             ParameterError: See `clip`.
         """
-        return tuple([s.round(v) for s, v in self._pairs(values)])
+        return tuple([d.round(v) for d, v in self._pairs(values)])
 
     # Text ---------------------------------------------------------------------------
 
@@ -330,7 +328,7 @@ class Space:
             index: Position of the dimension.
             value: A valid value of that dimension.
         """
-        return self._scalars[index].format(value)
+        return self.dimensions[index].format(value)
 
     def parse_value(self, index: int, text: str) -> Value:
         """Read the text of one value: a finite number, or a choice.
@@ -345,7 +343,7 @@ class Space:
         Raises:
             ParameterError: The text is not a finite number, or not one of the choices.
         """
-        return self._scalars[index].parse(text)
+        return self.dimensions[index].parse(text)
 
     # Numbers ------------------------------------------------------------------------
 
@@ -377,7 +375,7 @@ class Space:
         """Return the valid flat point nearest to a point of the unit cube.
 
         Args:
-            unit: ``(len(self),)`` numbers; those outside [0, 1] are moved to its ends.
+            unit: ``(len(self),)`` numbers; numbers outside [0, 1] are moved to its ends.
 
         Raises:
             ParameterError: The shape is wrong, or a number is NaN.
@@ -388,7 +386,7 @@ class Space:
                 f"got {units.tolist()!r}; expected {len(self.names)} numbers in [0, 1]."
             )
         inside = units.clip(0.0, 1.0).tolist()
-        return tuple([s.decode(u) for s, u in zip(self._scalars, inside, strict=True)])
+        return tuple([d.decode(u) for d, u in zip(self.dimensions, inside, strict=True)])
 
     def key(self, values: Sequence[Value]) -> tuple[Hashable, ...]:
         """Return a hashable identity of a flat point, equal for equal points only.
@@ -400,7 +398,7 @@ class Space:
             ParameterError: The number of values is wrong, or a choice is unknown.
         """
         if not self._uniform:
-            return tuple([s.key(v) for s, v in self._pairs(values)])
+            return tuple([d.key(v) for d, v in self._pairs(values)])
         self._check_length(values)
         if self._narrow is None:
             return tuple(values)
@@ -455,7 +453,7 @@ class Space:
         Raises:
             ParameterError: A value does not belong to the space.
         """
-        return [s.code(v) for s, v in self._pairs(self.check(values))]
+        return [d.code(v) for d, v in self._pairs(self.check(values))]
 
     def from_json_values(self, values: Sequence[float | int]) -> tuple[Value, ...]:
         """Return the flat point that `to_json_values` wrote.
@@ -463,7 +461,7 @@ class Space:
         Raises:
             ParameterError: A number does not belong to the space.
         """
-        return tuple([s.restore(v) for s, v in self._pairs(values)])
+        return tuple([d.restore(v) for d, v in self._pairs(values)])
 
 
 def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:

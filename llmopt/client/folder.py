@@ -1,0 +1,325 @@
+"""A model behind a folder: each request is a file, and so is its answer.
+
+Whoever reads and writes files can be the model: a person with a chat window, an agent, a batch
+system. Of request 1 the folder holds
+
+- ``0001.request.md``: the text to answer. A single message stands there as it is; of several
+  messages, each follows a line ``### system``, ``### user`` or ``### assistant``.
+- ``0001.request.json``: ``number``, ``sample`` and ``samples`` (a request for three samples is
+  three files), ``digest`` and the whole ``request`` as `Request.to_dict` gives it.
+- ``0001.answer.md``: the answer, once there is one. ``llmopt next DIR --answer 1`` puts it there.
+  Any other program writes it under another name and renames it, so that it appears as a whole.
+- ``done``: the search has ended. The next request removes it.
+
+A request is open as long as its ``.request.md`` is there and its ``.answer.md`` is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmopt.client.base import Completion, Reply, Request
+from llmopt.errors import ClientError, LLMOptError
+
+ANSWER_BYTES = 1_000_000
+"""Longest answer; of a longer one the client reads this much."""
+
+_POLL_SECONDS = 0.2
+_REMIND_SECONDS = 600.0
+_REQUEST = ".request.md"
+_DONE = "done"
+
+
+class FolderError(LLMOptError, ValueError):
+    """An answer cannot be taken: it is empty, too long, or its request is not open."""
+
+
+@dataclass(frozen=True)
+class OpenRequest:
+    """A request that waits for its answer.
+
+    Attributes:
+        number: Its number in the folder, from 1 on.
+        text: What is to be answered.
+        request: The whole request.
+        sample: Which of the independent `samples` of the request this is, from 1 on.
+        samples: Samples of the request.
+    """
+
+    number: int
+    text: str
+    request: Request
+    sample: int
+    samples: int
+
+
+class FolderClient:
+    """Hands each request to a file and waits for the answer in another.
+
+    A search that is started again finds its requests by their digest: one that is still open is
+    waited for, and one that has been answered meanwhile is not asked again. Within one process
+    each answer is used once. Give each search a folder of its own.
+
+    Args:
+        folder: Where requests and answers are kept; made at the first request.
+        timeout: Seconds to wait for an answer; for ever by default.
+        name: Short name for tables and files; by default that of the folder.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout={timeout}: expected seconds above 0, or None")
+        self.folder = Path(folder).expanduser()
+        self.timeout = timeout
+        self.name = name or f"folder:{self.folder.resolve().name}"
+        self._taken: set[int] = set()
+        self._lock = threading.Lock()
+
+    def complete(self, request: Request) -> Reply:
+        """Write the request and wait for its answers, one for each sample.
+
+        Raises:
+            ClientError: There was no answer in time, or the folder cannot be read or written.
+        """
+        start = time.monotonic()
+        deadline = None if self.timeout is None else start + self.timeout
+        numbers: list[int] = []
+        try:
+            with self._lock:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                (self.folder / _DONE).unlink(missing_ok=True)
+                known = self._known(request.digest())
+                for sample in range(1, request.n + 1):
+                    number = known.pop(0) if known else self._write(request, sample)
+                    self._taken.add(number)
+                    numbers.append(number)
+            completions = tuple(self._wait(number, deadline) for number in numbers)
+        except BaseException as error:
+            # Asked again, they are found again.
+            self._taken.difference_update(numbers)
+            if isinstance(error, OSError):
+                raise ClientError(
+                    f"{self.name}: cannot exchange files in {self.folder} "
+                    f"({error.strerror or error}); choose another folder",
+                    requests=0,
+                ) from error
+            raise
+        return Reply(completions, model=self.name, seconds=time.monotonic() - start)
+
+    def close(self) -> None:
+        """Say in the folder that the search has ended."""
+        if self.folder.is_dir():
+            when = time.strftime("%Y-%m-%d %H:%M:%S")
+            left = len(_open_numbers(self.folder))
+            _write_whole(
+                self.folder / _DONE, f"the search ended at {when}; open requests: {left}\n"
+            )
+
+    def _known(self, digest: str) -> list[int]:
+        """Return the numbers of equal requests that this process has not used."""
+        numbers = []
+        for number in _numbers(self.folder):
+            if number not in self._taken:
+                try:
+                    found = _read_json(self.folder, number).get("digest")
+                except (OSError, ValueError):
+                    continue
+                if found == digest:
+                    numbers.append(number)
+        return numbers
+
+    def _write(self, request: Request, sample: int) -> int:
+        """Write a new request and return its number."""
+        number = max(_numbers(self.folder), default=0)
+        while True:
+            number += 1
+            data = {
+                "number": number,
+                "sample": sample,
+                "samples": request.n,
+                "digest": request.digest(),
+                "request": request.to_dict(),
+            }
+            try:
+                # Opened anew or not at all: another process may have come first.
+                with _json_path(self.folder, number).open("x", encoding="utf-8") as file:
+                    json.dump(data, file, indent=1)
+                break
+            except FileExistsError:
+                continue
+        _write_whole(_text_path(self.folder, number), _text(request))
+        return number
+
+    def _wait(self, number: int, deadline: float | None) -> Completion:
+        remind = time.monotonic()
+        path = _answer_path(self.folder, number)
+        while True:
+            answer = _read_answer(path)
+            if answer is not None:
+                return answer
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise ClientError(
+                    f"{self.name}: request {number} in {self.folder} got no answer within "
+                    f"{self.timeout:g} s. It can still be answered (llmopt next {self.folder} "
+                    f"--answer {number}), and the search started again takes that answer"
+                )
+            if now >= remind:
+                print(
+                    f"llmopt: request {number} waits for its answer: llmopt next {self.folder}",
+                    file=sys.stderr,
+                )
+                remind = now + _REMIND_SECONDS
+            time.sleep(_POLL_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"FolderClient({str(self.folder)!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_lock"]
+        state["_taken"] = set(self._taken)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def next_request(folder: Path) -> OpenRequest | None:
+    """Return the first open request of a folder, if there is one.
+
+    Raises:
+        FolderError: The file beside it cannot be read.
+    """
+    for number in _open_numbers(folder):
+        try:
+            data = _read_json(folder, number)
+            return OpenRequest(
+                number=number,
+                text=_text_path(folder, number).read_text(encoding="utf-8"),
+                request=Request.from_dict(data["request"]),
+                sample=int(data["sample"]),
+                samples=int(data["samples"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FolderError(
+                f"{_json_path(folder, number)} cannot be read ({error}): remove the files of "
+                f"request {number}, and a search that waits for it is to be started again"
+            ) from error
+    return None
+
+
+def hand_in(folder: Path, number: int, answer: bytes) -> None:
+    """Put the answer to a request into its folder, as a whole.
+
+    Args:
+        folder: The folder.
+        number: The request's number.
+        answer: UTF-8 text.
+
+    Raises:
+        FolderError: It is empty, too long or not text, or the request is not open.
+    """
+    if not answer.strip():
+        raise FolderError(f"the answer to request {number} is empty: give it on standard input")
+    if len(answer) > ANSWER_BYTES:
+        raise FolderError(
+            f"the answer to request {number} has {len(answer)} bytes; at most {ANSWER_BYTES} are "
+            "taken"
+        )
+    try:
+        text = answer.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FolderError(f"the answer to request {number} is not UTF-8 text: {error}") from error
+    if number not in _open_numbers(folder):
+        raise FolderError(
+            f"{folder} has an answer to request {number} already; it is not replaced"
+            if _answer_path(folder, number).exists()
+            else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the "
+            "open one"
+        )
+    _write_whole(_answer_path(folder, number), text)
+
+
+def ended(folder: Path) -> str | None:
+    """Return what the search said when it ended, or ``None`` while it goes on."""
+    try:
+        return (folder / _DONE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _text(request: Request) -> str:
+    messages = request.messages
+    if len(messages) == 1 and messages[0].role == "user":
+        return messages[0].content
+    return "\n\n".join(f"### {m.role}\n\n{m.content}" for m in messages)
+
+
+def _text_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:04d}{_REQUEST}"
+
+
+def _json_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:04d}.request.json"
+
+
+def _answer_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:04d}.answer.md"
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = (path.name[: -len(_REQUEST)] for path in folder.glob(f"*{_REQUEST}"))
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def _open_numbers(folder: Path) -> list[int]:
+    return [n for n in _numbers(folder) if not _answer_path(folder, n).exists()]
+
+
+def _read_json(folder: Path, number: int) -> dict[str, Any]:
+    data = json.loads(_json_path(folder, number).read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(f"it holds a {type(data).__name__}, expected an object")
+    return data
+
+
+def _read_answer(path: Path) -> Completion | None:
+    """Return an answer; an empty file is one that somebody is about to fill."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(ANSWER_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    if not data.strip():
+        return None
+    cut = len(data) > ANSWER_BYTES
+    text = data[:ANSWER_BYTES].decode("utf-8-sig", errors="replace")
+    return Completion(text, "length" if cut else "stop")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,117 @@
+"""``llmopt next DIR``: be the model behind ``folder:DIR``, one request at a time."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from llmopt.client.folder import OpenRequest, ended, hand_in, next_request
+from llmopt.text import printable
+
+ENDED, NOTHING_OPEN = 3, 4
+"""Exit statuses: the search has ended; nothing came within ``--timeout``."""
+
+_POLL_SECONDS = 0.2
+
+
+def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
+    """Wait for the next open request of a folder.
+
+    Args:
+        folder: The folder; it need not be there yet.
+        timeout: Seconds to wait; for ever by default, and 0 for one look.
+
+    Returns:
+        The request; or what the search said when it ended; or ``None`` when the time is over.
+
+    Raises:
+        FolderError: A file of the folder cannot be read.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        said = ended(folder)
+        if said is not None:
+            return said
+        found = next_request(folder)
+        if found is not None:
+            return found
+        if deadline is not None and time.monotonic() >= deadline:
+            return None
+        time.sleep(_POLL_SECONDS)
+
+
+def describe(found: OpenRequest) -> str:
+    """Return one line on a request: its number, and what its answer must keep to."""
+    request = found.request
+    parts = [f"request {found.number}"]
+    if found.samples > 1:
+        parts.append(f"sample {found.sample} of {found.samples}, each answered independently")
+    if request.style == "completion":
+        parts.append("the answer continues the text")
+    if request.max_tokens is not None:
+        parts.append(f"at most {request.max_tokens} tokens")
+    if request.json_schema is not None or request.grammar is not None:
+        form = "JSON schema" if request.json_schema is not None else "grammar"
+        parts.append(f"the answer follows the {form} in {found.number:04d}.request.json")
+    return "=== " + "; ".join(parts) + " ==="
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt next``."""
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the folder of folder:DIR")
+    parser.add_argument(
+        "--answer",
+        metavar="K",
+        type=int,
+        help="hand in the answer to request K, read from standard input",
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="after --answer, wait for the next request and print it"
+    )
+    parser.add_argument(
+        "--timeout",
+        metavar="S",
+        type=float,
+        help="seconds to wait for a request (default: for ever); 0 looks once",
+    )
+    parser.epilog = (
+        "Prints the next open request, waiting for it if need be. One turn of the loop is "
+        "`llmopt next DIR --answer K --wait < answer.txt`. Exit status: 0 a request was printed "
+        f"or an answer taken, {ENDED} the search has ended, {NOTHING_OPEN} no request in time."
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0 if a request was printed or an answer taken, `ENDED` or `NOTHING_OPEN`.
+
+    Raises:
+        FolderError: The answer cannot be taken, or a file of the folder cannot be read.
+    """
+    if args.answer is not None:
+        if sys.stdin.isatty():
+            print("llmopt: type the answer and end it with Ctrl-D", file=sys.stderr)
+        hand_in(args.folder, args.answer, sys.stdin.buffer.read())
+        if not args.wait:
+            print(f"answer {args.answer} taken")
+            return 0
+    found = wait_for_request(args.folder, args.timeout)
+    if found is None:
+        print(
+            f"llmopt: no open request in {args.folder} within {args.timeout:g} s", file=sys.stderr
+        )
+        return NOTHING_OPEN
+    if isinstance(found, str):
+        print(f"llmopt: {printable(found)}", file=sys.stderr)
+        return ENDED
+    print(f"{describe(found)}\n\n{printable(found.text)}", flush=True)
+    print(
+        f"\nllmopt: hand in the answer with: llmopt next {args.folder} --answer {found.number} "
+        "--wait < answer.txt",
+        file=sys.stderr,
+    )
+    return 0

@@ -1,0 +1,126 @@
+"""Ways to name an environment, and what makes one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from llmopt.errors import LLMOptError
+
+EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
+"""A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class EnvMaker:
+    """Makes one environment again and again.
+
+    Args:
+        env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an `EnvSpec` (its wrappers included), an
+            environment made by ``gymnasium.make``, or a function that makes one.
+
+    Attributes:
+        title: Its id, or the function's name.
+
+    Raises:
+        LLMOptError: It is none of these.
+    """
+
+    def __init__(self, env: EnvLike) -> None:
+        self._source: str | EnvSpec | Callable[..., gym.Env[Any, Any]]
+        if isinstance(env, gym.Env):
+            spec = env.spec
+            if spec is None:
+                raise LLMOptError(
+                    f"got an environment that was not made by gymnasium.make ({type(env).__name__})"
+                    ": give a function that makes one, such as lambda: MyEnv()"
+                )
+            self._source, self.title = spec, spec.id
+        elif isinstance(env, EnvSpec):
+            self._source, self.title = env, env.id
+        elif isinstance(env, str):
+            self._source, self.title = env, env.rpartition(":")[2]
+        elif callable(env):
+            self._source = env
+            self.title = str(getattr(env, "__name__", type(env).__name__))
+        else:
+            raise LLMOptError(
+                f"env={env!r}: expected a Gymnasium id, a spec, or a function that makes an "
+                "environment"
+            )
+
+    def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """Make the environment.
+
+        Args:
+            render_mode: How it is to render; ``None`` for not at all.
+
+        Raises:
+            LLMOptError: It cannot be made; the message names a missing package's extra.
+        """
+        source = self._source
+        mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+        try:
+            if callable(source) and not isinstance(source, EnvSpec):
+                env = source(**mode) if mode and _takes_mode(source) else source()
+                if not isinstance(env, gym.Env):
+                    raise TypeError(f"it returned a {type(env).__name__}, no gymnasium.Env")
+                return env
+            if isinstance(source, EnvSpec):
+                return gym.make(source, **mode)
+            # The checker warns about actions out of bounds on every episode and costs a third
+            # of the time; linear policies leave the bounds by design.
+            return gym.make(source, disable_env_checker=True, **mode)
+        except gym.error.DependencyNotInstalled as error:
+            raise LLMOptError(
+                f"{self.title} needs a package that is not installed ({_first_line(error)}): "
+                'pip install "llmopt[bench]" brings MuJoCo and pygame'
+            ) from error
+        except gym.error.Error as error:
+            raise LLMOptError(f"{self.title} cannot be made: {_first_line(error)}") from error
+        except Exception as error:
+            raise LLMOptError(
+                f"{self.title} cannot be made: {type(error).__name__}: {_first_line(error)}"
+            ) from error
+
+    def picture(self, seed: int) -> str:
+        """Return a start drawn as text, where the environment renders text; else nothing."""
+        try:
+            env = self()
+            try:
+                if "ansi" not in env.metadata.get("render_modes", ()):
+                    return ""
+            finally:
+                env.close()
+            drawing = self("ansi")
+        except LLMOptError:
+            return ""
+        try:
+            drawing.reset(seed=seed)
+            drawn: Any = drawing.render()
+        except Exception:
+            return ""
+        finally:
+            drawing.close()
+        if not isinstance(drawn, str):
+            return ""
+        lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
+        return "\n".join(line for line in lines if line)
+
+
+def _takes_mode(make: Callable[..., Any]) -> bool:
+    try:
+        known = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in known)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

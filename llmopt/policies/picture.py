@@ -1,0 +1,101 @@
+"""A policy at work, as an animated GIF."""
+
+from __future__ import annotations
+
+import ctypes.util
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.errors import LLMOptError
+
+FRAMES = 100
+WIDTH = 320  # pixels
+
+
+def choose_renderer() -> None:
+    """Let pictures be drawn without a screen; nothing changes where there is one.
+
+    It must run before the first environment renders.
+    """
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if ctypes.util.find_library("EGL"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def policy_gif(
+    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, step_cap: int
+) -> bytes:
+    """Render one episode of a policy.
+
+    Args:
+        env: An environment with ``render_mode="rgb_array"``; left open.
+        act: The policy.
+        seed: Seed of the start.
+        step_cap: Steps after which the episode ends.
+
+    Returns:
+        A GIF file's content: at most `FRAMES` frames, evenly spread over the episode and
+        played in the episode's own time, but in no more than about 11 seconds.
+
+    Raises:
+        LLMOptError: Pillow is not installed, or the environment renders no picture.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise LLMOptError('a GIF needs Pillow: pip install "llmopt[bench]"') from error
+    # A frame may cost a hundred steps: run once to learn the length, then draw few.
+    length = sum(1 for _ in _episode(env, act, seed, step_cap))
+    wanted = set(np.linspace(0, length - 1, min(FRAMES - 1, length)).round().astype(int))
+    frames = [_shrink(env.render()) for i in _episode(env, act, seed, step_cap) if i in wanted]
+    frames.append(_shrink(env.render()))
+    fps = float(env.metadata.get("render_fps") or 30)
+    # A viewer shows no frame for less than 20 ms.
+    pause = int(np.clip(1000 * length / len(wanted) / fps, 20, 100))
+    palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
+    buffer = io.BytesIO()
+    palette[0].save(
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=palette[1:],
+        duration=[pause] * (len(palette) - 1) + [1000],
+        loop=0,
+        optimize=False,
+    )
+    return buffer.getvalue()
+
+
+def _episode(
+    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
+) -> Iterator[int]:
+    """Run an episode; yield each step's number before it is taken."""
+    observation, _ = env.reset(seed=seed)
+    for step in range(cap):
+        yield step
+        observation, _, terminated, truncated, _ = env.step(act(observation))
+        if terminated or truncated:
+            return
+
+
+def _shrink(frame: Any) -> Any:
+    """Turn a rendered ``(height, width, 3)`` frame into a picture no wider than `WIDTH`."""
+    from PIL import Image
+
+    if not isinstance(frame, np.ndarray):
+        raise LLMOptError(
+            f"render() gave a {type(frame).__name__}, no picture: the environment must take "
+            'render_mode="rgb_array" (a function that makes it, as an argument of that name)'
+        )
+    image = Image.fromarray(frame.astype(np.uint8))
+    if image.width > WIDTH:
+        size = (WIDTH, round(image.height * WIDTH / image.width))
+        image = image.resize(size, Image.Resampling.LANCZOS)
+    return image

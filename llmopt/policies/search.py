@@ -1,0 +1,449 @@
+"""Search of a policy for any Gymnasium environment.
+
+In five lines::
+
+from llmopt.policies import PolicySearch
+
+search = PolicySearch("Swimmer-v5", "openai:gpt-5")
+search.run(50)
+print(search.best.reward, search.evaluate().mean)
+search.save("swimmer.json")
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.client.base import Client
+from llmopt.errors import LLMOptError, SpaceError, StorageError
+from llmopt.history import Trial
+from llmopt.optimizer import LLMOptimizer
+from llmopt.policies.environment import EnvLike, EnvMaker
+from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.picture import choose_renderer, policy_gif
+from llmopt.policies.rollout import (
+    HELD_OUT_STARTS,
+    Evaluation,
+    Evaluator,
+    held_out_seeds,
+    selection_seeds,
+)
+from llmopt.policies.saved import save_policy
+from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
+from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
+from llmopt.space import Categorical, Float, Space
+
+STEP_CAP = 1000
+"""Environment steps an episode may take where the environment sets no limit of its own."""
+
+MAX_PARAMETERS = 10_000
+"""Larger policies are refused: no prompt holds them."""
+
+Words = Literal["all", "names", "none"]
+
+
+class PolicySearch:
+    """A language model designs a linear policy for an environment, or a table of actions.
+
+    The model is told what the environment says of itself (its docstring, names, bounds,
+    limits, wrappers), what the parameters mean and how they are scored, and with each score
+    what the policy did in its episodes.
+
+    A ``Box`` observation makes a linear policy (`LinearPolicy`), whose parameters are named
+    ``torque<-angle`` and ``torque<-bias``. A ``Discrete`` observation with a ``Discrete``
+    action makes a table with one choice for each state, named ``s0, s1, ...``.
+
+    Args:
+        env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
+            environment made by ``gymnasium.make``, or a function that makes one.
+        client: A model string, a client, or ``None`` for the embedded model.
+        prompt: See `llmopt.LLMOptimizer`.
+        description: The user's own words on the task; they come first.
+        starts: Seeded starts of one evaluation, the same for every policy.
+        bias: Whether there is a constant for each action; ``None`` for yes, except in a table.
+        box: Bound of every parameter, or a pair of bounds. A weight's bounds are widened by
+            the action's size, where it is above 1, and the observed number's, where that is
+            below 1: 6 on a velocity up to 0.07 is 86.
+        observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
+            place of those in the docstring; for a ``Discrete`` observation one text on how
+            the states are numbered.
+        actions: Names of the actions or choices in the same form.
+        words: ``"all"``, ``"names"`` to leave out the docstring, or ``"none"`` to hide what is
+            searched: numbered parameters and no description.
+        feedback: Whether the model is told with each score what the policy did.
+        max_words: Characters that the environment's docstring may take.
+        max_feedback: Characters of one evaluation's feedback.
+        detail: Whether the feedback says everything, without a limit.
+        seed: Seed of the search and of its starts.
+        warmup: Points before the model is first asked; see `llmopt.LLMOptimizer`.
+        max_steps: Steps an episode may take; ``None`` for the environment's own limit
+            (`STEP_CAP` where it has none).
+        storage: A file; the same search made again with it goes on there.
+        **options: Further arguments of `llmopt.LLMOptimizer`.
+
+    Attributes:
+        optimizer: The `llmopt.LLMOptimizer` behind it.
+        policy: The form of the policies.
+        words: The environment in words.
+        starts: Seeds of the selection starts.
+
+    Raises:
+        LLMOptError: The environment cannot be made.
+        SpaceError: Its spaces are not supported, or there is not one name for each number.
+    """
+
+    def __init__(
+        self,
+        env: EnvLike,
+        client: Client | str | None = None,
+        prompt: Any = "auto",
+        *,
+        description: str = "",
+        starts: int = 10,
+        bias: bool | None = None,
+        box: float | tuple[float, float] = 6.0,
+        observations: Sequence[str] = (),
+        actions: Sequence[str] = (),
+        words: Words = "all",
+        feedback: bool = True,
+        max_words: int = MAX_WORDS,
+        max_feedback: int = MAX_FEEDBACK,
+        detail: bool = False,
+        seed: int = 0,
+        warmup: int | Sequence[Any] = 5,
+        max_steps: int | None = None,
+        storage: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        if words not in ("all", "names", "none"):
+            raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
+        if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:
+            raise ValueError(f"starts={starts!r}: expected a whole number of at least 1")
+        self._make = EnvMaker(env)
+        self._bias, self._max_steps = bias, max_steps
+        self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
+        self.seed = seed
+        self.starts = selection_seeds(seed, starts)
+        made = self._make()
+        try:
+            self.policy = self._policy(made)
+            self._step_cap = self._cap(made)
+            self.words: EnvironmentWords = describe_environment(
+                made,
+                words=description,
+                observations=observations,
+                actions=actions,
+                docstring=words == "all",
+                max_chars=max_words,
+                step_cap=self._step_cap,
+                picture=self._make.picture(self.starts[0]) if words == "all" else "",
+                probe=self._make,
+            )
+        finally:
+            made.close()
+        named = words != "none"
+        table = isinstance(self.policy.observation_space, spaces.Discrete)
+        self._inputs = () if table or not named else _names(self.words.observations)
+        self._outputs = _names(self.words.actions) if named else ()
+        self._choices = table and isinstance(self.policy.action_space, spaces.Discrete)
+        self._space = self._table_space() if self._choices else self._box_space(_pair(box))
+        text = description.strip()
+        if named:
+            text = f"{self._goal()}\n\n{self.words.text}\n\n{self._meaning()}"
+        self.optimizer = LLMOptimizer(
+            self._space,
+            client,
+            prompt,
+            seed=seed,
+            warmup=warmup,
+            description=text,
+            storage=storage,
+            **options,
+        )
+        self._evaluator = Evaluator(_Task(self))
+
+    # -- what is searched -----------------------------------------------------------------
+
+    def _policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
+        table = isinstance(env.observation_space, spaces.Discrete)
+        policy = LinearPolicy.for_env(env, not table if self._bias is None else self._bias)
+        if policy.n_parameters > MAX_PARAMETERS:
+            raise SpaceError(
+                f"{self._make.title}: a linear policy has {policy.n_parameters} parameters, "
+                f"expected at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
+            )
+        return policy
+
+    def _cap(self, env: gym.Env[Any, Any]) -> int:
+        limit = env.spec.max_episode_steps if env.spec is not None else None
+        caps = [c for c in (self._max_steps, limit) if c is not None]
+        return min(caps) if caps else STEP_CAP
+
+    def _table_space(self) -> Space:
+        first = int(getattr(self.policy.observation_space, "start", 0))
+        choices = list(self._outputs) or [f"a{j}" for j in range(self.policy.n_outputs)]
+        return Space({f"s{first + i}": Categorical(choices) for i in range(self.policy.n_inputs)})
+
+    def _box_space(self, box: tuple[float, float]) -> Space:
+        names = self.policy.names(self._inputs, self._outputs)
+        rows = np.append(_scales(self.policy.observation_space, self.policy.n_inputs, most=1.0), 1)
+        columns = np.ones(self.policy.n_outputs)
+        if isinstance(self.policy.action_space, spaces.Box):
+            columns = _scales(self.policy.action_space, self.policy.n_outputs, least=1.0)
+        if not self.policy.bias:
+            rows = rows[:-1]
+        sizes = np.outer(1 / rows, columns).ravel()
+        return Space(
+            {
+                name: Float(_rounded(box[0] * size), _rounded(box[1] * size))
+                for name, size in zip(names, sizes, strict=True)
+            },
+            decimals=3,
+        )
+
+    def _goal(self) -> str:
+        n = len(self.starts)
+        return (
+            "A policy for the environment below is wanted. The value of a point is the mean "
+            "return (the sum of an episode's rewards; larger is better) over "
+            + (
+                f"the same {n} random starts each time"
+                if n > 1
+                else "one start, the same each time"
+            )
+            + ". The best policy is judged in the end on fresh starts, so that what helps on "
+            "these alone is worth nothing."
+        )
+
+    def _meaning(self) -> str:
+        action = self.policy.action_space
+        if self._choices:
+            return "Each parameter is the action taken in one state: s0 that in state 0."
+        constant = ", plus `action<-bias`" if self.policy.bias else ""
+        table = isinstance(self.policy.observation_space, spaces.Discrete)
+        inner = (
+            "the entry `action<-state` of its state"
+            if table
+            else "the sum over all observed numbers of the weight `action<-observation` times the "
+            "number, in its own units"
+        )
+        if isinstance(action, spaces.Discrete):
+            return (
+                f"The policy: each action has a score, {inner}{constant}. The action with the "
+                "highest score is taken, so only differences between scores matter."
+            )
+        return (
+            f"The policy: each action is {inner}{constant}. It is passed on as it is, also beyond "
+            "its bounds."
+        )
+
+    def _flat(self, params: Mapping[str, Any]) -> np.ndarray:
+        """Return a point as the flat parameters of the policy."""
+        if not self._choices:
+            return np.array([params[name] for name in self._space.names], dtype=np.float64)
+        choices = self._space.dimensions[0].choices  # type: ignore[union-attr]
+        weights = np.zeros((self.policy.n_inputs, self.policy.n_outputs))
+        for row, name in zip(weights, self._space.names, strict=True):
+            row[choices.index(params[name])] = 1.0
+        flat = weights.ravel()
+        return np.append(flat, np.zeros(self.policy.n_outputs)) if self.policy.bias else flat
+
+    # -- searching ------------------------------------------------------------------------
+
+    def run(
+        self, evaluations: int, *, progress: Callable[[Trial], None] | bool = False
+    ) -> Trial | None:
+        """Search until that many policies were evaluated in all, warm-up included.
+
+        A search that goes on in its `storage` first evaluates the points whose evaluation
+        was cut off.
+
+        Args:
+            evaluations: Evaluations in all, those before this call included.
+            progress: Called with each trial; ``True`` prints a line for each.
+
+        Returns:
+            The best trial, or ``None`` where every policy failed.
+
+        Raises:
+            BudgetExceededError: A cap on requests, tokens or cost is reached.
+            ClientError: The model could not be asked.
+        """
+        report = _print_trial if progress is True else progress or None
+        optimizer = self.optimizer
+        while len(optimizer.trials) < evaluations:
+            waiting = optimizer.pending
+            params = optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+            trial = self._tell(params)
+            if report is not None:
+                report(trial)
+        return self.best
+
+    def _tell(self, params: Any) -> Trial:
+        named = isinstance(self.policy.observation_space, spaces.Discrete)
+        statistics = EpisodeStatistics(
+            self.policy,
+            () if named else self._inputs,
+            self._outputs,
+            max_chars=self._max_feedback,
+            detail=self._detail,
+        )
+        outcome = self._evaluator.evaluate(
+            self._flat(params), self.starts, watch=statistics if self._feedback else None
+        )
+        text = statistics.text(outcome)
+        if outcome.mean is None:
+            reason = f"{outcome.failure}. {text}" if text else outcome.failure
+            return self.optimizer.tell_failure(params, reason)
+        return self.optimizer.tell(params, outcome.mean, feedback=text)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial so far: its `params` by name and its `reward`; or ``None``."""
+        return self.optimizer.best
+
+    @property
+    def best_policy(self) -> BoundPolicy:
+        """The best policy so far: call it, or its ``act``, with an observation.
+
+        Raises:
+            LLMOptError: No policy was evaluated with success yet.
+        """
+        best = self.best
+        if best is None:
+            raise LLMOptError("no policy was evaluated with success yet: call run() first")
+        return self.policy_of(best.params)
+
+    def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
+        """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
+        bound = self.policy.bind(self._flat(params))
+        return replace(bound, inputs=self._inputs, outputs=self._outputs)
+
+    def evaluate(
+        self, starts: int = HELD_OUT_STARTS, params: Mapping[str, Any] | None = None
+    ) -> Evaluation:
+        """Evaluate a policy on starts that no search ever sees.
+
+        Args:
+            starts: How many.
+            params: A point; ``None`` for the best one.
+
+        Raises:
+            LLMOptError: There is no best policy yet.
+        """
+        policy = self.best_policy if params is None else self.policy_of(params)
+        return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
+
+    # -- files ----------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the best policy to a JSON file, which `load_policy` reads.
+
+        Raises:
+            LLMOptError: There is no best policy yet.
+            StorageError: The file cannot be written.
+        """
+        policy, best = self.best_policy, self.best
+        score = None if best is None else best.reward
+        save_policy(policy, path, environment=self._make.title, mean_return=score)
+
+    def gif(self, path: str | os.PathLike[str]) -> None:
+        """Write one held-out episode of the best policy as an animated GIF.
+
+        Raises:
+            LLMOptError: There is no best policy yet, a package is missing, or the environment
+                renders no picture.
+            StorageError: The file cannot be written.
+        """
+        policy = self.best_policy
+        choose_renderer()
+        env = self._make("rgb_array")
+        try:
+            try:
+                data = policy_gif(env, policy, held_out_seeds(self.seed, 1)[0], self._step_cap)
+            except NotImplementedError as error:
+                raise LLMOptError(
+                    f"{self._make.title} renders no picture: it must take render_mode='rgb_array' "
+                    "(a function that makes it, as an argument of that name)"
+                ) from error
+            except (gym.error.Error, ImportError) as error:
+                raise LLMOptError(
+                    f"{self._make.title} cannot be drawn ({error}): "
+                    'pip install "llmopt[bench]" brings the renderers'
+                ) from error
+        finally:
+            env.close()
+        try:
+            Path(path).write_bytes(data)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Close the environment and the storage file; results can still be read."""
+        self._evaluator.close()
+        self.optimizer.close()
+
+    def __enter__(self) -> PolicySearch:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Task:
+    """A search's environment and policy in the form that an `Evaluator` takes."""
+
+    def __init__(self, search: PolicySearch) -> None:
+        self._search = search
+
+    def make_env(self) -> gym.Env[Any, Any]:
+        return self._search._make()
+
+    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
+        return self._search.policy
+
+    def step_cap(self, env: gym.Env[Any, Any]) -> int:
+        return self._search._step_cap
+
+
+def _names(quantities: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(q.name for q in quantities)
+
+
+def _pair(box: float | tuple[float, float]) -> tuple[float, float]:
+    low, high = (-box, box) if isinstance(box, int | float) else box
+    if not -1e300 < low < high < 1e300:
+        raise SpaceError(
+            f"box={box!r}: expected a positive number, or two finite numbers, the lower first"
+        )
+    return float(low), float(high)
+
+
+def _scales(
+    space: spaces.Space[Any], count: int, *, least: float = 0.0, most: float = math.inf
+) -> np.ndarray:
+    """Return the largest size of each number of a space within limits, 1 where unbounded."""
+    if not isinstance(space, spaces.Box):
+        return np.ones(count)
+    size = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).ravel()
+    size = np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, 1.0)
+    return np.clip(size, least, most)
+
+
+def _rounded(value: float) -> float:
+    """Return a bound in three significant digits."""
+    return float(f"{value:.3g}")
+
+
+def _print_trial(trial: Trial) -> None:
+    score = "failed" if trial.reward is None else f"{trial.reward:.6g}"
+    print(f"{trial.number + 1}: {score} ({trial.source})", flush=True)

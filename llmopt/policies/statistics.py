@@ -1,0 +1,505 @@
+"""What a policy did in its episodes, in words that a controller can be designed from.
+
+`EpisodeStatistics` watches one evaluation (`Evaluator.evaluate(..., watch=statistics)`, no
+second rollout) and says, most useful first and within a budget of characters: returns,
+lengths and ends of the episodes, the return's own parts, how the actions were used, what was
+seen before a fall, each observation in the second half, and what oscillates with what lag.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluation, Step
+
+MAX_FEEDBACK = 1500
+"""Characters of one evaluation's feedback, about 600 tokens."""
+
+_WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
+_LISTED_EPISODES = 20
+_MIN_STEPS = 16  # fewer steps show no oscillation
+_PERIODIC = 0.4  # least autocorrelation one period later
+_COHERENT = 0.5  # least agreement of a phase lag between episodes
+_MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the return
+_CORRELATED = 0.85
+_PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
+
+
+@dataclass
+class _Episode:
+    seen: list[Any] = field(default_factory=list)
+    done: list[np.ndarray] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    parts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+    last: Any = None
+    end: str = ""
+
+
+class EpisodeStatistics:
+    """Watches the episodes of one evaluation and says what happened, as feedback for a model.
+
+    Args:
+        policy: The policy that acts.
+        observations: A short name for each observed number; ``o0, o1, ...`` if empty.
+        actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
+        max_chars: Characters of `text`.
+        detail: Whether to say all: no budget, and each episode's start and end besides.
+    """
+
+    def __init__(
+        self,
+        policy: LinearPolicy,
+        observations: Sequence[str] = (),
+        actions: Sequence[str] = (),
+        *,
+        max_chars: int = MAX_FEEDBACK,
+        detail: bool = False,
+    ) -> None:
+        self._policy = policy
+        self._table = isinstance(policy.observation_space, spaces.Discrete)
+        self._inputs = list(observations) or [f"o{i}" for i in range(policy.n_inputs)]
+        self._outputs = list(actions) or [f"a{j}" for j in range(policy.n_outputs)]
+        self._max_chars = max_chars
+        self._detail = detail
+        self._episodes: list[_Episode] = []
+
+    def __call__(self, step: Step) -> None:
+        """Note one step."""
+        while len(self._episodes) <= step.episode:
+            self._episodes.append(_Episode())
+        episode = self._episodes[step.episode]
+        if self._table or self._policy.n_inputs <= _WATCHED:
+            episode.seen.append(self._copy(step.observation))
+            episode.last = self._copy(step.following)
+        episode.done.append(np.array(step.action, dtype=np.float64).ravel())
+        episode.rewards.append(step.reward)
+        if step.terminated:
+            episode.end = "terminated"
+        elif step.truncated:
+            episode.end = "step limit"
+        _add_facts(episode, step.info)
+
+    def _copy(self, observation: Any) -> Any:
+        # A copy, as an environment may write its next observation into the same array.
+        return int(observation) if self._table else np.array(observation, dtype=np.float64).ravel()
+
+    def text(self, evaluation: Evaluation) -> str:
+        """Return the statistics, a line for each subject.
+
+        Args:
+            evaluation: What came of the episodes that were watched.
+
+        Returns:
+            At most `max_chars` characters; empty where no step was watched. Every line ends
+            with a full stop, so that they can be joined by spaces.
+        """
+        episodes = [e for e in self._episodes if e.rewards]
+        if not episodes:
+            return ""
+        if evaluation.failure:
+            return self._fit([self._failed(evaluation, episodes)])
+        lines = [
+            _spread(evaluation, episodes),
+            _parts(episodes),
+            self._actions(episodes),
+        ]
+        if self._table:
+            lines += [self._ends_of_table(episodes), self._visited(episodes)]
+        elif episodes[0].seen:
+            lines += [
+                self._endings(episodes),
+                self._oscillation(episodes),
+                self._observations(episodes),
+                self._goes_with(evaluation, episodes),
+            ]
+        if not self._table:
+            lines.append(_facts(episodes))
+        if self._detail and not self._table and episodes[0].seen:
+            lines += [self._single(i, e) for i, e in enumerate(episodes)]
+        return self._fit(lines)
+
+    def _fit(self, lines: list[tuple[str, list[str]]]) -> str:
+        """Join heads and their items; where room is short the last items are left out."""
+        text = ""
+        for head, items in lines:
+            if not items:
+                continue
+            room = math.inf if self._detail else self._max_chars - len(text) - bool(text)
+            line, shown = head, 0
+            for item in items:
+                more = f"{'; ' if shown else ' ' if head else ''}{item}"
+                reserve = 1 if shown + 1 == len(items) else 4
+                if len(line) + len(more) + reserve > room:
+                    break
+                line, shown = line + more, shown + 1
+            if shown:
+                line += "." if shown == len(items) else "; …"
+                text += ("\n" if text else "") + line
+        return text
+
+    # -- the lines ------------------------------------------------------------------------
+
+    def _failed(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        last = episodes[-1]
+        items = [f"after {_count(len(last.rewards), 'step')} of episode {len(episodes) - 1}"]
+        items += [f"finished episodes returned {_listed(evaluation.returns)}"] * bool(
+            evaluation.returns
+        )
+        items += [f"last action: {self._action(last.done[-1])}"]
+        if last.seen and not self._table:
+            items.append("last seen: " + self._values(last.seen[-1]))
+        elif last.seen:
+            items.append(f"last state: s{last.seen[-1]}")
+        return "Failed", items
+
+    def _actions(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        space = self._policy.action_space
+        done = np.concatenate([np.stack(e.done) for e in episodes])
+        if isinstance(space, spaces.Discrete):
+            taken = done[:, 0].astype(int) - int(space.start)
+            share = np.bincount(taken, minlength=int(space.n)) / len(taken)
+            items = [f"{self._outputs[j]} {s:.0%}" for j, s in enumerate(share) if s]
+            runs = sum(1 + int(np.sum(np.diff(np.stack(e.done)[:, 0]) != 0)) for e in episodes)
+            if not self._table and runs > len(episodes):
+                items.append(f"the same for {_short(len(taken) / runs)} steps on average")
+            return "Actions taken:", items
+        low, high = self._limits()
+        items = []
+        for j, column in enumerate(done.T):
+            item = f"{self._outputs[j]} {_short(column.mean())} ± {_short(column.std())}"
+            under, over = float(np.mean(column <= low[j])), float(np.mean(column >= high[j]))
+            if under + over > 0.005:
+                item += f" ({under:.0%} low, {over:.0%} high"
+                size = float(np.abs(column).max())
+                if max(column.max() - high[j], low[j] - column.min()) > 0:
+                    item += f", up to {_short(size)} in size"
+                item += ")"
+            items.append(item)
+        return "Actions, mean ± sd (share at or beyond each bound):", items
+
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        space = self._policy.action_space
+        if not isinstance(space, spaces.Box):
+            return np.full(1, -np.inf), np.full(1, np.inf)
+        return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
+
+    def _observations(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        rows = np.concatenate([_second_half(e.seen) for e in episodes])
+        items = [
+            f"{name} {_short(c.mean())} ± {_short(c.std())} [{_short(c.min())}, {_short(c.max())}]"
+            for name, c in zip(self._inputs, rows.T, strict=True)
+        ]
+        return "Second half of the episodes, mean ± sd [least, largest]:", items
+
+    def _endings(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        """Return what the median one of the terminated episodes saw before its end."""
+        ended = [e for e in episodes if e.end == "terminated"]
+        if not ended:
+            return "", []
+        ranks = np.argsort([sum(e.rewards) for e in ended], kind="stable")
+        episode = ended[int(ranks[(len(ended) - 1) // 2])]
+        rows = [*episode.seen, episode.last]
+        back = [b for b in (10, 3, 0) if b < len(rows)]
+        change = np.ptp(np.stack(rows[-back[0] - 1 :]), axis=0) / (
+            np.ptp(np.stack(rows), axis=0) + 1e-12
+        )
+        order = range(len(self._inputs)) if len(self._inputs) <= 12 else np.argsort(-change)[:12]
+        items = [
+            f"{self._inputs[i]} " + ", ".join(_short(rows[-1 - b][i]) for b in back) for i in order
+        ]
+        which = "" if len(episodes) == 1 else f", the median of {len(ended)} terminated"
+        at = ", ".join(f"{b} steps before" if b else "at" for b in back)
+        return f"Seen {at} the end (an episode of {len(rows) - 1} steps{which}):", items
+
+    def _oscillation(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        """Return the strongest common period, amplitudes and lags of observations and actions."""
+        low, high = self._limits()
+        longest = max(len(e.rewards) for e in episodes)
+        signals = []
+        for e in episodes:
+            if len(e.rewards) >= max(0.8 * longest, 2 * _MIN_STEPS):
+                acts = np.clip(np.stack(e.done), low, high)
+                signals.append(_detrended(np.hstack([np.stack(e.seen), acts])[len(e.seen) // 2 :]))
+        if not signals:
+            return "", []
+        discrete = isinstance(self._policy.action_space, spaces.Discrete)
+        names = self._inputs + (["action"] if discrete else self._outputs)
+        n_seen = len(self._inputs)
+        periods = _periods([s[:, :n_seen] for s in signals])
+        strong = sorted(
+            (i for i, (p, r) in enumerate(periods) if p and r >= _PERIODIC),
+            key=lambda i: -periods[i][1],
+        )
+        if not strong:
+            return "", []
+        # The period that most observations share, told by the one that keeps it best.
+        first = max(
+            strong, key=lambda i: sum(abs(periods[j][0] / periods[i][0] - 1) < 0.1 for j in strong)
+        )
+        period = periods[first][0]
+        amplitude, lag, share, agree = _phases(signals, period, first)
+        shown = [
+            i
+            for i in range(len(names))
+            if share[i] > 0.2 and agree[i] > _COHERENT and amplitude[i] > 1e-6
+        ]
+        shown.sort(key=lambda i: (i < n_seen, -share[i]) if i != first else (False, -9.0))
+        shown = [first, *(i for i in shown if i != first)]
+        items = [f"{names[first]} amplitude {_short(amplitude[first])}, lag 0"]
+        items += [f"{names[i]} {_short(amplitude[i])}, {lag[i]:+.0f}°" for i in shown[1:]]
+        others = [i for i in strong if abs(periods[i][0] / period - 1) >= 0.1 and i not in shown]
+        items += [f"{names[i]} has period {_short(periods[i][0])}" for i in others[:3]]
+        return (
+            f"Oscillation, period {_short(period)} steps (amplitude, lag behind "
+            f"{names[first]} in degrees):",
+            items,
+        )
+
+    def _goes_with(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        """Return which starts and means tell good episodes from bad ones."""
+        returns = np.array(evaluation.returns)
+        if (
+            len(returns) < _MIN_CORRELATED
+            or len(returns) != len(episodes)
+            or np.ptp(returns) < 1e-9
+        ):
+            return "", []
+        if returns.std() < 0.02 * abs(returns.mean()):
+            return "", []
+        starts = np.stack([e.seen[0] for e in episodes])
+        means = np.stack([_second_half(e.seen).mean(axis=0) for e in episodes])
+        found = []
+        for what, table in (("start", starts), ("mean", means)):
+            for name, column in zip(self._inputs, table.T, strict=True):
+                if column.std() > 1e-9:
+                    r = float(np.corrcoef(column, returns)[0, 1])
+                    if abs(r) >= _CORRELATED:
+                        found.append((-round(abs(r), 2), f"{what} of {name} (r = {r:.2f})"))
+        found.sort(key=lambda pair: pair[0])  # of equals the start, which no policy changes
+        return "The return of an episode goes with:", [text for _, text in found[:4]]
+
+    def _single(self, number: int, episode: _Episode) -> tuple[str, list[str]]:
+        return f"Episode {number}:", [
+            "start " + self._values(episode.seen[0]),
+            "end " + self._values(episode.last),
+        ]
+
+    def _values(self, row: np.ndarray) -> str:
+        return ", ".join(f"{n} {_short(x)}" for n, x in zip(self._inputs, row, strict=True))
+
+    def _action(self, row: np.ndarray) -> str:
+        space = self._policy.action_space
+        if isinstance(space, spaces.Discrete):
+            return self._outputs[int(row[0]) - int(space.start)]
+        return ", ".join(f"{n} {_short(x)}" for n, x in zip(self._outputs, row, strict=True))
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _ends_of_table(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        ends = Counter(
+            f"s{e.seen[-1]} {self._action(e.done[-1])} -> s{e.last} "
+            f"({e.end or 'cut off'}, return {_short(sum(e.rewards))})"
+            for e in episodes
+        )
+        return "Last steps:", [f"{n} × {text}" for text, n in ends.most_common()]
+
+    def _visited(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        steps = Counter(
+            (s, self._action(a)) for e in episodes for s, a in zip(e.seen, e.done, strict=True)
+        )
+        total = sum(steps.values())
+        ranked = sorted(steps.items(), key=lambda item: (-item[1], item[0]))
+        head = f"{len({s for s, _ in steps})} states visited (action there, share of the steps):"
+        return head, [f"s{s} {a} {n / total:.0%}" for (s, a), n in ranked]
+
+
+# -- of all episodes ----------------------------------------------------------------------
+
+
+def _spread(evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
+    returns = evaluation.returns
+    lengths = [len(e.rewards) for e in episodes]
+    per_step = _short(sum(returns) / sum(lengths)) + " a step"
+    if len(returns) == 1:
+        end = episodes[0].end or "cut off"
+        return "", [f"Return {_figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"]
+    error = evaluation.standard_error
+    items = [
+        f"Mean return {_figure(float(np.mean(returns)))}"
+        + (f" ± {_short(error)}" if error is not None else "")
+        + f" (standard error, n = {len(returns)}), {per_step}"
+    ]
+    same = len(set(lengths)) == 1 and len({e.end for e in episodes}) == 1
+    if same:
+        items.append(f"each {lengths[0]} steps, {episodes[0].end or 'cut off'}")
+    if len(returns) > _LISTED_EPISODES:
+        tenths = np.percentile(returns, [0, 25, 50, 75, 100])
+        items.append("returns, least, quartiles, largest: " + ", ".join(map(_figure, tenths)))
+        ends = Counter(e.end or "cut off" for e in episodes)
+        if not same:
+            items.append(", ".join(f"{n} × {end}" for end, n in ends.most_common()))
+            items.append(f"{min(lengths)} to {max(lengths)} steps")
+    elif same:
+        items.append(f"returns {_listed(returns)}")
+    else:
+        each = (
+            f"{_figure(r)} in {n}" + ("" if e.end == "terminated" else " (limit)")
+            for r, n, e in zip(returns, lengths, episodes, strict=True)
+        )
+        note = "terminated unless marked" if any(e.end == "terminated" for e in episodes) else ""
+        items.append(f"return in steps, {note}: {', '.join(each)}".replace(", :", ":"))
+    return "", items
+
+
+def _parts(episodes: list[_Episode]) -> tuple[str, list[str]]:
+    keys = list(dict.fromkeys(k for e in episodes for k in e.parts))
+    total = sum(sum(e.rewards) for e in episodes)
+    items = [
+        f"{key} {_figure(sum(e.parts.get(key, 0) for e in episodes) / len(episodes))}"
+        for key in keys
+    ]
+    if len(keys) == 1 and math.isclose(sum(e.parts.get(keys[0], 0) for e in episodes), total):
+        return "", []
+    return "Parts of it, sums over an episode:", items
+
+
+def _facts(episodes: list[_Episode]) -> tuple[str, list[str]]:
+    keys = list(dict.fromkeys(k for e in episodes for k in e.facts))
+    items = []
+    for key in keys[:8]:
+        values = [e.facts[key] for e in episodes if key in e.facts]
+        spread = f" [{_short(min(values))}, {_short(max(values))}]" if len(values) > 1 else ""
+        items.append(f"{key} {_short(np.mean(values))}{spread}")
+    return "At the end of the episodes, mean [least, largest]:", items
+
+
+def _add_facts(episode: _Episode, info: Mapping[str, Any]) -> None:
+    for key, value in info.items():
+        if isinstance(value, Mapping) and any(p in str(key).lower() for p in _PARTS):
+            for name, part in value.items():
+                if _is_number(part):
+                    episode.parts[str(name)] = episode.parts.get(str(name), 0.0) + float(part)
+        elif _is_number(value):
+            if any(p in str(key).lower() for p in _PARTS):
+                episode.parts[str(key)] = episode.parts.get(str(key), 0.0) + float(value)
+            else:
+                episode.facts[str(key)] = float(value)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool | int | float | np.number | np.bool_):
+        return math.isfinite(float(value))
+    return isinstance(value, np.ndarray) and value.size == 1 and bool(np.isfinite(value).all())
+
+
+# -- signals ------------------------------------------------------------------------------
+
+
+def _second_half(rows: list[np.ndarray]) -> np.ndarray:
+    return np.stack(rows[len(rows) // 2 :])
+
+
+def _detrended(rows: np.ndarray) -> np.ndarray:
+    """Take a straight line out of each column."""
+    t = np.linspace(-1.0, 1.0, len(rows))
+    rows = rows - rows.mean(axis=0)
+    return np.asarray(rows - np.outer(t, t @ rows / (t @ t)))
+
+
+def _periods(signals: list[np.ndarray]) -> list[tuple[float, float]]:
+    """Return the period of each column in steps (0 for none) and the autocorrelation there.
+
+    Args:
+        signals: ``(steps, columns)`` arrays without trend, one for each episode.
+    """
+    lags = min(len(s) for s in signals) // 2
+    total = np.zeros((lags, signals[0].shape[1]))
+    for rows in signals:
+        n = len(rows)
+        spectrum = np.fft.rfft(rows, 2 * n, axis=0)
+        raw = np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[:lags]
+        moving = raw[0] > n * 1e-12
+        # Each lag's products are fewer by the lag: without this long periods look weak.
+        total += np.where(moving, raw / np.where(moving, raw[0], 1.0), 0.0) * (
+            n / (n - np.arange(lags))
+        ).reshape(-1, 1)
+    found = []
+    for column in (total / len(signals)).T:
+        below = np.flatnonzero(column < 0)
+        if not len(below):
+            found.append((0.0, 0.0))
+            continue
+        after = column[below[0] :]
+        peak = float(after.max())
+        at = int(np.flatnonzero(after >= 0.9 * peak)[0]) if peak > 0 else 0
+        while peak > 0 and at + 1 < len(after) and after[at + 1] > after[at]:
+            at += 1
+        lag = int(below[0]) + at
+        if peak <= 0 or not 1 < lag < lags - 1:
+            found.append((0.0, 0.0))
+            continue
+        a, b, c = column[lag - 1 : lag + 2]
+        bend = a - 2 * b + c
+        offset = 0.5 * (a - c) / bend if bend < 0 else 0.0
+        found.append((lag + float(np.clip(offset, -0.5, 0.5)), float(b)))
+    return found
+
+
+def _phases(
+    signals: list[np.ndarray], period: float, reference: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return amplitude, lag in degrees, share of variance and agreement of each column.
+
+    A lag is positive where the column comes later than the reference; the agreement between
+    episodes is 1 where all have the same lag.
+    """
+    columns = signals[0].shape[1]
+    cross = np.zeros(columns, dtype=complex)
+    weight = np.zeros(columns)
+    power, variance = np.zeros(columns), np.zeros(columns)
+    for rows in signals:
+        n = max(1, int(len(rows) // period)) * period
+        rows = rows[: max(2, round(n))]
+        wave = np.exp(-2j * np.pi * np.arange(len(rows)) / period)
+        c = 2 * (wave @ rows) / len(rows)
+        cross += c[reference] * np.conj(c)
+        weight += np.abs(c[reference]) * np.abs(c)
+        power += np.abs(c) ** 2 / 2
+        variance += rows.var(axis=0)
+    amplitude = np.sqrt(2 * power / len(signals))
+    share = power / np.maximum(variance, 1e-300)
+    agree = np.abs(cross) / np.maximum(weight, 1e-300)
+    return amplitude, np.degrees(np.angle(cross)), share, agree
+
+
+# -- numbers ------------------------------------------------------------------------------
+
+
+def _short(number: Any) -> str:
+    value = float(number)
+    if abs(value) < 1e-6:
+        return "0"
+    return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _figure(number: Any) -> str:
+    """Return a return: five digits, as the best ones differ late."""
+    value = float(number)
+    return "0" if abs(value) < 1e-9 else f"{value:.5g}"
+
+
+def _listed(values: Sequence[float]) -> str:
+    return ", ".join(_figure(v) for v in values)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

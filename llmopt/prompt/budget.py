@@ -1,0 +1,173 @@
+"""How many trials fit a prompt's token budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from llmopt.client.base import Message
+from llmopt.client.facts import ModelFacts
+from llmopt.errors import PromptTooLongError
+from llmopt.prompt.base import Complaint
+
+_MESSAGE_TOKENS = 8  # the marks that a chat template puts around one message
+_FIRST_PROBE = 16  # entries from which the size of all of them is extrapolated
+_WORDS = re.compile(r"[A-Za-z]{2,}")
+_BLANKS = re.compile(r"[ \t]+")
+
+Part = TypeVar("Part")
+
+
+def estimate_tokens(text: str) -> int:
+    """Over-estimate the tokens of a text for a model whose tokenizer is not at hand.
+
+    One token for every three letters of a run of ASCII letters; none for a single space,
+    which tokenizers join to what follows, one for a longer run; one for each digit,
+    punctuation mark and line break; one for each UTF-8 byte of any other character.
+    """
+    total = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    for word in _WORDS.findall(text):
+        total -= len(word) - (len(word) + 2) // 3
+    for blanks in _BLANKS.findall(text):
+        total -= len(blanks) - (len(blanks) > 1)
+    return total
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """How long a prompt may be.
+
+    Attributes:
+        limit: Prompt tokens; ``None`` for no limit.
+        count: Counts the tokens of a text.
+        why: Where the limit comes from, for messages.
+    """
+
+    limit: int | None
+    count: Callable[[str], int]
+    why: str = ""
+
+    @classmethod
+    def of(cls, model: ModelFacts, max_prompt_tokens: int | None, max_tokens: int) -> TokenBudget:
+        """Take the smaller of the prompt's own limit and the room in the model's context.
+
+        Args:
+            model: Names the context and the tokenizer.
+            max_prompt_tokens: The prompt's own limit.
+            max_tokens: Tokens kept free for the answer.
+        """
+        limit, why = max_prompt_tokens, f"max_prompt_tokens={max_prompt_tokens}"
+        if model.context_tokens is not None:
+            room = model.context_tokens - max_tokens
+            if limit is None or room < limit:
+                limit = room
+                why = (
+                    f"the model's context of {model.context_tokens} tokens less "
+                    f"max_tokens={max_tokens} for the answer"
+                )
+        return cls(limit, model.count_tokens or estimate_tokens, why)
+
+    def size(self, messages: Sequence[Message], style: str) -> int:
+        """Count the tokens of a prompt, the marks around its messages included."""
+        marks = _MESSAGE_TOKENS * (len(messages) + 1) if style == "chat" else 1
+        return marks + sum(self.count(m.content) for m in messages)
+
+
+def fit(
+    name: str,
+    render: Callable[[int, Complaint | None], Part],
+    size: Callable[[Part], int],
+    budget: TokenBudget,
+    entries: int,
+    complaint: Complaint | None = None,
+    *,
+    align: bool = False,
+) -> Part:
+    """Return the prompt with the most entries that fits its budget.
+
+    Args:
+        name: The prompt's name, for messages.
+        render: Makes the prompt with the first k entries and a complaint, if any.
+        size: Tokens of a prompt that `render` made.
+        budget: How long it may be.
+        entries: How many entries there are.
+        complaint: Sent back with the question unless there is no room even without entries.
+        align: See `fit_most`.
+
+    Raises:
+        PromptTooLongError: It does not fit even with no entries in it.
+    """
+    if budget.limit is None:
+        return render(entries, complaint)
+    for sent_back in (complaint, None) if complaint else (None,):
+
+        def shown(k: int, sent_back: Complaint | None = sent_back) -> Part:
+            return render(k, sent_back)
+
+        part = fit_most(shown, size, budget.limit, entries, align=align)
+        if part is not None:
+            return part
+    raise PromptTooLongError(
+        f"prompt {name!r}: it needs {size(render(0, None))} tokens with no history in it, and "
+        f"{budget.why} leaves {max(budget.limit, 0)}: raise the limit, lower max_tokens, shorten "
+        "the description or template, or take a model with a longer context"
+    )
+
+
+def fit_most(
+    render: Callable[[int], Part],
+    size: Callable[[Part], int],
+    limit: int,
+    entries: int,
+    *,
+    align: bool = False,
+) -> Part | None:
+    """Return the prompt with the most entries that fits, or ``None`` if none does.
+
+    Entries of one history are about equally long, so the number that fits is extrapolated
+    from a few and then corrected. This takes a handful of renderings, none of them much
+    longer than the limit. After eight corrections the search is a plain bisection.
+
+    Args:
+        render: Makes the prompt with the first k entries.
+        size: Tokens of a prompt that `render` made; grows with k.
+        limit: The most tokens there may be.
+        entries: How many entries there are.
+        align: Shrink the number of entries left out up to a multiple of a power of two,
+            about a tenth of the entries shown, so that the prompt's start stays the same over
+            several proposals and prefix caches hit.
+    """
+    kept = render(0)
+    low, low_size = 0, size(kept)  # fits
+    if low_size > limit:
+        return None
+    high, high_size = entries + 1, 0  # does not fit; its size is 0 while it is not known
+    slope = 0.0
+    probe = min(entries, _FIRST_PROBE)
+    tries = 0
+    while high - low > 1:
+        part = render(probe)
+        probe_size = size(part)
+        slope = max((probe_size - low_size) / (probe - low), 1e-9)
+        if probe_size <= limit:
+            low, low_size, kept = probe, probe_size, part
+        else:
+            high, high_size = probe, probe_size
+        if high_size:
+            slope = max((high_size - low_size) / (high - low), 1e-9)
+        tries += 1
+        probe = low + int(min((limit - low_size) / slope, entries))
+        if tries > 8 and high_size:
+            probe = (low + high) // 2
+        elif not high_size and probe > 0.9 * entries:
+            probe = entries
+        probe = min(max(probe, low + 1), high - 1)
+    if align and 8 < low < entries:
+        unit = 1 << max(0, (low // 10).bit_length() - 1)
+        fewer = entries - -(-(entries - low) // unit) * unit
+        if 0 < fewer < low:
+            part = render(fewer)
+            return part if size(part) <= limit else kept
+    return kept

@@ -1,0 +1,360 @@
+"""The one sender through which everything that costs money goes.
+
+    meter = Meter(client, Limits(max_requests=100), record=write_to_the_file)
+    with meter.asking() as draft:         # one ask at a time
+        reply = meter.send(request)       # counted and recorded before it returns
+        meter.count_rejection("unreadable")
+        ...                               # record what the ask produced
+    meter.usage                           # a copy
+
+Requests, tokens and cost count at once. Proposals and rejections count when the ask is over:
+an ask that raises leaves them as they were, and the replies that it paid for are kept for the
+next ask that sends the same requests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmopt.arguments import whole_number
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.retry import complete_with_retries
+from llmopt.errors import BudgetExceededError, ClientError, StorageError
+from llmopt.history import Source, Usage
+from llmopt.search.locks import Lock
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps on what a search may spend; ``None`` means no cap.
+
+    Each is checked before a request is sent, so the last request may exceed it.
+
+    Attributes:
+        max_requests: Calls sent to the model, failed ones included.
+        max_tokens: Prompt and completion tokens together.
+        max_cost: US dollars.
+    """
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_tokens"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 0)
+        cost = self.max_cost
+        if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
+            raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
+
+    def check(self, usage: Usage) -> None:
+        """Raise if no further request may be sent.
+
+        Raises:
+            BudgetExceededError: A cap is reached, or a cost cap is set and the price of
+                what was already sent is not known.
+        """
+        remedy = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
+        if self.max_requests is not None and usage.requests >= self.max_requests:
+            raise BudgetExceededError(
+                f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
+                + remedy
+            )
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            raise BudgetExceededError(
+                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {remedy}"
+            )
+        if self.max_cost is None:
+            return
+        if usage.cost is None:
+            raise BudgetExceededError(
+                f"max_cost={self.max_cost} cannot be kept: the model's price is not known. "
+                "Give the client its prices, or cap requests or tokens instead"
+            )
+        if usage.cost >= self.max_cost:
+            raise BudgetExceededError(
+                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {remedy}"
+            )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What one `Meter.send` cost.
+
+    Attributes:
+        request: What was sent.
+        reply: The model's answer; ``None`` if the request ended in an error.
+        failed: Calls that failed, before the reply or without one.
+    """
+
+    request: Request
+    reply: Reply | None
+    failed: int
+
+
+@dataclass
+class Draft:
+    """What one ask did so far.
+
+    Attributes:
+        replies: Its replies in order, paid now or before, with their requests.
+        proposals: Points produced, by source.
+        rejected: Samples that were not used, by reason.
+        warnings: Texts for the caller, who has the line to warn at.
+        settled: Whether `proposals` and `rejected` count.
+    """
+
+    replies: list[tuple[Request, Reply]] = field(default_factory=list)
+    proposals: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
+    settled: bool = False
+    process: int = field(default_factory=os.getpid)
+
+
+class Meter:
+    """Sends requests under limits, counts what they cost, and pays for none twice.
+
+    Args:
+        client: The model.
+        limits: Caps on requests, tokens and cost.
+        transport_attempts: Times that one and the same request is sent before a connection
+            error, a time-out or an overloaded server counts as a failure.
+        record: Stores what a `send` cost, before `send` returns. Where it raises a
+            `StorageError` the reply is used all the same, and storing it is tried again
+            before the next request is sent and at every `flush`.
+        check: Called before a request is sent; raises where nothing may be spent (in a
+            forked child, say, that cannot store the reply).
+
+    Attributes:
+        client: The model.
+        limits: The caps; assign new ones to raise them.
+        lock: Held by an ask from its first to its last request.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        limits: Limits | None = None,
+        *,
+        transport_attempts: int = 4,
+        record: Callable[[Spent], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.client = client
+        self.limits = limits or Limits()
+        self.transport_attempts = whole_number("transport_attempts", transport_attempts, 1)
+        self.record = record
+        self.check = check
+        self.lock = Lock()
+        self._writing = Lock()
+        self._usage = Usage()  # replaced, never changed: a reader needs no lock
+        self._paid: deque[tuple[str, Reply]] = deque()
+        self._unsaved: deque[Spent] = deque()
+        self._draft: Draft | None = None
+
+    # -- sending --------------------------------------------------------------------------
+
+    def send(self, request: Request) -> Reply:
+        """Return the model's reply, or the one that was paid for in an ask that was cut off.
+
+        Raises:
+            BudgetExceededError: A cap is reached; nothing was sent.
+            ClientError: The model could not be asked.
+            StorageError: What an earlier request cost still cannot be stored, or `check`
+                refuses; nothing was sent.
+            TypeError: The client gave something that is no `Reply`.
+        """
+        with self.lock:
+            reply = self._take_paid(request) or self._pay(request)
+            if (draft := self._open_draft) is not None:
+                draft.replies.append((request, reply))
+            return reply
+
+    def _take_paid(self, request: Request) -> Reply | None:
+        if self._paid:
+            digest = request.digest()
+            for index, (known, reply) in enumerate(self._paid):
+                if known == digest:
+                    del self._paid[index]
+                    return reply
+        return None
+
+    def _pay(self, request: Request) -> Reply:
+        if self.check is not None:
+            self.check()
+        self.flush()
+        self.limits.check(self._usage)
+        attempts = self.transport_attempts
+        if self.limits.max_requests is not None:
+            attempts = min(attempts, self.limits.max_requests - self._usage.requests)
+        failed, reply = 0, None
+
+        def count_failure(error: ClientError, attempt: int) -> None:
+            nonlocal failed
+            failed += error.requests
+            with self._counting() as usage:
+                usage.add_failure(error.requests)
+            logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+
+        try:
+            answer = complete_with_retries(
+                self.client, request, attempts=attempts, on_failure=count_failure
+            )
+            if not isinstance(answer, Reply):
+                raise TypeError(
+                    f"{client_name(self.client)}.complete returned a {type(answer).__name__}: "
+                    "expected a llmopt.Reply, such as Reply((Completion(text),))"
+                )
+            reply = answer
+            with self._counting() as usage:
+                usage.add_reply(reply)
+        finally:
+            if self.record is not None and (failed or reply is not None):
+                self._unsaved.append(Spent(request, reply, failed))
+                try:
+                    self.flush()
+                except StorageError as error:
+                    logger.warning("kept in memory until it can be stored: %s", error)
+        return reply
+
+    def flush(self) -> None:
+        """Store what could not be stored before. Whoever writes other events calls this first.
+
+        Raises:
+            StorageError: It still cannot be stored.
+        """
+        with self._writing:
+            while self._unsaved and self.record is not None:
+                self.record(self._unsaved[0])
+                self._unsaved.popleft()
+
+    # -- one ask --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[Draft]:
+        """Count what happens inside as one ask; inside another ask, as a part of that one.
+
+        Whatever is raised inside before `settle` makes it an ask that was cut off: its
+        proposals and rejections do not count, and its replies are kept for the next one.
+        """
+        with self.lock:
+            if (outer := self._open_draft) is not None:
+                yield outer
+                return
+            draft = self._draft = Draft()
+            try:
+                yield draft
+                self.settle(draft)
+            finally:
+                self._draft = None
+                if not draft.settled:
+                    replies = [(request.digest(), reply) for request, reply in draft.replies]
+                    self._paid.extendleft(reversed(replies))
+
+    def settle(self, draft: Draft) -> None:
+        """Let an ask count, whatever is raised in it from now on."""
+        if draft.settled:
+            return
+        if self._paid:
+            logger.warning(
+                "the history changed since a cut-off ask: %d of its replies are not used",
+                len(self._paid),
+            )
+            self._paid.clear()
+        self._usage = self.usage_with(draft)
+        draft.settled = True
+
+    def usage_with(self, draft: Draft) -> Usage:
+        """Return the usage as it will be once a draft counts."""
+        usage = self.usage
+        if not draft.settled:
+            for counts, new in (
+                (usage.proposals, draft.proposals),
+                (usage.rejected, draft.rejected),
+            ):
+                for name, count in new.items():
+                    counts[name] = counts.get(name, 0) + count
+        return usage
+
+    # -- counting -------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._usage.copy()
+
+    @property
+    def paid(self) -> tuple[tuple[str, Reply], ...]:
+        """Replies of asks that were cut off, each after the digest of its request."""
+        return tuple(self._paid)
+
+    def count_proposal(self, source: Source, times: int = 1) -> None:
+        """Count a point handed out: with the ask under way, or at once outside of one.
+
+        Args:
+            source: Where the point came from.
+            times: -1 takes back a point that was counted and is not handed out after all.
+        """
+        with self._tally() as draft:
+            draft.proposals[source] += times
+
+    def count_rejection(self, reason: str) -> None:
+        """Count one sample that was not used: as `count_proposal`."""
+        with self._tally() as draft:
+            draft.rejected[reason] += 1
+
+    @contextlib.contextmanager
+    def _tally(self) -> Iterator[Draft]:
+        with self.lock:
+            draft = self._open_draft or Draft()
+            yield draft
+            if draft is not self._draft:
+                self._usage = self.usage_with(draft)
+
+    @property
+    def _open_draft(self) -> Draft | None:
+        # A draft of the process that this one was forked from is nobody's here.
+        draft = self._draft
+        return draft if draft is not None and draft.process == os.getpid() else None
+
+    def restore(self, usage: Usage, paid: Iterable[tuple[str, Reply]] = ()) -> None:
+        """Go on from what a stored search has spent.
+
+        Args:
+            usage: What was spent; copied.
+            paid: Replies that were paid for and not used, each after its request's digest.
+        """
+        self._usage = usage.copy()
+        self._paid = deque(paid)
+
+    @contextlib.contextmanager
+    def _counting(self) -> Iterator[Usage]:
+        usage = self.usage
+        yield usage
+        self._usage = usage
+
+    # -- copies ---------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy spends on its own account, and stores nothing: a file has one writer.
+        return {
+            **self.__dict__,
+            "lock": Lock(),
+            "_writing": Lock(),
+            "record": None,
+            "check": None,
+            "_paid": self._paid.copy(),
+            "_unsaved": deque(),
+            "_draft": None,
+        }

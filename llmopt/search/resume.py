@@ -1,0 +1,150 @@
+"""From a run's file back to the state that wrote it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from llmopt.client.base import Reply
+from llmopt.errors import StorageError
+from llmopt.history import Usage
+from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.meter import Meter, Spent
+from llmopt.search.state import SearchState
+from llmopt.space import Space
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+def short(value: Any) -> str:
+    """Return a value as text that fits into a message."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
+    """Return the first event of a run, which says how the run was configured.
+
+    Raises:
+        StorageError: The events are of no run, or of a format that is not read.
+    """
+    if not events or events[0].get("event") != "start":
+        raise StorageError(
+            f"{path} does not hold an llmopt run: expected a first line with "
+            '{"event": "start", ...}; give the file that save() or storage= wrote'
+        )
+    if events[0].get("format") != FORMAT:
+        raise StorageError(
+            f"{path} has format {events[0].get('format')!r}, and this llmopt reads {FORMAT}: "
+            "read it with the version that wrote it "
+            f"({events[0].get('llmopt')}), or upgrade llmopt"
+        )
+    return events[0]
+
+
+def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_given: bool) -> None:
+    """Raise unless a stored run is configured as the optimizer that is to go on with it.
+
+    Args:
+        start: The run's first event.
+        own: The first event that the optimizer would write.
+        path: The file, for messages.
+        seed_given: Whether the seeds must be equal.
+
+    Raises:
+        StorageError: They differ; the message names the first difference.
+    """
+    names = ["space", "directions", "prompt"] + (["seed"] if seed_given else [])
+    pairs = [(name, start[name], own[name]) for name in names]
+    pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
+    for name, stored, given in pairs:
+        if stored != given:
+            hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
+            raise StorageError(
+                f"{path} holds a run with {name}={short(stored)}, and this optimizer has "
+                f"{name}={short(given)}{hint}: give the same configuration to go on with "
+                "that run, or another file to start a new one"
+            )
+    if start["client"] != own["client"]:
+        logger.warning(
+            "%s: begun with the model %s, goes on with %s", path, start["client"], own["client"]
+        )
+
+
+def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the constructor arguments with which a stored run goes on.
+
+    Args:
+        start: The run's first event.
+        options: Arguments that the caller gives; they take the place of stored ones.
+    """
+    stored = dict(start["options"])
+    space = options.setdefault("space", Space.from_dict(start["space"]))
+    points = stored.pop("warmup_points")
+    if points is not None:
+        space = Space.of(space)
+        stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
+    directions = start["directions"]
+    stored["direction"] = directions[0] if len(directions) == 1 else directions
+    stored["seed"] = start["seed"]
+    return {**stored, **options}
+
+
+def record_spent(log: EventLog, spent: Spent) -> None:
+    """Write what a request cost; `replay` reads it back.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    if spent.reply is None:
+        log.append({"event": "failure", "requests": spent.failed})
+    else:
+        event = {"event": "reply", "digest": spent.request.digest()}
+        log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
+
+
+def replay(
+    events: Sequence[Event], state: SearchState, meter: Meter, path: str | os.PathLike[str]
+) -> None:
+    """Bring a fresh state and its meter to where a run ended.
+
+    Args:
+        events: All events of the run, the first one included.
+        state: Changed.
+        meter: Changed.
+        path: The file, for messages.
+
+    Raises:
+        StorageError: An event is not as llmopt wrote it.
+    """
+    usage, paid = Usage(), []
+    for number, event in enumerate(events[1:], start=2):
+        try:
+            kind = event["event"]
+            if kind == "reply":
+                reply = Reply.from_dict(event["reply"])
+                usage.add_failure(event["failed"])
+                usage.add_reply(reply)
+                paid.append((event["digest"], reply))
+                continue
+            if kind == "failure":
+                usage.add_failure(event["requests"])
+                continue
+            state.apply(event)
+            if kind == "ask":
+                usage.proposals, usage.rejected = dict(event["proposals"]), dict(event["rejected"])
+                paid.clear()
+            elif kind == "snapshot":
+                usage = Usage(**event["usage"])
+                paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise StorageError(
+                f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
+                f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, "
+                "or move it away to start anew"
+            ) from error
+    meter.restore(usage, paid)

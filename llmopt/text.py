@@ -1,0 +1,15 @@
+"""Text from outside, made fit for a terminal."""
+
+from __future__ import annotations
+
+
+def printable(text: object) -> str:
+    """Return a text whose control characters, line breaks and tabs aside, are written out.
+
+    What a server, a model or a file says could otherwise move the cursor, rename the window or
+    hide a part of the line.
+    """
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+        for c in str(text)
+    )

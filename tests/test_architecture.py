@@ -1,0 +1,133 @@
+"""The rules of docs/architecture.md that a machine can hold."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = {"llmopt": "llmopt", "llmopt.adapters": "adapters", "llmopt.benchmarks": "benchmarks"}
+# What each package of the library may import of the others, beside errors and versions.
+MAY_IMPORT = {
+    "llmopt.client": set(),
+    "llmopt.space": set(),
+    "llmopt.prompt": {"llmopt.client", "llmopt.space"},
+    "llmopt.search": {"llmopt.client", "llmopt.space", "llmopt.prompt"},
+    "llmopt.policies": {"llmopt.client", "llmopt.space", "llmopt.prompt", "llmopt.search"},
+    "llmopt.commands": {"llmopt.client", "llmopt.space", "llmopt.prompt", "llmopt.search"},
+}
+# Names that README, docs and code of users import, from where they do.
+PUBLIC = {
+    "llmopt": "LLMOptimizer Space Float Int Categorical ScriptedClient RecordClient ReplayClient "
+    "get_client get_prompt parse_parameters Proposer History Trial Usage Proposal",
+    "llmopt.space": "Space Float Int Categorical Value",
+    "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt LevelsPrompt PatternPrompt "
+    "Situation Query Reading Complaint Entry Selection estimate_tokens PROMPTS",
+    "llmopt.history": "History Trial Usage Proposal",
+    "llmopt.optimizer": "LLMOptimizer",
+    "llmopt.errors": "LLMOptError BudgetExceededError ParseError StorageError FallbackWarning",
+    "llmopt.client": "Client Request Reply Completion Message get_client",
+    "llmopt.client.base": "Client Request Reply Completion Message",
+    "llmopt.client.cache": "CachedClient",
+    "llmopt.client.prices": "set_price",
+    "llmopt.code": "CodeOptimizer Function Output Sandbox Limits GenCode Strategy evaluate_policy "
+    "improve policy_function improve_reward reward_function train_linear LanguageFeedback",
+    "llmopt.policies": "LinearPolicy",
+    "llmopt.adapters.optuna": "LLMSampler",
+    "llmopt.adapters.nevergrad": "LLM ParametrizedLLM",
+    "llmopt.benchmarks.tasks": "TASKS Task get_task",
+    "llmopt.benchmarks.methods": "METHODS",
+    "llmopt.benchmarks.run": "RunConfig run",
+    "llmopt.benchmarks.bench": "run_cell",
+}
+
+
+def modules():
+    """Return every module with its file."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            relative = path.relative_to(ROOT / folder)
+            if "optunahub" in relative.parts:
+                continue
+            parts = [package, *relative.with_suffix("").parts]
+            found[".".join(p for p in parts if p != "__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path, *, top_only):
+    """Return the modules of ours that a file imports; `top_only` leaves out those in functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    if top_only:
+        nodes, queue = [], list(tree.body)
+        while queue:
+            node = queue.pop()
+            nodes.append(node)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                queue += node.orelse
+            elif isinstance(node, ast.If | ast.Try | ast.With):
+                queue += ast.iter_child_nodes(node)
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names.add(whole if whole in MODULES else node.module)
+    return {n for n in names if n.split(".")[0] == "llmopt"}
+
+
+def test_the_library_imports_neither_benchmarks_nor_adapters():
+    for name, path in MODULES.items():
+        if FOLDERS["llmopt"] == path.relative_to(ROOT).parts[0]:
+            for imported in imports(path, top_only=False):
+                assert not re.match(r"llmopt\.(benchmarks|adapters)\b", imported), (name, imported)
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_a_package_imports_only_what_it_may(package):
+    others = {*MAY_IMPORT, "llmopt.code", "llmopt.optimizer"} - MAY_IMPORT[package] - {package}
+    if package == "llmopt.policies":
+        others -= {"llmopt.optimizer"}
+    for name, path in MODULES.items():
+        if name == package or name.startswith(f"{package}."):
+            for imported in imports(path, top_only=False):
+                assert not any(imported == o or imported.startswith(f"{o}.") for o in others), (
+                    f"{name} imports {imported}"
+                )
+
+
+def test_no_circle_of_imports():
+    graph = {n: imports(p, top_only=True) & set(MODULES) - {n} for n, p in MODULES.items()}
+    # A package's face imports its modules; a module that imports the face would close a circle.
+    done, path = set(), []
+
+    def visit(name):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name in done:
+            return
+        path.append(name)
+        for imported in sorted(graph[name]):
+            visit(imported)
+        path.pop()
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name)
+
+
+@pytest.mark.parametrize("module", sorted(PUBLIC))
+def test_public_names_stay_where_they_were(module):
+    library = {"llmopt.adapters.optuna": "optuna", "llmopt.adapters.nevergrad": "nevergrad"}
+    if module in library:
+        pytest.importorskip(library[module])
+    loaded = importlib.import_module(module)
+    for name in PUBLIC[module].split():
+        assert hasattr(loaded, name), f"{module}.{name}"

@@ -1,0 +1,278 @@
+"""`folder:DIR` and ``llmopt next``: files in place of a model."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from llmopt.cli import main
+from llmopt.client import Message, Reply, Request, get_client
+from llmopt.client.facts import model_facts
+from llmopt.client.folder import ANSWER_BYTES, FolderClient, hand_in, next_request
+from llmopt.errors import ClientError
+
+
+def ask(text: str = "hello", **fields: object) -> Request:
+    return Request((Message("user", text),), **fields)  # type: ignore[arg-type]
+
+
+def texts(reply: Reply) -> list[str]:
+    return [c.text for c in reply.completions]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "mail"
+
+
+def start(call: Callable[[], object]) -> Callable[[], object]:
+    """Call in a thread; the returned function waits for the result."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+
+    def result() -> object:
+        thread.join(60)
+        return results[0]
+
+    return result
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {path}")
+
+
+class TestClient:
+    def test_one_exchange(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        client = get_client(f"folder:{folder}")
+        assert not folder.exists()
+        assert model_facts(client).style == "chat"
+        assert model_facts(client).name == "folder:mail"
+        request = ask("what is x?\n", max_tokens=7)
+        result = start(lambda: client.complete(request))
+        wait_for(folder / "0001.request.md")
+        assert (folder / "0001.request.md").read_text() == "what is x?\n"
+        data = json.loads((folder / "0001.request.json").read_text())
+        assert (data["number"], data["sample"], data["samples"]) == (1, 1, 1)
+        assert data["digest"] == request.digest()
+        assert Request.from_dict(data["request"]) == request
+        (folder / "0001.answer.md").touch()  # somebody redirects output to it
+        time.sleep(0.5)
+        assert not (folder / "done").exists()
+        (folder / "mine.txt").write_text("x = 3\n")
+        (folder / "mine.txt").rename(folder / "0001.answer.md")
+        reply = result()
+        assert isinstance(reply, Reply)
+        assert texts(reply) == ["x = 3\n"]
+        assert (reply.model, reply.cost) == ("folder:mail", None)
+        assert "request 1 waits" in capsys.readouterr().err
+        client.close()  # type: ignore[attr-defined]
+        assert "ended" in (folder / "done").read_text()
+        assert sorted(p.name for p in folder.iterdir()) == [
+            "0001.answer.md", "0001.request.json", "0001.request.md", "done",
+        ]  # fmt: skip
+
+    def test_several_messages_and_samples(self, folder: Path) -> None:
+        request = Request((Message("system", "be brief"), Message("user", "hi")), n=3)
+        result = start(lambda: FolderClient(folder).complete(request))
+        wait_for(folder / "0003.request.md")
+        text = (folder / "0002.request.md").read_text()
+        assert text == "### system\n\nbe brief\n\n### user\n\nhi"
+        assert [json.loads((folder / f"000{k}.request.json").read_text())["sample"]
+                for k in (1, 2, 3)] == [1, 2, 3]  # fmt: skip
+        for number in (3, 1, 2):
+            hand_in(folder, number, f"answer {number}".encode())
+        reply = result()
+        assert isinstance(reply, Reply)
+        assert texts(reply) == ["answer 1", "answer 2", "answer 3"]
+
+    def test_resumes(self, folder: Path) -> None:
+        first = FolderClient(folder, timeout=0.3)
+        for text in ("one", "two"):
+            with pytest.raises(ClientError, match=r"no answer within 0.3 s.*--answer \d") as caught:
+                first.complete(ask(text))
+            assert not caught.value.retryable
+        first.close()
+        hand_in(folder, 2, b"2")
+        again = FolderClient(folder, timeout=0.3)
+        assert texts(again.complete(ask("two"))) == ["2"]
+        assert not (folder / "done").exists()
+        found = next_request(folder)
+        assert found is not None
+        assert (found.number, found.text) == (1, "one")
+        # The same question a second time is a new one; in a new process it is not.
+        result = start(lambda: again.complete(ask("one")))
+        hand_in(folder, 1, b"1")
+        reply = result()
+        assert isinstance(reply, Reply)
+        assert texts(reply) == ["1"]
+        with pytest.raises(ClientError, match="request 3"):
+            again.complete(ask("one"))
+        for twin in (copy.deepcopy(again), pickle.loads(pickle.dumps(again))):
+            with pytest.raises(ClientError, match="request 3"):
+                twin.complete(ask("one"))
+        assert texts(FolderClient(folder, timeout=0.3).complete(ask("one"))) == ["1"]
+
+    def test_a_half_written_request_is_passed_over(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "0001.request.json").write_text('{"numb')
+        (folder / "0007.request.md").write_text("lost its other file")
+        (folder / "0007.answer.md").write_text("x")
+        with pytest.raises(ClientError, match="request 8 in"):
+            FolderClient(folder, timeout=0.1).complete(ask())
+        assert (folder / "0001.request.json").read_text() == '{"numb'
+
+    def test_two_searches_never_write_one_number(self, folder: Path) -> None:
+        def work(k: int) -> None:
+            with pytest.raises(ClientError, match="no answer"):
+                FolderClient(folder, timeout=0.1).complete(ask(f"{k}", n=5))
+
+        for result in [start(lambda k=k: work(k)) for k in range(4)]:
+            result()
+        asked = [p.read_text() for p in folder.glob("*.request.md")]
+        assert sorted(asked) == sorted(f"{k}" for k in range(4) for _ in range(5))
+
+    def test_odd_answers(self, folder: Path) -> None:
+        client = FolderClient(folder, timeout=10)
+        folder.mkdir()
+        for number, (answer, expected, reason) in enumerate(
+            [
+                (b"\xef\xbb\xbfone\r\n", "one\r\n", "stop"),
+                (b"\xff", "\N{REPLACEMENT CHARACTER}", "stop"),
+                (b"a" * (ANSWER_BYTES + 5), "a" * ANSWER_BYTES, "length"),
+            ],
+            start=1,
+        ):
+            (folder / f"{number:04d}.answer.md").write_bytes(answer)
+            completion = client.complete(ask(f"{number}")).completions[0]
+            assert (completion.text, completion.finish_reason) == (expected, reason)
+
+    def test_a_folder_that_cannot_be(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(ClientError, match="choose another folder"):
+            FolderClient(tmp_path / "file" / "mail").complete(ask())
+
+    def test_close_makes_no_folder(self, folder: Path) -> None:
+        FolderClient(folder).close()
+        assert not folder.exists()
+
+    def test_timeout_is_checked(self) -> None:
+        with pytest.raises(ValueError, match="timeout=0"):
+            FolderClient("x", timeout=0)
+
+
+class TestNext:
+    @pytest.fixture
+    def give(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+        """Set the standard input."""
+
+        def give(data: bytes) -> None:
+            stdin = SimpleNamespace(buffer=io.BytesIO(data), isatty=lambda: False)
+            monkeypatch.setattr(sys, "stdin", stdin)
+
+        return give
+
+    def test_a_search_by_turns(
+        self,
+        folder: Path,
+        give: Callable[[bytes], None],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def search() -> list[str]:
+            client = FolderClient(folder)
+            answers = [texts(client.complete(ask(f"what is {k}?")))[0] for k in range(3)]
+            client.close()
+            return answers
+
+        result = start(search)
+        assert main(["next", str(folder)]) == 0
+        for k in range(3):
+            assert f"=== request {k + 1} ===\n\nwhat is {k}?\n" in capsys.readouterr().out
+            give(f"it is {k}".encode())
+            turn = ["next", str(folder), "--answer", f"{k + 1}", "--wait"]
+            assert main(turn) == (0 if k < 2 else 3)
+        assert "search ended" in capsys.readouterr().err
+        assert result() == ["it is 0", "it is 1", "it is 2"]
+
+    def test_nothing_open(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["next", str(folder), "--timeout", "0"]) == 4
+        assert "no open request" in capsys.readouterr().err
+
+    def test_answers_that_are_refused(
+        self,
+        folder: Path,
+        give: Callable[[bytes], None],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        with pytest.raises(ClientError, match="no answer"):
+            FolderClient(folder, timeout=0.1).complete(ask())
+        for answer, number, message in [
+            (b" \n", 1, "is empty"),
+            (b"a" * (ANSWER_BYTES + 1), 1, f"at most {ANSWER_BYTES}"),
+            (b"\xff", 1, "not UTF-8"),
+            (b"x", 2, "there is no request 2"),
+        ]:
+            give(answer)
+            assert main(["next", str(folder), "--answer", f"{number}"]) == 2
+            assert message in capsys.readouterr().err
+        give(b"x")
+        assert main(["next", str(folder), "--answer", "1"]) == 0
+        assert capsys.readouterr().out == "answer 1 taken\n"
+        give(b"y")
+        assert main(["next", str(folder), "--answer", "1"]) == 2
+        assert "has an answer to request 1 already" in capsys.readouterr().err
+        assert (folder / "0001.answer.md").read_text() == "x"
+
+    def test_says_what_the_answer_must_keep_to(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        request = ask("\x1b[2Jgo", n=2, style="completion", max_tokens=9, json_schema={"a": 1})
+        with pytest.raises(ClientError, match="no answer"):
+            FolderClient(folder, timeout=0.1).complete(request)
+        assert main(["next", str(folder)]) == 0
+        shown = capsys.readouterr().out
+        for words in ("sample 1 of 2", "continues the text", "9 tokens", "0001.request.json"):
+            assert words in shown
+        assert "\\x1b[2Jgo" in shown
+
+    def test_damaged_files(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        folder.mkdir()
+        (folder / "0001.request.md").write_text("x")
+        for content in ("", "[]", '{"request": 3}'):
+            (folder / "0001.request.json").write_text(content)
+            assert main(["next", str(folder)]) == 2
+            assert "0001.request.json cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_ctrl_c_ends_the_wait(folder: Path) -> None:
+    code = (
+        "import signal, sys\n"
+        "from llmopt.client import Message, Request\n"
+        "from llmopt.client.folder import FolderClient\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "FolderClient(sys.argv[1]).complete(Request((Message('user', 'hi'),)))\n"
+    )
+    waiting = subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.PIPE)
+    wait_for(folder / "0001.request.md")
+    os.kill(waiting.pid, signal.SIGINT)
+    _, err = waiting.communicate(timeout=60)
+    assert b"KeyboardInterrupt" in err
+    assert next_request(folder) is not None

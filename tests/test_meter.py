@@ -1,0 +1,227 @@
+"""The metered sender: what is counted, recorded and kept when something fails."""
+
+# ruff: noqa: PT012  (an ask is a block, which raises as a whole)
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+import threading
+
+import pytest
+
+from llmopt import BudgetExceededError, ClientError, Completion, Reply, ScriptedClient, StorageError
+from llmopt.client.base import Message, Request
+from llmopt.search.meter import Limits, Meter
+
+
+def request(text: str) -> Request:
+    return Request((Message("user", text),))
+
+
+def reply(text: str) -> Reply:
+    return Reply((Completion(text),), "m", prompt_tokens=3, completion_tokens=2, cost=0.5)
+
+
+def make(replies, **options) -> Meter:
+    return Meter(ScriptedClient(replies), **options)
+
+
+class File:
+    """Stores what is spent, or does not."""
+
+    def __init__(self) -> None:
+        self.spent = []
+        self.full = False
+
+    def __call__(self, spent) -> None:
+        if self.full:
+            raise StorageError("the disk is full")
+        self.spent.append(spent)
+
+
+def test_spending_counts_at_once_and_the_rest_with_the_ask():
+    meter = make([reply("a")])
+    with meter.asking() as draft:
+        meter.send(request("1"))
+        meter.count_proposal("llm")
+        meter.count_rejection("duplicate")
+        assert (meter.usage.requests, meter.usage.cost) == (1, 0.5)
+        assert (meter.usage.proposals, meter.usage.rejected) == ({}, {})
+        assert meter.usage_with(draft).proposals == {"llm": 1}
+    assert (meter.usage.proposals, meter.usage.rejected) == ({"llm": 1}, {"duplicate": 1})
+
+
+def test_outside_of_an_ask_everything_counts_at_once():
+    meter = make([])
+    meter.count_rejection("constraint")
+    assert meter.usage.rejected == {"constraint": 1}
+
+
+def test_a_usage_that_was_handed_out_never_changes():
+    meter = make([reply("a")])
+    before = meter.usage
+    meter.send(request("1"))
+    assert before.requests == 0
+    meter.usage.requests = 100
+    assert meter.usage.requests == 1
+
+
+def test_an_ask_that_is_cut_off_counts_nothing_but_money_and_is_not_paid_twice():
+    meter = make([reply("a"), reply("b"), ClientError("down"), reply("c")])
+    with pytest.raises(ClientError), meter.asking():
+        for text in "123":
+            meter.send(request(text))
+            meter.count_proposal("llm")
+    assert meter.usage.proposals == {}
+    assert (meter.usage.requests, meter.usage.failed_requests) == (3, 1)
+    with meter.asking():
+        # Whatever the order.
+        answers = [meter.send(request(text)).completions[0].text for text in "213"]
+    assert answers == ["b", "a", "c"]
+    assert meter.usage.requests == 4
+    assert meter.paid == ()
+
+
+def test_replies_of_an_ask_that_is_cut_off_twice_are_still_there():
+    meter = make([reply("a"), ClientError("down"), ClientError("down"), reply("b")])
+    for _ in range(2):
+        with pytest.raises(ClientError), meter.asking():
+            meter.send(request("1"))
+            meter.send(request("2"))
+    assert [r.completions[0].text for _, r in meter.paid] == ["a"]
+
+
+def test_replies_that_fit_no_more_are_dropped_with_a_word(caplog):
+    meter = make([reply("a"), ClientError("down"), reply("b")])
+    with pytest.raises(ClientError), meter.asking():
+        meter.send(request("1"))
+        meter.send(request("2"))
+    with caplog.at_level(logging.WARNING), meter.asking():
+        meter.send(request("other"))
+    assert "1 of its replies are not used" in caplog.text
+    assert meter.paid == ()
+
+
+def test_an_error_after_settling_takes_nothing_back():
+    meter = make([reply("a")])
+    with pytest.raises(ZeroDivisionError), meter.asking() as draft:
+        meter.send(request("1"))
+        meter.count_proposal("llm")
+        meter.settle(draft)
+        raise ZeroDivisionError
+    assert meter.usage.proposals == {"llm": 1}
+    assert meter.paid == ()
+
+
+def test_an_ask_inside_an_ask_is_a_part_of_it():
+    meter = make([reply("a")])
+    with pytest.raises(ZeroDivisionError), meter.asking():
+        with meter.asking() as inner:
+            meter.send(request("1"))
+            meter.count_proposal("llm")
+        assert not inner.settled
+        raise ZeroDivisionError
+    assert meter.usage.proposals == {}
+    assert len(meter.paid) == 1
+
+
+def test_a_send_is_recorded_before_it_returns():
+    file = File()
+    meter = make([reply("a"), ClientError("no")], record=file)
+    meter.send(request("1"))
+    assert [(s.request, s.reply, s.failed) for s in file.spent] == [(request("1"), reply("a"), 0)]
+    with pytest.raises(ClientError):
+        meter.send(request("2"))
+    assert [(s.reply, s.failed) for s in file.spent] == [(reply("a"), 0), (None, 1)]
+
+
+def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
+    file = File()
+    meter = make([reply("a"), reply("b")], record=file)
+    file.full = True
+    with caplog.at_level(logging.WARNING), pytest.raises(StorageError), meter.asking():
+        assert meter.send(request("1")) == reply("a")
+        meter.send(request("2"))  # nothing more is paid while the first is not stored
+    assert "the disk is full" in caplog.text
+    assert len(meter.client.requests) == 1
+    with pytest.raises(StorageError), meter.asking():
+        assert meter.send(request("1")) == reply("a")
+        meter.flush()  # as whoever writes the ask's own event
+    assert len(meter.client.requests) == 1
+    file.full = False
+    with meter.asking():
+        assert meter.send(request("1")) == reply("a")
+        assert meter.send(request("2")) == reply("b")
+    assert [s.reply for s in file.spent] == [reply("a"), reply("b")]
+    assert meter.usage.requests == 2
+
+
+def test_nothing_is_sent_where_the_check_refuses():
+    def refuse():
+        raise StorageError("closed")
+
+    meter = make([reply("a")], check=refuse)
+    with pytest.raises(StorageError, match="closed"):
+        meter.send(request("1"))
+    assert meter.client.requests == []
+
+
+def test_limits():
+    meter = make([reply("a")] * 3, limits=Limits(max_tokens=10))
+    meter.send(request("1"))
+    meter.send(request("2"))
+    with pytest.raises(BudgetExceededError, match="10 tokens"):
+        meter.send(request("3"))
+    assert meter.usage.requests == 2
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
+)
+def test_a_copy_has_its_own_account_and_stores_nothing(clone):
+    file = File()
+    meter = make([reply("a"), reply("b")] * 2)
+    meter.send(request("1"))
+    meter.record = file if clone is copy.copy else None
+    other = clone(meter)
+    other.send(request("2"))
+    assert (meter.usage.requests, other.usage.requests) == (1, 2)
+    assert file.spent == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_forked_in_another_threads_ask_can_ask():
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(request):
+        entered.set()
+        release.wait(30)
+        return "x"
+
+    meter = make(slow)
+
+    def ask():
+        with meter.asking():
+            meter.send(request("1"))
+            meter.count_proposal("llm")
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    entered.wait(30)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            meter.client = ScriptedClient([reply("a")])
+            with meter.asking():
+                meter.send(request("2"))
+            code = 0 if meter.usage.proposals == {} else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert meter.usage.proposals == {"llm": 1}

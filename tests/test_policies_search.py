@@ -1,0 +1,331 @@
+"""A whole search with a scripted client, its files, and what it refuses."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import re
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation, RescaleObservation
+
+from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
+from llmopt.policies import LinearPolicy, PolicySearch, load_policy, save_policy
+from llmopt.space import Categorical
+
+SWING = {"car_directional_force<-car_vel": 20.0}
+
+
+class Answers:
+    """Answers by the names of the parameters: given values, or 0, or the first choice."""
+
+    def __init__(self, *points):
+        self.points = list(points)
+        self.search = None
+        self.client = ScriptedClient(self.reply, default_prompt="props-plus")
+
+    def reply(self, request):
+        point = self.points.pop(0)
+        space = self.search.optimizer.space
+        values = [
+            point.get(n, d.choices[0] if isinstance(d, Categorical) else 0.0)
+            for n, d in zip(space.names, space.dimensions, strict=True)
+        ]
+        return ", ".join(f"{n}: {v}" for n, v in zip(space.names, values, strict=True))
+
+    @property
+    def prompt(self):
+        return self.client.requests[-1].text
+
+
+def searching(env, *points, **options):
+    answers = Answers(*points)
+    answers.search = PolicySearch(env, answers.client, **{"starts": 3, "warmup": 1, **options})
+    return answers.search, answers
+
+
+def test_a_search_in_five_lines_saves_loads_and_draws(tmp_path):
+    search, _ = searching("MountainCarContinuous-v0", SWING, {})
+    best = search.run(3)
+    assert best.reward > 90
+    assert best.params["car_directional_force<-car_vel"] == 20
+    outcome = search.evaluate(20)
+    assert outcome.mean > 90
+    assert len(outcome.returns) == 20
+    search.save(tmp_path / "policy.json")
+    policy = load_policy(tmp_path / "policy.json")
+    assert policy.act(np.float32([0, 0.05])) == search.best_policy.act(np.float32([0, 0.05]))
+    assert policy.inputs == ("car_x_position", "car_vel")
+    search.gif(tmp_path / "policy.gif")
+    assert (tmp_path / "policy.gif").read_bytes()[:6] in (b"GIF87a", b"GIF89a")
+
+
+def test_the_model_is_told_what_is_searched_and_what_happened():
+    search, answers = searching("MountainCarContinuous-v0", SWING, {})
+    search.run(3)
+    prompt = answers.prompt
+    for told in (
+        "mean return (the sum of an episode's rewards; larger is better) over the same 3 random",
+        "judged in the end on fresh starts",
+        "car_directional_force<-car_vel",
+        "-85.700 to 85.700",
+        "reward counts (charges) it unclipped",
+        "at most 999 steps",
+        "feedback: Mean return",
+    ):
+        assert told in prompt
+    assert "(standard error, n = 3)" in search.optimizer.trials[1].feedback
+
+
+@pytest.mark.parametrize("words", ["names", "none"])
+def test_words_can_be_left_out(words):
+    search, answers = searching(
+        "Swimmer-v5", {}, words=words, feedback=False, prompt="props-critic"
+    )
+    names = search.optimizer.space.names
+    assert names[0] == ("first_torque<-front_tip_angle" if words == "names" else "a0<-o0")
+    search.run(2)
+    assert "pool" not in answers.prompt
+    assert ("Swimmer" in answers.prompt) == (words == "names")
+    assert ("angular velocity" in answers.prompt) == (words == "names")
+    assert search.optimizer.trials[0].feedback == ""
+
+
+def test_a_table_is_one_choice_for_each_state():
+    good = "left up up up left left left left up down left left left right down left".split()
+    search, answers = searching("FrozenLake-v1", {f"s{i}": a for i, a in enumerate(good)}, starts=5)
+    assert len(search.optimizer.space) == 16
+    assert search.run(2).reward == 1.0
+    assert search.evaluate(50).mean > 0.6
+    assert "SFFF\nFHFH" in answers.prompt
+    assert search.best_policy.act(14) == 1
+
+
+def test_discrete_actions_and_their_scores():
+    search, _ = searching("CartPole-v1", {"right<-pole_angle": 10, "right<-pole_angvel": 6})
+    assert search.run(2).reward == 500
+
+
+def test_a_wrapped_environment_from_a_function(tmp_path):
+    def make(render_mode=None):
+        env = gym.make("MountainCarContinuous-v0", render_mode=render_mode)
+        return RescaleObservation(env, np.float32([-1, -1]), np.float32([1, 1]))
+
+    search, answers = searching(make, {"car_directional_force<-car_vel": 1.2}, {})
+    assert search.run(2).reward > 90
+    assert search.optimizer.space.dimensions[1].high == 6
+    search.run(3)
+    assert "RescaleObservation" in answers.prompt
+    search.gif(tmp_path / "p.gif")
+    assert (tmp_path / "p.gif").stat().st_size > 1000
+
+
+class Bare(gym.Env):
+    observation_space = spaces.Box(-1, 1, (2,))
+    action_space = spaces.Box(-1, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        if action[0] > 5:
+            raise RuntimeError("it broke")
+        return np.zeros(2, np.float32), -(float(action[0]) ** 2), False, False, {}
+
+
+def test_an_own_environment_without_a_docstring(tmp_path):
+    search, answers = searching(
+        Bare, {"a0<-bias": 6}, {}, {}, description="Keep it at rest.", max_steps=7
+    )
+    search.run(2)
+    failed = search.optimizer.trials[1]
+    assert failed.state == "failed"
+    assert "it broke" in failed.feedback
+    search.run(3)
+    assert "Keep it at rest." in answers.prompt
+    assert "at most 7 steps" in answers.prompt
+    with pytest.raises(LLMOptError, match="renders no picture"):
+        search.gif(tmp_path / "p.gif")
+
+
+def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
+    class Both(Bare):
+        observation_space = spaces.Dict(a=spaces.Box(-1, 1, (1,)))
+
+    with pytest.raises(SpaceError, match="FlattenObservation"):
+        PolicySearch(Both, ScriptedClient([]))
+    with pytest.raises(SpaceError, match="Box and Discrete"):
+        PolicySearch("Blackjack-v1", ScriptedClient([]))
+
+    class Solved(Both):
+        def reset(self, *, seed=None, options=None):
+            return {"a": np.zeros(1, np.float32)}, {}
+
+        def step(self, action):
+            return {"a": np.zeros(1, np.float32)}, 1.0, True, False, {}
+
+    search, _ = searching(lambda: FlattenObservation(Solved()))
+    assert search.run(1).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"words": "some"}, "expected 'all', 'names' or 'none'"),
+        ({"starts": 0}, "at least 1"),
+        ({"box": (1, 1)}, "the lower first"),
+        ({"observations": ("a",)}, "got 1 names, expected 4"),
+    ],
+)
+def test_wrong_options_are_clear_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        PolicySearch("CartPole-v1", ScriptedClient([]), **options)
+
+
+def test_a_search_goes_on_in_its_storage(tmp_path):
+    def points():
+        return [{"right<-pole_angle": float(i)} for i in range(1, 6)]
+
+    whole, _ = searching("CartPole-v1", *points(), warmup=2)
+    whole.run(5)
+    first, _ = searching("CartPole-v1", *points(), warmup=2, storage=tmp_path / "s.jsonl")
+    first.run(3)
+    first.optimizer.ask()  # cut off before it was evaluated
+    first.close()
+    second, _ = searching("CartPole-v1", *points()[2:], warmup=2, storage=tmp_path / "s.jsonl")
+    second.run(5)
+    assert [t.rewards for t in second.optimizer.trials] == [
+        t.rewards for t in whole.optimizer.trials
+    ]
+    assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
+
+
+def test_progress_sees_every_trial(capsys):
+    seen = []
+    search, _ = searching("CartPole-v1", {}, {"right<-bias": 1})
+    search.run(2, progress=seen.append)
+    assert [t.number for t in seen] == [0, 1]
+    search.run(3, progress=True)
+    assert re.fullmatch(r"3: [89]\.\d+ \(llm\)\n", capsys.readouterr().out)
+
+
+def test_before_a_search_there_is_no_best_policy(tmp_path):
+    search, _ = searching("CartPole-v1")
+    assert search.best is None
+    for call in (search.evaluate, lambda: search.save(tmp_path / "p"), lambda: search.best_policy):
+        with pytest.raises(LLMOptError, match="call run"):
+            call()
+
+
+def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
+    search, _ = searching("CartPole-v1")
+    search.run(1)
+    real = builtins.__import__
+
+    def importing(name, *args, **kwargs):
+        if name.startswith("PIL"):
+            raise ImportError("no PIL")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
+        search.gif(tmp_path / "p.gif")
+
+
+# -- parameters and files -----------------------------------------------------------------
+
+
+def test_parameters_are_named_in_their_order():
+    policy = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (2,)))
+    assert policy.names(("x", "v"), ("u", "w")) == (
+        *("u<-x", "w<-x", "u<-v", "w<-v"),
+        *("u<-bias", "w<-bias"),
+    )
+    table = LinearPolicy(spaces.Discrete(2, start=3), spaces.Discrete(2), bias=False)
+    assert table.names() == ("a0<-s3", "a1<-s3", "a0<-s4", "a1<-s4")
+    with pytest.raises(SpaceError, match="got 1 names of inputs, expected 2"):
+        policy.names(("x",), ("u", "w"))
+
+
+@pytest.mark.parametrize(
+    "observed",
+    [spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(0, 1, (2, 2)), spaces.Discrete(4, start=1)],
+)
+@pytest.mark.parametrize(
+    "acts", [spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), spaces.Discrete(3)]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_saved_policy_is_the_same(observed, acts, bias, tmp_path):
+    form = LinearPolicy(observed, acts, bias=bias)
+    bound = form.bind(np.random.default_rng(0).normal(size=form.n_parameters))
+    save_policy(bound, tmp_path / "p.json", note="mine")
+    loaded = load_policy(tmp_path / "p.json")
+    assert loaded.policy == form
+    np.testing.assert_array_equal(loaded.parameters, bound.parameters)
+    assert json.loads((tmp_path / "p.json").read_text())["note"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "other"},
+        {"parameters": [1.0]},
+        {"parameters": ["x"] * 3},
+        {
+            "observation_space": {
+                "kind": "box",
+                "shape": [10**9],
+                "dtype": "float32",
+                "low": 0,
+                "high": 1,
+            }
+        },
+        {
+            "observation_space": {
+                "kind": "box",
+                "shape": [2],
+                "dtype": "object",
+                "low": 0,
+                "high": 1,
+            }
+        },
+        {"action_space": {"kind": "pickle"}},
+        {"inputs": 3},
+    ],
+)
+def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
+    form = LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
+    save_policy(form.bind([1, 2, 3]), tmp_path / "p.json")
+    data = json.loads((tmp_path / "p.json").read_text())
+    (tmp_path / "p.json").write_text(json.dumps({**data, **change}))
+    with pytest.raises(StorageError, match="holds no policy"):
+        load_policy(tmp_path / "p.json")
+    with pytest.raises(StorageError, match="cannot read"):
+        load_policy(tmp_path / "none.json")
+    with pytest.raises(StorageError, match="cannot write"):
+        save_policy(form.bind([1, 2, 3]), tmp_path / "no" / "p.json")
+
+
+# -- the page -----------------------------------------------------------------------------
+
+
+def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[1] / "docs/policies.md").read_text()
+    five, parts = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("llmopt.policies.picture.FRAMES", 5)
+    numbers = ScriptedClient(lambda request: ", ".join(["0.5"] * 18))
+    five = five.replace('"openai:gpt-5"', "client, starts=2")
+    five = five.replace("run(30", "run(6").replace("evaluate()", "evaluate(2)")
+    exec(five, {"client": numbers})
+    assert (tmp_path / "swimmer.gif").stat().st_size > 1000
+    assert load_policy("swimmer.json").inputs[0] == "front_tip_angle"
+    exec(parts, {})
+    same, mean = capsys.readouterr().out.split()[-2:]
+    assert same == "True"
+    assert float(mean) > 400

@@ -1,0 +1,254 @@
+"""Statistics of an evaluation: what is said, in which order, and within which budget."""
+
+from __future__ import annotations
+
+import re
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from llmopt.policies import EnvMaker, EpisodeStatistics, Evaluation, Evaluator, LinearPolicy, Step
+
+POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
+NAMES = (("angle", "speed"), ("torque",))
+
+
+class Task:
+    """What a benchmark's task is to an evaluator."""
+
+    def __init__(self, env_id, bias=True):
+        self.make_env = EnvMaker(env_id)
+        self.bias = bias
+
+    def policy(self, env):
+        return LinearPolicy.for_env(env, self.bias)
+
+    def step_cap(self, env):
+        return env.spec.max_episode_steps
+
+
+def watched(rows, *, policy=POLICY, names=NAMES, actions=None, ends="terminated", **options):
+    """Statistics of one episode for each list of rows; a row is an observation."""
+    statistics = EpisodeStatistics(policy, *names, **options)
+    returns, lengths = [], []
+    for episode, seen in enumerate(rows):
+        for k, row in enumerate(seen):
+            last = k == len(seen) - 1
+            action = 0.0 if actions is None else actions(k)
+            statistics(
+                Step(
+                    episode,
+                    np.array(row, dtype=float),
+                    np.array([action]),
+                    1.0 + episode,
+                    np.array(row, dtype=float) + 100,
+                    last and ends == "terminated",
+                    last and ends == "limit",
+                    {"reward_up": 2.0, "reward_cost": -1.0 + episode, "is_success": k == 1},
+                )
+            )
+        returns.append(len(seen) * (1.0 + episode))
+        lengths.append(len(seen))
+    return statistics, Evaluation(tuple(returns), tuple(lengths))
+
+
+def test_the_first_line_says_what_came_of_every_episode():
+    text = statistics_text([[(0, 0)] * 3, [(0, 0)] * 2])
+    assert text.startswith(
+        "Mean return 3.5 ± 0.5 (standard error, n = 2), 1.4 a step; return in steps, "
+        "terminated unless marked: 3 in 3, 4 in 2."
+    )
+    assert text.splitlines()[1] == (
+        "Parts of it, sums over an episode: reward_up 5; reward_cost -1.5."
+    )
+
+
+def statistics_text(*args, **options):
+    statistics, outcome = watched(*args, **options)
+    return statistics.text(outcome)
+
+
+def test_episodes_that_all_reach_the_limit_are_said_once():
+    text = statistics_text([[(0, 0)] * 3] * 2, ends="limit")
+    assert "each 3 steps, step limit; returns 3, 6." in text
+    assert "the end (an episode" not in text
+
+
+def test_one_episode():
+    text = statistics_text([[(0, 0)] * 3])
+    assert text.startswith("Return 3, 1 a step; 3 steps, terminated.")
+
+
+def test_saturation_counts_steps_at_or_beyond_each_bound():
+    text = statistics_text([[(0, 0)] * 4], actions=lambda k: (-1.0, 0.5, 3.0, 4.0)[k])
+    assert "torque 1.62 ± 1.98 (25% low, 50% high, up to 4 in size)" in text
+
+
+def test_the_second_half_and_the_end_are_told():
+    rows = [[(float(k), -1.0) for k in range(20)]]
+    text = statistics_text(rows)
+    assert "angle 14.5 ± 2.87 [10, 19]; speed -1 ± 0 [-1, -1]" in text
+    assert (
+        "Seen 10 steps before, 3 steps before, at the end (an episode of 20 steps): "
+        "angle 10, 17, 119; speed -1, -1, 99." in text
+    )
+    assert "At the end of the episodes, mean [least, largest]: is_success 0." in text
+
+
+def test_period_amplitude_and_lag_of_an_oscillation():
+    period, lag = 25.0, 60.0
+    k = np.arange(400)
+    angle = 0.7 * np.sin(2 * np.pi * k / period) + 5 + 0.01 * k
+    speed = 2.0 * np.sin(2 * np.pi * k / period - np.radians(lag))
+    rows = [list(zip(angle, speed, strict=True))] * 2
+    text = statistics_text(
+        rows, ends="limit", actions=lambda k: 0.5 * np.sin(2 * np.pi * k / period + np.pi / 2)
+    )
+    line = next(t for t in text.splitlines() if t.startswith("Oscillation"))
+    assert float(re.search(r"period ([\d.]+) steps", line)[1]) == pytest.approx(25, abs=0.3)
+    found = {
+        name: (float(size), float(phase))
+        for name, size, phase in re.findall(
+            r"(\w+) (?:amplitude )?([\d.]+), (?:lag )?([-+\d]+)", line
+        )
+    }
+    assert {n: pytest.approx(size, rel=0.02) for n, (size, _) in found.items()} == {
+        "angle": 0.7,
+        "speed": 2.0,
+        "torque": 0.5,
+    }
+    assert (found["speed"][1] - found["angle"][1]) % 360 == pytest.approx(60, abs=2)
+    assert (found["torque"][1] - found["angle"][1]) % 360 == pytest.approx(270, abs=2)
+
+
+@pytest.mark.parametrize("kind", ["noise", "constant", "ramp", "short"])
+def test_what_does_not_oscillate_has_no_period(kind):
+    n = 20 if kind == "short" else 400
+    rng = np.random.default_rng(0)
+    rows = {
+        "noise": rng.normal(size=(n, 2)),
+        "constant": np.ones((n, 2)),
+        "ramp": np.outer(np.arange(n), [1.0, 2.0]),
+        "short": np.sin(np.arange(n)[:, None] * np.ones(2)),
+    }[kind]
+    assert "Oscillation" not in statistics_text([rows.tolist()], ends="limit")
+
+
+def test_a_start_that_decides_the_return_is_named():
+    statistics, _ = watched([[(float(e), 0.0)] * 2 for e in range(10)])
+    outcome = Evaluation(tuple(float(e) ** 1.2 for e in range(10)), (2,) * 10)
+    assert "goes with: start of angle (r = 1.00)" in statistics.text(outcome)
+    few, _ = watched([[(float(e), 0.0)] * 2 for e in range(4)])
+    assert "goes with" not in few.text(Evaluation((0.0, 1.0, 2.0, 3.0), (2,) * 4))
+
+
+@pytest.mark.parametrize("most", [120, 300, 500, 1500])
+def test_the_budget_is_kept_and_the_first_lines_survive(most):
+    rng = np.random.default_rng(0)
+    wide = LinearPolicy(spaces.Box(-9, 9, (40,)), spaces.Box(-1, 1, (1,)))
+    rows = [rng.normal(size=(50, 40)).tolist() for _ in range(3)]
+    text = statistics_text(rows, policy=wide, names=((), ()), max_chars=most)
+    assert len(text) <= most
+    assert text.startswith("Mean return")
+    assert text.endswith((".", "…"))
+
+
+def test_detail_says_everything():
+    rows = [[(float(k), 1.0) for k in range(30)] for _ in range(3)]
+    text = statistics_text(rows, max_chars=200, detail=True)
+    assert len(text) > 600
+    assert "Episode 2: start angle 0, speed 1; end angle 129, speed 101." in text
+
+
+def test_a_failed_evaluation_says_where_it_failed():
+    statistics, _ = watched([[(1, 2)] * 3, [(3, 4)] * 2])
+    text = statistics.text(Evaluation((3.0,), (3,), "episode 1: the reward of step 2 is nan"))
+    assert "after 2 steps of episode 1" in text
+    assert "last seen: angle 3, speed 4" in text
+    assert EpisodeStatistics(POLICY).text(Evaluation((), (), "it broke")) == ""
+
+
+def test_observations_are_copied():
+    statistics = EpisodeStatistics(POLICY, *NAMES)
+    seen = np.zeros(2)
+    for k in range(4):
+        seen[:] = k
+        statistics(Step(0, seen, np.zeros(1), 0.0, seen, False, k == 3, {}))
+    assert "angle 2.5 ± 0.5 [2, 3]" in statistics.text(Evaluation((0.0,), (4,)))
+
+
+# -- real environments --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env_id", "bias", "said"),
+    [
+        ("CartPole-v1", True, ("Actions taken:", "steps before", "at the end")),
+        ("MountainCarContinuous-v0", True, ("torque", "Second half")),
+        ("Pendulum-v1", True, ("each 200 steps, step limit",)),
+        ("Swimmer-v5", True, ("reward_forward", "reward_ctrl", "x_position")),
+        ("Hopper-v5", True, ("reward_survive", "at the end")),
+        ("FrozenLake-v1", False, ("Last steps: ", "-> s", "states visited")),
+    ],
+)
+def test_statistics_cost_no_second_rollout_and_change_nothing(env_id, bias, said):
+    with Evaluator(Task(env_id, bias)) as evaluator:
+        params = np.random.default_rng(0).normal(0, 3, evaluator.policy.n_parameters)
+        statistics = EpisodeStatistics(
+            evaluator.policy, actions=("torque",) if evaluator.policy.n_outputs == 1 else ()
+        )
+        outcome = evaluator.evaluate(params, (2, 4, 6), watch=statistics)
+        text = statistics.text(outcome)
+        assert outcome.returns == evaluator.evaluate(params, (2, 4, 6)).returns
+        assert statistics.text(outcome) == text
+        for words in said:
+            assert words in text
+        assert f"Mean return {outcome.mean:.5g} " in text
+
+
+def test_the_parts_of_the_reward_add_up():
+    with Evaluator(Task("Swimmer-v5")) as evaluator:
+        statistics = EpisodeStatistics(evaluator.policy)
+        outcome = evaluator.evaluate(np.ones(18), (2,), watch=statistics)
+    line = statistics.text(outcome).splitlines()[1]
+    parts = [float(p.rstrip(".").split()[-1]) for p in line.split(": ")[1].split("; ")]
+    assert sum(parts) == pytest.approx(outcome.mean, rel=1e-3)
+
+
+def test_a_wave_through_the_swimmer_is_seen_as_one():
+    params = np.array([2, -2, 0, 4, -4, 0] + [0] * 7 + [0.6, -0.6, 0, 0, 0.0])
+    with Evaluator(Task("Swimmer-v5")) as evaluator:
+        statistics = EpisodeStatistics(evaluator.policy)
+        text = statistics.text(evaluator.evaluate(params, (2, 4), watch=statistics))
+    line = next(t for t in text.splitlines() if t.startswith("Oscillation"))
+    period = float(line.split("period ")[1].split()[0])
+    assert 20 < period < 23
+    # The swimmer moves by thrusts of both halves of the stroke.
+    assert "o3 has period 10." in line
+
+
+def test_pictures_are_not_kept():
+    class Camera(gym.Env):
+        observation_space = spaces.Box(0, 255, (30, 30), dtype=np.uint8)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros((30, 30), np.uint8), {}
+
+        def step(self, action):
+            return np.zeros((30, 30), np.uint8), 1.0, True, False, {}
+
+    class CameraTask(Task):
+        def __init__(self):
+            self.make_env, self.bias = Camera, True
+
+        def step_cap(self, env):
+            return 5
+
+    with Evaluator(CameraTask()) as evaluator:
+        statistics = EpisodeStatistics(evaluator.policy)
+        outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
+        assert statistics.text(outcome).startswith("Mean return 1 ± 0")
+        assert not statistics._episodes[0].seen

@@ -1,0 +1,371 @@
+"""An environment in words: names, sections, bounds, wrappers, and the probe."""
+
+from __future__ import annotations
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.wrappers import (
+    ClipAction,
+    FlattenObservation,
+    FrameStackObservation,
+    RescaleAction,
+    RescaleObservation,
+    TimeAwareObservation,
+    TimeLimit,
+)
+
+from llmopt.errors import LLMOptError, SpaceError
+from llmopt.policies import EnvMaker, LinearPolicy, describe_environment
+from llmopt.policies.words import MAX_WORDS, _slug
+
+
+def made(env_id, **kwargs):
+    return gym.make(env_id, disable_env_checker=True, **kwargs)
+
+
+def names(quantities):
+    return [q.name for q in quantities]
+
+
+class Bare(gym.Env):
+    observation_space = spaces.Box(-1, 1, (3,))
+    action_space = spaces.Box(-2, 2, (1,))
+
+
+class Tank(gym.Env):
+    """A tank with a leak is to be kept at a level.
+
+    Observations:
+        level: height of the water above the wanted one (m)
+        inflow: what comes in by the rain
+
+    Actions:
+        valve: opening of the valve
+
+    Reward:
+        Minus the squared level, a step.
+    """
+
+    observation_space = spaces.Box(-5, 5, (2,))
+    action_space = spaces.Box(0, 1, (1,), dtype=np.float64)
+    clips = True
+    charges = "clipped"
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        acting = np.clip(action, 0, 1) if self.clips else action
+        charged = acting if self.charges == "clipped" else action
+        seen = np.full(2, float(acting[0]), np.float32)
+        return seen, -(float(charged[0]) ** 2), False, False, {}
+
+
+MADE = [
+    spec_id
+    for spec_id, spec in gym.registry.items()
+    if isinstance(spec.entry_point, str)
+    and spec.entry_point.startswith("gymnasium.envs.")
+    and "Gym" not in spec_id
+]
+
+
+@pytest.mark.parametrize("env_id", MADE)
+@pytest.mark.filterwarnings("ignore")
+def test_every_environment_of_gymnasium_is_described(env_id):
+    try:
+        env = made(env_id)
+    except Exception as error:
+        # Those of other packages and of retired MuJoCo versions.
+        pytest.skip(f"{type(error).__name__}: {error}")
+    try:
+        words = describe_environment(env)
+        table = isinstance(env.observation_space, spaces.Discrete)
+        if not isinstance(env.observation_space, spaces.Tuple):
+            policy = LinearPolicy.for_env(env)
+            assert len(words.observations) == (1 if table else policy.n_inputs)
+            assert len(words.actions) == policy.n_outputs
+            given = names(words.actions)
+            assert len(policy.names(names(words.observations), given)) == policy.n_parameters
+        for each in (words.observations, words.actions):
+            assert len(set(names(each))) == len(each)
+            assert all(n and not set(n) & set(" :,;") for n in names(each))
+        listed = sum(len(q.name) + len(q.meaning) + 40 for q in words.observations + words.actions)
+        assert 50 < len(words.text) < MAX_WORDS + listed + 1000
+        assert "```" not in words.text
+        assert "|--" not in words.text
+        if "-v5" in env_id:
+            assert words.named
+        if env.spec.max_episode_steps:
+            assert f"at most {env.spec.max_episode_steps} steps" in words.text
+    finally:
+        env.close()
+
+
+def test_names_are_those_of_the_tables():
+    swimmer = describe_environment(made("Swimmer-v5"))
+    assert names(swimmer.observations) == [
+        "front_tip_angle",
+        "first_rotor_angle",
+        "second_rotor_angle",
+        "tip_x_vel",
+        "tip_y_vel",
+        "front_tip_angvel",
+        "first_rotor_angvel",
+        "second_rotor_angvel",
+    ]
+    assert names(swimmer.actions) == ["first_torque", "second_torque"]
+    assert swimmer.observations[3].meaning == "velocity of the tip along the x-axis (m/s)"
+    cart = describe_environment(made("CartPole-v1"))
+    assert names(cart.observations) == ["cart_position", "cart_vel", "pole_angle", "pole_angvel"]
+    assert names(cart.actions) == ["left", "right"]
+    assert names(describe_environment(made("Pendulum-v1")).observations)[0] == "cos_theta"
+    assert names(describe_environment(made("Acrobot-v1")).actions) == [
+        "minus1_torque_actuated_joint",
+        "0_torque_actuated_joint",
+        "1_torque_actuated_joint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "name"),
+    [
+        ("angle of the front tip (rad)", "front_tip_angle"),
+        ("Torque applied on the first rotor (N m)", "first_rotor_torque"),
+        ("velocity of the z-coordinate (height) of the torso", "torso_z_vel"),
+        ("sine of the angle between the two poles", "angle_between_poles_sin"),
+        ("Push cart to the left", "push_cart_left"),
+        ("???", ""),
+    ],
+)
+def test_a_name_is_short_and_says_what_it_is(meaning, name):
+    assert _slug(meaning) == name
+
+
+def test_numbers_that_the_table_excludes_come_first_when_they_are_observed():
+    env = made("Swimmer-v5", exclude_current_positions_from_observation=False)
+    words = describe_environment(env)
+    assert names(words.observations)[:3] == ["tip_x_position", "tip_y_position", "front_tip_angle"]
+    assert len(words.observations) == 10
+    assert "exclude_current_positions_from_observation=False" in words.text
+
+
+def test_a_table_of_another_size_names_nothing():
+    class Wider(Bare):
+        __doc__ = "## Observation Space\n| Num | Observation |\n|--|--|\n| 0 | a |\n| 1 | b |\n"
+
+    words = describe_environment(Wider())
+    assert names(words.observations) == ["o0", "o1", "o2"]
+    assert not words.named
+
+
+def test_sections_that_a_controller_needs_are_kept_and_the_rest_is_dropped():
+    text = describe_environment(made("MountainCarContinuous-v0")).text
+    for needed in ("-0.1 * action^2", "0.45 (the goal", "0.0025 * cos", "[-0.6 , -0.4]"):
+        assert needed in text
+    for useless in ("TECHREPORT", "Version", "first appeared", "```", "render_mode"):
+        assert useless not in text
+    hopper = describe_environment(made("Hopper-v5")).text
+    assert "[-0.2, 0.2]" in hopper
+    assert "exclude_current" not in hopper
+    assert "A step is 0.008 s." in hopper
+
+
+def test_the_text_is_the_same_each_time():
+    make = functools.partial(made, "Reacher-v5")
+    assert (
+        describe_environment(make(), probe=make).text
+        == describe_environment(make(), probe=make).text
+    )
+
+
+def test_a_budget_keeps_names_and_the_reward_longest():
+    full = describe_environment(made("Hopper-v5"))
+    short = describe_environment(made("Hopper-v5"), max_chars=1500)
+    none = describe_environment(made("Hopper-v5"), max_chars=0)
+    assert len(none.text) < len(short.text) - 1000 < len(full.text) - 2000
+    for words in (short, none):
+        assert "thigh_joint_angle" in words.text
+        assert "at most 1000 steps" in words.text
+    assert "healthy_reward" in short.text
+    assert "figure consisting" not in short.text
+
+
+def test_names_only_leaves_the_docstring_out():
+    text = describe_environment(made("Swimmer-v5"), docstring=False).text
+    assert "front_tip_angle" in text
+    assert "pool" not in text
+
+
+def test_users_words_and_names_come_first():
+    words = describe_environment(
+        made("Pendulum-v1"), words="Mine.", observations=("c", "s: sine", "w"), actions=("u",)
+    )
+    assert words.text.startswith("Mine.\n")
+    assert names(words.observations) == ["c", "s", "w"]
+    assert words.observations[1].meaning == "sine"
+    with pytest.raises(SpaceError, match="got 2 names, expected 3"):
+        describe_environment(made("Pendulum-v1"), observations=("a", "b"))
+    with pytest.raises(SpaceError, match="one text on how the states are numbered"):
+        describe_environment(made("FrozenLake-v1"), observations=("a", "b"))
+
+
+def test_an_environment_without_a_docstring_has_numbers():
+    words = describe_environment(Bare(), step_cap=70)
+    assert names(words.observations) == ["o0", "o1", "o2"]
+    assert not words.named
+    assert "Environment: Bare." in words.text
+    assert "- a0: from -2 to 2" in words.text
+    assert "at most 70 steps" in words.text
+
+
+def test_an_own_docstring_of_google_style_names_the_numbers():
+    words = describe_environment(Tank())
+    assert names(words.observations) == ["level", "inflow"]
+    assert names(words.actions) == ["valve"]
+    assert "Minus the squared level" in words.text
+    assert "kept at a level" in words.text
+
+
+# -- wrappers -----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_wrappers_that_keep_the_numbers_keep_their_names():
+    env = made("MountainCarContinuous-v0")
+    env = RescaleObservation(env, np.float32([-1, -1]), np.float32([1, 1]))
+    env = TimeLimit(FlattenObservation(RescaleAction(env, -0.5, 0.5)), 300)
+    words = describe_environment(env)
+    assert names(words.observations) == ["car_x_position", "car_vel"]
+    assert "- car_vel: velocity of the car (v), from -1 to 1" in words.text
+    assert "RescaleObservation(" in words.text
+    assert "from -0.5 to 0.5" in words.text
+    assert "at most 300 steps" in words.text
+
+
+def test_wrappers_that_extend_the_numbers_extend_their_names():
+    stacked = describe_environment(FrameStackObservation(made("MountainCar-v0"), 2))
+    assert names(stacked.observations) == [
+        "car_x_position_back1",
+        "car_vel_back1",
+        "car_x_position",
+        "car_vel",
+    ]
+    timed = describe_environment(TimeAwareObservation(made("MountainCar-v0")))
+    assert len(timed.observations) == 3
+    assert "time" in timed.observations[2].name
+
+
+class Swapped(gym.ObservationWrapper):
+    """Shows the two numbers in the other order."""
+
+    def observation(self, observation):
+        return observation[::-1]
+
+
+class Explained(Swapped):
+    """Shows the two numbers in the other order.
+
+    ## Observation Space
+
+    | Num | Observation | Min |
+    |-----|-------------|-----|
+    | 0 | speed of the car | -1 |
+    | 1 | place of the car | -1 |
+    """
+
+
+def test_an_unknown_wrapper_takes_the_names_away_unless_it_gives_its_own():
+    words = describe_environment(Swapped(made("MountainCar-v0")))
+    assert names(words.observations) == ["o0", "o1"]
+    assert "Swapped(): Shows the two numbers in the other order." in words.text
+    assert names(words.actions) == ["left", "dont_accelerate", "right"]
+    words = describe_environment(Explained(made("MountainCar-v0")))
+    assert names(words.observations) == ["car_speed", "car_place"]
+
+
+def test_a_flattened_dictionary_is_named_by_its_keys():
+    class Both(gym.Env):
+        observation_space = spaces.Dict(goal=spaces.Box(-1, 1, (2,)), speed=spaces.Box(-1, 1, (1,)))
+        action_space = spaces.Discrete(2)
+
+    words = describe_environment(FlattenObservation(Both()))
+    assert names(words.observations) == ["goal0", "goal1", "speed"]
+
+
+# -- actions out of bounds ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clips", "charges", "said"),
+    [
+        (True, "clipped", "acts, and is charged, as the bound"),
+        (True, "raw", "counts (charges) it unclipped"),
+        (False, "raw", "acts with its full size"),
+    ],
+)
+def test_the_probe_tells_what_an_action_out_of_bounds_does(clips, charges, said):
+    def make():
+        env = Tank()
+        env.clips, env.charges = clips, charges
+        return env
+
+    assert said in describe_environment(make(), probe=make).text
+
+
+def test_mountain_car_charges_the_unclipped_action_unless_it_is_wrapped():
+    make = functools.partial(made, "MountainCarContinuous-v0")
+    assert "unclipped" in describe_environment(make(), probe=make).text
+
+    def wrapped():
+        return ClipAction(make())
+
+    text = describe_environment(wrapped(), probe=wrapped).text
+    assert "counts (charges) it unclipped" not in text
+    assert "ClipAction()" in text
+
+
+def test_a_probe_that_fails_says_nothing():
+    class Broken(Tank):
+        def step(self, action):
+            raise RuntimeError("no")
+
+    assert "outside its bounds" not in describe_environment(Broken(), probe=Broken).text
+
+
+# -- ways to name an environment ----------------------------------------------------------
+
+
+def test_environments_are_made_from_ids_specs_functions_and_environments():
+    wrapped = TimeLimit(made("CartPole-v1"), 33)
+    for source in ("CartPole-v1", wrapped.spec, wrapped, lambda: made("CartPole-v1")):
+        env = EnvMaker(source)()
+        assert env.observation_space.shape == (4,)
+        limited = source in (wrapped, wrapped.spec)
+        assert ("TimeLimit" in str(env)) or not limited
+        env.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("NoSuch-v0", "NoSuch"),
+        (3, "expected a Gymnasium id"),
+        (lambda: 3, "returned a int"),
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (Bare(), "give a function that makes one"),
+    ],
+)
+def test_what_makes_no_environment_is_a_clear_error(source, message):
+    with pytest.raises(LLMOptError, match=message):
+        EnvMaker(source)()
+
+
+def test_a_start_is_drawn_where_the_environment_draws_text():
+    assert EnvMaker("FrozenLake-v1").picture(0) == "SFFF\nFHFH\nFFFH\nHFFG"
+    assert EnvMaker("CartPole-v1").picture(0) == ""
