@@ -160,7 +160,8 @@ class Sandbox:
             channel.close()
             raise
         problems = tuple(map(str, setup["problems"]))
-        if self.running:  # another thread was first
+        other = self._channel
+        if other is not None and other.mine:  # another thread was first
             channel.close()
             return
         self._channel = channel
