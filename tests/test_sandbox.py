@@ -494,8 +494,8 @@ class TestOrphans:
             os.kill(pid, 0)
             parent.send_signal(number)
             parent.wait()
-        # Not by SIGALRM, its clock of last resort.
-        assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+        # 0: it saw the end of its pipe first. Not SIGALRM, its clock of last resort.
+        assert os.waitpid(pid, 0)[1] in (0, signal.SIGKILL)
 
     def test_the_judge_of_a_policy_dies_too(self, reaper):
         program = (
