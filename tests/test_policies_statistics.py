@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from llmopt.errors import SpaceError
 from llmopt.policies import EnvMaker, EpisodeStatistics, Evaluation, Evaluator, LinearPolicy, Step
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
@@ -168,6 +169,11 @@ def test_a_failed_evaluation_says_where_it_failed():
     assert "after 2 steps of episode 1" in text
     assert "last seen: angle 3, speed 4" in text
     assert EpisodeStatistics(POLICY).text(Evaluation((), (), "it broke")) == ""
+
+
+def test_names_that_are_not_one_for_each_are_refused():
+    with pytest.raises(SpaceError, match="names of 1 observed numbers and 1 actions, expected 2"):
+        EpisodeStatistics(POLICY, ("angle",))
 
 
 def test_observations_are_copied():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
 
@@ -53,6 +54,9 @@ class EpisodeStatistics:
         actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
         max_chars: Characters of `text`.
         detail: Whether to say all: no budget, and each episode's start and end besides.
+
+    Raises:
+        SpaceError: There is not one name for each number.
     """
 
     def __init__(
@@ -68,6 +72,12 @@ class EpisodeStatistics:
         self._table = isinstance(policy.observation_space, spaces.Discrete)
         self._inputs = list(observations) or [f"o{i}" for i in range(policy.n_inputs)]
         self._outputs = list(actions) or [f"a{j}" for j in range(policy.n_outputs)]
+        wanted = (policy.n_inputs, policy.n_outputs)
+        if (len(self._inputs), len(self._outputs)) != wanted:
+            raise SpaceError(
+                f"got names of {len(self._inputs)} observed numbers and {len(self._outputs)} "
+                f"actions, expected {wanted[0]} and {wanted[1]}, or none"
+            )
         self._max_chars = max_chars
         self._detail = detail
         self._episodes: list[_Episode] = []
