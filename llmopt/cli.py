@@ -29,15 +29,15 @@ class Command:
 
 COMMANDS = {
     "run": Command(
-        "llmopt.benchmarks.run.main",
+        "llmopt.benchmarks.run.command",
         "let a model search a task's policy, beside CMA-ES and random search",
     ),
     "bench": Command(
-        "llmopt.benchmarks.bench.main",
+        "llmopt.benchmarks.bench.command",
         "run many searches of many methods, and keep the raw results",
     ),
     "report": Command(
-        "llmopt.benchmarks.report.main",
+        "llmopt.benchmarks.report.command",
         "make a web page and tables of a benchmark's raw results",
     ),
     "models": Command(

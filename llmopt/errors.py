@@ -75,6 +75,8 @@ class ClientError(LLMOptError):
         retry_after: Seconds that the server asked to wait before that, or ``None``.
         status: HTTP status, where there was one.
         requests: Calls that the provider was sent before this was raised.
+        unpriced: Those of them that may be charged for at an unknown cost: they were given up
+            while the model was at work.
     """
 
     retryable: bool = False
@@ -87,6 +89,7 @@ class ClientError(LLMOptError):
         retry_after: float | None = None,
         status: int | None = None,
         requests: int = 1,
+        unpriced: int = 0,
     ) -> None:
         super().__init__(message)
         if retryable is not None:
@@ -94,6 +97,7 @@ class ClientError(LLMOptError):
         self.retry_after = retry_after
         self.status = status
         self.requests = requests
+        self.unpriced = unpriced
 
 
 class ModelNotFoundError(ClientError):

@@ -25,11 +25,10 @@ import math
 import numbers
 import os
 import warnings
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -40,12 +39,21 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.bandit import Partner, Scheduler, make_scheduler
+from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
-from llmopt.search.hybrid import CMAPartner, Partner
 from llmopt.search.locks import Lock
-from llmopt.search.meter import Draft, Limits, Meter, Spent
-from llmopt.search.proposer import Proposer, draw_new
-from llmopt.search.resume import FORMAT, check_same, replay, short, start_of, stored_options
+from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.search.resume import (
+    FORMAT,
+    check_same,
+    record_spent,
+    replay,
+    short,
+    start_of,
+    stored_options,
+)
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 
@@ -141,8 +149,7 @@ class LLMOptimizer:
         else:
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
-        self._proposer = Proposer(
-            self.space,
+        model = ModelEmitter(
             get_client("smollm2" if client is None else client),
             prompt,
             description=description,
@@ -155,7 +162,8 @@ class LLMOptimizer:
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
         self._state = SearchState(self.space, self.directions, self.seed)
-        self._partner = self._make_partner(partner)
+        self._partner: Partner | None = partner
+        self._emitter = self._make_emitter(model)
         self._log: EventLog | None = None
         self._changing = Lock()  # held briefly: tell never waits for a model
         if storage is not None:
@@ -167,42 +175,43 @@ class LLMOptimizer:
         except ParameterError as error:
             raise ParameterError(f"warmup[{index}]: {error}") from error
 
-    def _make_partner(self, partner: Partner | None) -> CMAPartner | None:
-        if partner is None:
-            return None
-        if partner != "cma":
-            raise ValueError(f"partner={partner!r}: expected 'cma' or None")
-        if len(self.directions) > 1:
-            raise ValueError(
-                f"partner='cma' has one objective, and direction names {len(self.directions)}: "
-                "leave `partner` out, or tell one reward that weighs them"
-            )
-        return CMAPartner(self.space, self.seed)
+    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
+        emitter = make_scheduler(self._partner, model, self.seed)
+        if self._partner is not None:
+            if len(self.directions) > 1:
+                raise ValueError(several_objectives(len(self.directions)))
+            CMAEmitter.check(self.space)
+        return emitter
+
+    @property
+    def _model(self) -> ModelEmitter:
+        emitter = self._emitter
+        return emitter.model if isinstance(emitter, Scheduler) else emitter
 
     # -- asking ---------------------------------------------------------------------------
 
     @property
     def _meter(self) -> Meter:
-        return self._proposer.meter
+        return self._model.meter
 
     @property
     def client(self) -> Client:
         """The model that is asked."""
-        return self._proposer.client
+        return self._model.client
 
     @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
-        return self._proposer.prompt
+        return self._model.prompt
 
     @property
     def limits(self) -> Limits:
         """The caps on what may be spent; assign new ones to raise them."""
-        return self._proposer.limits
+        return self._model.limits
 
     @limits.setter
     def limits(self, limits: Limits) -> None:
-        self._proposer.limits = limits
+        self._model.limits = limits
 
     @overload
     def ask(self) -> Any: ...
@@ -251,16 +260,7 @@ class LLMOptimizer:
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
-                if self._partner is not None:
-                    own = self._partner.propose(history, state.rng, wanted, seen)
-                    for proposal in own:
-                        self._meter.count_proposal(proposal.source)
-                    open_points = (*history.pending, *(p.values for p in own))
-                    history = replace(history, pending=open_points)
-                    new += own
-                    wanted -= len(own)
-            if wanted > 0:
-                new += self._proposer.propose(history, state.rng, wanted, taken=seen)
+                new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing:
                 self._record(state.ask_event(new, n, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
@@ -540,7 +540,7 @@ class LLMOptimizer:
                 start = start_of(log.events, path)
                 check_same(start, self._start_event(), path, seed_given=self._seed_given)
                 self.seed = start["seed"]
-                self._partner = self._make_partner(start["options"].get("partner"))
+                self._emitter = self._make_emitter(self._model)
                 self._state = SearchState(self.space, self.directions, self.seed)
                 replay(log.events, self._state, self._meter, path)
             else:
@@ -550,9 +550,8 @@ class LLMOptimizer:
             raise
         log.events = []
         self._log = log
-        # Not a bound method: an optimizer that is dropped frees its file at once.
-        store = weakref.WeakMethod(self._store_spent)
-        self._meter.record = lambda spent: cast(Any, store())(spent)
+        # Without a reference to this optimizer: one that is dropped closes its file at once.
+        self._meter.record = partial(record_spent, log)
 
     def _start_event(self) -> Event:
         points = self._warmup_points
@@ -570,11 +569,11 @@ class LLMOptimizer:
                 "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
-                "total": self._proposer.total,
-                "description": self._proposer.description,
-                "attempts": self._proposer.attempts,
-                "out_of_range": self._proposer.out_of_range,
-                "partner": self._partner and "cma",
+                "total": self._model.total,
+                "description": self._model.description,
+                "attempts": self._model.attempts,
+                "out_of_range": self._model.out_of_range,
+                "partner": self._partner,
             },
         }
         return start
@@ -586,15 +585,6 @@ class LLMOptimizer:
             self._log.append(event)
         self._state.apply(event)
 
-    def _store_spent(self, spent: Spent) -> None:
-        if self._log is None:
-            return
-        if spent.reply is None:
-            self._log.append({"event": "failure", "requests": spent.failed})
-        else:
-            event = {"event": "reply", "digest": spent.request.digest()}
-            self._log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
-
     # -- copies ---------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
@@ -605,7 +595,7 @@ class LLMOptimizer:
                 "_log": None,
                 "_changing": Lock(),
                 "_state": copy.deepcopy(self._state),
-                "_proposer": copy.copy(self._proposer),
+                "_emitter": copy.copy(self._emitter),
             }
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gzip
 import json
 import logging
 import pickle
+import sys
 import time
 import traceback
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from wire import Cut, Hang, Say, Trickle, WireServer
+from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
 from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
@@ -333,15 +336,216 @@ class ProviderContract:
         assert reply.completions[0].finish_reason == "stop"
         assert reply.prompt_tokens == 100
 
-    def test_reasoning_that_leaves_no_room_gets_more(self, server, connected, caplog):
-        empty = copy.deepcopy(self.length)
-        text = json.dumps(empty)
+    # Room for hidden reasoning.
+
+    def empty(self) -> Say:
+        """An answer that was all hidden reasoning."""
+        text = json.dumps(self.length)
         assert "cut off" in text
-        server.play(Say(json.loads(text.replace("cut off", ""))), Say(self.body("x")))
+        return Say(json.loads(text.replace("cut off", "")))
+
+    def test_reasoning_has_room_and_gets_more_where_that_was_too_little(
+        self, server, connected, caplog
+    ):
+        server.play(self.empty(), Say(self.body("x")))
         assert connected.complete(ASK).completions[0].text == ""
-        assert "40 tokens" in caplog.text
+        room = 16_384
+        assert _cap(server.seen[0].body) == 40 + room
+        assert f"{40 + room} tokens" in caplog.text
+        for _ in range(8):
+            connected.complete(ASK)
+        assert [_cap(s.body) for s in server.seen[1:]] == [40 + 4 * room] * 8
+        # Eight answers in a row did not need it.
         connected.complete(ASK)
-        assert "160" in json.dumps(server.seen[1].body)
+        assert _cap(server.seen[-1].body) == 40 + room
+
+    def test_the_room_has_a_ceiling(self, server, connected):
+        server.play(self.empty())
+        for _ in range(5):
+            connected.complete(ASK)
+        assert [_cap(s.body) - 40 for s in server.seen] == [16_384, 65_536] + 3 * [131_072]
+
+    def test_one_empty_sample_among_others_is_enough(self, server, connected):
+        server.play(
+            Say(self.body("a")),
+            Say(self.body("b")),
+            self.empty(),
+            Say(self.body("x")),
+        )
+        connected.complete(Request(ASK.messages, n=3, max_tokens=40))
+        connected.complete(ASK)
+        assert _cap(server.seen[-1].body) == 40 + 65_536
+
+    def test_texts_to_continue_have_the_room_they_ask_for(self, server, connected):
+        server.play(Say(self.body("x")))
+        connected.complete(Request((Message("user", "1, 2,"),), style="completion", max_tokens=9))
+        assert _cap(server.seen[0].body) == 9
+
+    too_large: ClassVar[str]
+    """What the provider says to a cap that is too large; ``{cap}`` is the cap."""
+
+    def test_a_cap_that_is_too_large_is_lowered_and_the_limit_kept(self, server, connected):
+        def limited(body: Any) -> Say:
+            cap = _cap(body)
+            if cap > 8192:
+                return Say(self.error(self.too_large.format(cap=cap)), 400)
+            return Say(self.body("x"))
+
+        server.play(limited)
+        reply = connected.complete(ASK)
+        assert reply.completions[0].text == "x"
+        assert [_cap(s.body) for s in server.seen] == [40 + 16_384, 8192]
+        assert reply.requests == 2
+        connected.complete(ASK)
+        assert len(server.seen) == 3
+
+    def test_a_cap_that_is_too_large_for_whatever_reason(self, server, connected):
+        said = "max_tokens / maxOutputTokens is too large: {}."
+
+        def limited(body: Any) -> Say:
+            cap = _cap(body)
+            return Say(self.error(said.format(cap)), 400) if cap > 3000 else Say(self.body("x"))
+
+        server.play(limited)
+        assert connected.complete(ASK).completions[0].text == "x"
+
+    efforts: ClassVar[dict[str, Any]]
+    """What the body holds for each effort that is tried."""
+
+    def test_effort_in_the_provider_s_words(self, server):
+        server.play(Say(self.body("x")))
+        for effort, expected in self.efforts.items():
+            client = self.client(server, api_key=KEY, effort=effort, extra_body=self.extra)
+            client.complete(Request(ASK.messages))
+            body = server.seen[-1].body
+            for path, value in expected.items():
+                found = body
+                for name in path.split("."):
+                    found = found[name]
+                assert found == value
+            assert "0.123" in json.dumps(body)
+        assert "effort" in client.settings
+
+    def test_an_effort_that_there_is_not(self, server):
+        with pytest.raises(ValueError, match="low, medium, high"):
+            self.client(server, effort="some")
+
+    # Streams.
+
+    streams: ClassVar[bool] = True
+
+    @pytest.fixture
+    def hasty(self, server):
+        if not self.streams:
+            pytest.skip("it does not stream")
+        return self.client(server, api_key=KEY, timeout=0.4)
+
+    def test_an_answer_may_take_longer_than_the_timeout(self, server, hasty):
+        server.play(Drip(self.body("a long answer"), pause=0.2))
+        started = time.monotonic()
+        reply = hasty.complete(ASK)
+        assert time.monotonic() - started > 0.4
+        assert reply.completions[0].text == "a long answer"
+        assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (100, 60, 7)
+
+    def test_an_answer_that_ends_too_early_may_be_charged(self, server, connected):
+        if not self.streams:
+            pytest.skip("it does not stream")
+        server.play(Drip(self.body("x = 3, y = 4"), ends=False))
+        error = self.failure(connected)
+        assert error.retryable
+        assert error.unpriced == 1
+
+    def test_a_call_that_was_given_up_may_be_charged_and_is_made_twice_at_most(self, server):
+        client = self.client(server, api_key=KEY, timeout=0.3)
+        server.play(Hang())
+        with pytest.raises(ClientError) as caught:
+            complete_with_retries(client, ASK, base_delay=0.01)
+        assert len(server.seen) == 2
+        assert caught.value.unpriced == 1
+
+    def test_a_lost_sample_is_counted_apart(self, server):
+        client = self.client(server, api_key=KEY, timeout=0.3, concurrency=1)
+        server.play(Say(self.body("a")), Hang(), Say(self.body("b")))
+        reply = client.complete(Request(ASK.messages, n=3))
+        assert len(reply.completions) == 2
+        assert reply.unpriced == 1
+
+    def test_a_model_that_may_not_stream(self, server, connected):
+        if not self.streams:
+            pytest.skip("it does not stream")
+        said = "Your organization must be verified to stream this model."
+
+        def unverified(body: Any) -> Say:
+            streams = server.seen[-1].path.find("stream") >= 0 or body.get("stream")
+            return Say(self.error(said), 400) if streams else Say(self.body("x"))
+
+        server.play(unverified)
+        assert connected.complete(ASK).completions[0].text == "x"
+        assert connected.complete(ASK).requests == 1
+
+    # What a server may not do.
+
+    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    def test_redirections_are_not_followed(self, server, connected, status):
+        other = WireServer()
+        other.play(Say(self.body("stolen")))
+        server.play(Say({}, status, {"Location": f"{other.url}/v1/chat/completions"}))
+        try:
+            error = self.failure(connected)
+        finally:
+            other.close()
+        assert other.seen == []
+        assert not error.retryable or not self.streams
+        assert KEY not in str(error)
+
+    def test_bodies_that_are_packed_or_too_long_are_not_read(self, server, connected, monkeypatch):
+        packed = gzip.compress(json.dumps(self.body("x" * 50_000_000)).encode())
+        server.play(Say(packed, headers={"Content-Encoding": "gzip"}))
+        assert "packed" in str(self.failure(connected))
+        assert server.seen[0].headers["accept-encoding"] == "identity"
+        for module in ("http", "gemini_legacy"):
+            monkeypatch.setattr(f"llmopt.client.{module}.MOST_BYTES", 2**20, raising=False)
+        server.play(Say(self.body("x" * 2**21)))
+        assert "longer than 1 MiB" in str(self.failure(connected))
+        server.play(Say(self.body("x")))
+        assert connected.complete(ASK).completions[0].text == "x"
+
+    def test_a_very_long_answer_is_cut(self, server, connected):
+        server.play(Say(self.body("{}" * 400_000)))
+        completion = connected.complete(ASK).completions[0]
+        assert completion.finish_reason == "length"
+        assert len(completion.text) < 300_000
+
+    def test_this_machine_is_not_asked_through_a_proxy(self, server, connected, monkeypatch):
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        for name in ("NO_PROXY", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        server.play(Say(self.body("x")))
+        assert connected.complete(ASK).completions[0].text == "x"
+
+    @pytest.mark.parametrize(
+        "wait", ["9" * 20, "nan", "inf", "1e400", f"Wed, 21 Oct {'9' * 20} 07:28:00 GMT", "-" * 99]
+    )
+    def test_a_wait_that_is_none_is_passed_over(self, server, connected, wait):
+        server.play(Say(self.error("slow down"), 429, {"Retry-After": wait}))
+        error = self.failure(connected)
+        assert error.retryable
+        assert error.retry_after is None
+
+    # Before the first request.
+
+    def test_what_is_missing_is_said_before_anything_is_sent(self, server, monkeypatch):
+        self.client(server, api_key=KEY).check_ready()
+        monkeypatch.setattr(type(self.client(server)), "_key_required", True)
+        with pytest.raises(MissingKeyError, match=self.variable):
+            self.client(server).check_ready()
+        client = self.client(server, api_key=KEY)
+        monkeypatch.setitem(sys.modules, client.module, None)
+        with pytest.raises(ImportError, match=f"llmopt.{client.package}"):
+            client.check_ready()
+        assert server.seen == []
 
     # Parameters that a model refuses.
 
@@ -436,6 +640,32 @@ class ProviderContract:
         for place in places:
             assert KEY not in place
             assert KEY[3:] not in place
+
+    def test_a_key_that_the_model_says_is_not_kept(self, server, connected):
+        server.play(Say(self.body(f"x = 3, by the way: {KEY}")))
+        assert connected.complete(ASK).completions[0].text == "x = 3, by the way: ***"
+
+    def test_the_key_is_no_variable_of_ours_in_a_traceback(self, server, connected):
+        server.play(Say(self.error("no"), 401))
+        held = []
+        for client in (connected, self.client(server, api_key="sk-with a space")):
+            frame = self.failure(client).__traceback__
+            while frame is not None:
+                held += [str(v) for v in frame.tb_frame.f_locals.values() if v is not server.seen]
+                frame = frame.tb_next
+        assert not any("sk-" in text for text in held)
+
+
+def _cap(body: Any) -> int:
+    """The cap on the answer's tokens, wherever the provider has it."""
+    found = [
+        value
+        for path in _paths(body)
+        if path and str(path[-1]).lower().startswith("max")
+        for value in [functools.reduce(lambda node, name: node[name], path, body)]
+    ]
+    assert len(found) == 1
+    return int(found[0])
 
 
 def _paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
-from wire import Say, anthropic_body, anthropic_error
+from wire import Drip, Say, anthropic_body, anthropic_error
 
 from llmopt.client.anthropic import AnthropicClient, blocks
 from llmopt.client.base import Message, Request
@@ -18,6 +18,16 @@ class TestContract(ProviderContract):
     # The provider has no filter of its own: what it withholds, it calls a refusal.
     filtered = anthropic_body("", finish="refusal")
     several_samples = False
+    too_large = (
+        "max_tokens: {cap} > 8192, which is the maximum allowed number of output tokens for "
+        "claude-haiku-4-5"
+    )
+    extra = {"output_config": {"format": {"type": "x", "top_p": 0.123}}}  # noqa: RUF012
+    efforts = {  # noqa: RUF012
+        "low": {"output_config.effort": "low"},
+        "minimal": {"output_config.effort": "low"},
+        "max": {"output_config.effort": "max"},
+    }
 
     def client(self, server, **options):
         return AnthropicClient("claude-haiku-4-5", base_url=server.url, **options)
@@ -50,7 +60,8 @@ def test_parameters_on_the_wire(server, claude):
     assert server.seen[0].path == "/v1/messages"
     assert server.seen[0].body == {
         "model": "claude-haiku-4-5",
-        "max_tokens": 40,
+        "max_tokens": 40 + 16_384,
+        "stream": True,
         "temperature": 1.0,
         "stop_sequences": ["###"],
         "system": [text | {"text": "You optimize.", "cache_control": {"type": "ephemeral"}}],
@@ -62,7 +73,9 @@ def test_parameters_on_the_wire(server, claude):
             },
             {"role": "user", "content": [text | {"text": "And now?"}]},
         ],
-        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+        "output_config": {
+            "format": {"type": "json_schema", "schema": schema | {"additionalProperties": False}}
+        },
     }
 
 
@@ -161,3 +174,63 @@ def test_blocks_of_a_growing_text():
         text += rng.choice(["a line\n", "\n", "x" * rng.randrange(90) + "\n", "  \n", "y"])
         after = blocks(text, 50)
         assert after[: len(before) - 1] == before[:-1]
+
+
+def test_how_long_the_cache_is_kept(server):
+    body = anthropic_body("x")
+    body["usage"]["cache_creation"] = {
+        "ephemeral_5m_input_tokens": 4,
+        "ephemeral_1h_input_tokens": 6,
+    }
+    server.play(Say(body))
+    kept = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="long")
+    cost = (30 * 1.00 + 4 * 1.25 + 6 * 2.00 + 60 * 0.10 + 7 * 5.00) / 1e6
+    assert kept.complete(_prompt(300, 1)).cost == pytest.approx(cost)
+    assert server.seen[0].body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    off = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="off")
+    off.complete(_prompt(300, 1))
+    assert "cache_control" not in str(server.seen[1].body)
+    with pytest.raises(ValueError, match="short, long, off"):
+        AnthropicClient("m", cache="2h")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "output_config.format.schema: For 'object' type, 'additionalProperties' must be "
+        "explicitly set to false",
+        "output_format: Extra inputs are not permitted",
+        "This model does not support structured outputs.",
+    ],
+)
+def test_models_that_take_no_schema(server, claude, said):
+    def picky(body):
+        if "output_config" in body:
+            return Say(anthropic_error(said), 400)
+        return Say(anthropic_body("{}"))
+
+    server.play(picky)
+    assert claude.complete(Request(ASK.messages, json_schema={"type": "object"})).requests == 2
+
+
+def test_models_that_know_no_effort(server):
+    client = AnthropicClient("claude-3", base_url=server.url, api_key=KEY, effort="low")
+    said = "This model does not support the effort parameter."
+    server.play(Say(anthropic_error(said), 400), Say(anthropic_body("x")))
+    assert client.complete(ASK).requests == 2
+    assert "output_config" not in server.seen[1].body
+
+
+def test_no_thought_at_all(server):
+    client = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, effort="none")
+    server.play(Say(anthropic_body("x")))
+    client.complete(ASK)
+    assert server.seen[0].body["thinking"] == {"type": "disabled"}
+
+
+def test_overload_in_the_middle_of_a_stream(server, claude):
+    server.play(Drip(anthropic_error("Overloaded", "overloaded_error")))
+    with pytest.raises(Exception, match="Overloaded") as caught:
+        claude.complete(ASK)
+    assert caught.value.retryable
+    assert caught.value.status == 529

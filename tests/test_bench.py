@@ -14,17 +14,19 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
-from llmopt.benchmarks.bench import main as bench
-from llmopt.benchmarks.bench.main import (
+from llmopt.benchmarks import extras
+from llmopt.benchmarks.bench import cells as bench
+from llmopt.benchmarks.bench import command
+from llmopt.benchmarks.bench.cells import (
+    BenchCell,
     BenchConfigError,
-    Cell,
-    draw_warmup,
     read_results,
+    run_bench,
     run_cell,
-    run_cells,
 )
 from llmopt.benchmarks.bench.suites import SUITES, WIDE_BOX
 from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.runner import draw_warmup
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
@@ -35,7 +37,7 @@ SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
 
 def cell(method="random", seed=0, task="cartpole", **more):
-    return Cell.make(task=task, method=method, seed=seed, **{**SMALL, **more})
+    return BenchCell.make(task=task, method=method, seed=seed, **{**SMALL, **more})
 
 
 def answering(*, fail_at=None):
@@ -128,11 +130,11 @@ def test_a_box_and_no_bias_make_another_task():
 
 
 def test_warmup_points_are_those_of_llmopt_run():
-    from llmopt.benchmarks.run import main as run
+    from llmopt.benchmarks.run.session import RunConfig, warmup_points
 
-    config = run.RunConfig("cartpole", seed=5, warmup=6)
+    config = RunConfig("cartpole", seed=5, warmup=6)
     task = get_task("cartpole", box=(-2.0, 1.0))
-    points = run._warmup_points(config, task, 10)
+    points = warmup_points(config, task, 10)
     drawn = draw_warmup(task.box, 10, 6, 5)
     assert [p.params for p in points] == [tuple(row) for row in drawn.tolist()]
     assert drawn.min() >= -2
@@ -161,7 +163,7 @@ def test_cells_name_a_model_only_where_one_is_asked():
 )
 def test_a_wrong_cell_says_what_is_wrong(options, message):
     with pytest.raises(BenchConfigError, match=message):
-        Cell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
+        BenchCell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
 
 
 # -- many cells ---------------------------------------------------------------------------
@@ -170,34 +172,34 @@ def test_a_wrong_cell_says_what_is_wrong(options, message):
 def test_finished_cells_are_never_run_again(tmp_path, monkeypatch):
     out = tmp_path / "r.jsonl"
     cells = [cell("random", s) for s in range(3)]
-    assert run_cells(cells[:2], out) == []
+    assert run_bench(cells[:2], out) == []
     before = out.read_bytes()
     ran = []
     real = bench.run_cell
     monkeypatch.setattr(bench, "run_cell", lambda c, client=None: ran.append(c) or real(c, client))
-    assert run_cells([*cells, cells[2]], out) == []
+    assert run_bench([*cells, cells[2]], out) == []
     assert ran == [cells[2]]
     assert out.read_bytes().startswith(before)
-    assert [Cell.of(line) for line in read_results(out)] == cells
+    assert [BenchCell.of(line) for line in read_results(out)] == cells
 
 
 def test_a_cell_that_fails_is_told_and_tried_again(tmp_path):
     out = tmp_path / "r.jsonl"
     cells = [cell("llm-levels", evaluations=8), cell("random")]
-    failed = run_cells(cells, out, client=answering(fail_at=1))
+    failed = run_bench(cells, out, client=answering(fail_at=1))
     assert [(c.method, reason) for c, reason in failed] == [("llm-levels", "the model went away")]
     assert [line["cell"]["method"] for line in read_results(out)] == ["random"]
-    assert run_cells(cells, out, client=answering()) == []
+    assert run_bench(cells, out, client=answering()) == []
     assert len(read_results(out)) == 2
 
 
 def test_parallel_workers_give_the_same_lines(tmp_path):
     cells = [cell(m, s) for s in (0, 1) for m in ("random", "ars")]
-    run_cells(cells, tmp_path / "one.jsonl")
-    run_cells(cells, tmp_path / "two.jsonl", jobs=2)
+    run_bench(cells, tmp_path / "one.jsonl")
+    run_bench(cells, tmp_path / "two.jsonl", jobs=2)
 
     def results(name):
-        lines = {Cell.of(x): x for x in read_results(tmp_path / name)}
+        lines = {BenchCell.of(x): x for x in read_results(tmp_path / name)}
         return [{k: v for k, v in lines[c].items() if k != "seconds"} for c in cells]
 
     assert results("one.jsonl") == results("two.jsonl")
@@ -207,12 +209,12 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
 def test_a_local_model_in_parallel_workers_has_one_thread(monkeypatch):
     made = []
     monkeypatch.setattr(bench, "get_client", lambda *a, **k: made.append((a, k)) or answering())
-    bench._client.cache_clear()
+    bench.load_model.cache_clear()
     try:
         for model, threads in (("smollm2", 1), ("smollm2", None), ("openai:x", 1), ("gguf:x", 1)):
-            bench._client(model, threads)
+            bench.load_model(model, threads)
     finally:
-        bench._client.cache_clear()
+        bench.load_model.cache_clear()
     assert [k for _, k in made] == [{"threads": 1}, {}, {}, {"threads": 1}]
 
 
@@ -228,9 +230,9 @@ def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
     running.wait()
     done = read_results(out)
     assert 2 <= len(done) < 400
-    more = [Cell.of(line) for line in done]
-    more.append(Cell.make(task="cartpole", method="random", seed=len(done), evaluations=30))
-    assert run_cells(more, out) == []
+    more = [BenchCell.of(line) for line in done]
+    more.append(BenchCell.make(task="cartpole", method="random", seed=len(done), evaluations=30))
+    assert run_bench(more, out) == []
     assert len(read_results(out)) == len(done) + 1
 
 
@@ -238,13 +240,13 @@ def test_other_files_are_refused(tmp_path):
     other = tmp_path / "other.jsonl"
     other.write_text('{"event": "start"}\n')
     with pytest.raises(StorageError, match="not a benchmark's"):
-        run_cells([cell()], other)
+        run_bench([cell()], other)
     with pytest.raises(StorageError, match="not a benchmark's"):
         read_results(other)
     with pytest.raises(BenchConfigError, match="jobs=0"):
-        run_cells([cell()], tmp_path / "x.jsonl", jobs=0)
+        run_bench([cell()], tmp_path / "x.jsonl", jobs=0)
     with pytest.raises(BenchConfigError, match="jobs=2"):
-        run_cells([cell()], tmp_path / "x.jsonl", jobs=2, client=answering())
+        run_bench([cell()], tmp_path / "x.jsonl", jobs=2, client=answering())
 
 
 # -- command line and suites --------------------------------------------------------------
@@ -305,7 +307,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "run_cells", stop)
+    monkeypatch.setattr(command, "run_bench", stop)
     out = str(tmp_path / "r.jsonl")
     assert main(["bench", "--tasks", "cartpole", "--methods", "random", "--out", out]) == 130
     assert "the same command goes on" in capsys.readouterr().err
@@ -366,9 +368,7 @@ def test_gp_takes_part_only_where_torch_is(monkeypatch):
 
 
 def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path):
-    from llmopt.benchmarks.methods import table as methods
-
-    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     args = argparse.Namespace(
         suite=None,
         tasks=["cartpole"],
@@ -388,5 +388,5 @@ def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp
         out=tmp_path / "r.jsonl",
     )
     with pytest.raises(LLMOptError, match="needs nevergrad"):
-        bench.main(args)
+        command.main(args)
     assert not args.out.exists()

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from llmopt import ScriptedClient, __version__
-from llmopt.benchmarks.run import main as run_module
+from llmopt.benchmarks import extras
+from llmopt.benchmarks.run import session as run_module
 from llmopt.cli import main
 
 QUICK = ["--methods", "random", "--iterations", "3", "--episodes", "1", "--warmup", "2"]
@@ -105,8 +106,8 @@ def test_wrong_arguments_give_one_clear_line(tmp_path, capsys, arguments, messag
 
 @pytest.mark.parametrize("package", ["cma", "matplotlib", "tqdm"])
 def test_missing_extras_give_one_clear_line(capsys, monkeypatch, package):
-    there = run_module.find_spec
-    monkeypatch.setattr(run_module, "find_spec", lambda n: None if n == package else there(n))
+    there = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda n: None if n == package else there(n))
     assert main(["run", "cartpole", "--methods", "cma", "random"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1

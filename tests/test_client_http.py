@@ -11,6 +11,8 @@ from llmopt.client.http import (
     Fault,
     RateLimiter,
     Secret,
+    merged,
+    parse_duration,
     parse_retry_after,
     redact,
     refused_parameter,
@@ -28,10 +30,32 @@ from llmopt.client.http import (
         ({"retry-after": email.utils.formatdate(1030, usegmt=True)}, 30.0),
         ({"retry-after": email.utils.formatdate(900, usegmt=True)}, 0.0),
         ({"retry-after": "soon"}, None),
+        ({"retry-after": "99999999999999999999"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "inf", "retry-after": "7"}, 7.0),
+        ({"retry-after": "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"}, None),
+        ({"retry-after": "Wed, 21 Oct 9999 07:28:00 GMT"}, None),
     ],
 )
 def test_retry_after(headers, seconds):
     assert parse_retry_after(headers, now=lambda: 1000.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"),
+    [("13.5s", 13.5), ("0s", 0.0), ("1.2.3s", None), ("٣s", None), ("9" * 400 + "s", None)],
+)
+def test_durations(duration, seconds):
+    assert parse_duration(duration) == seconds
+
+
+def test_options_are_merged_deeply():
+    base = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert merged(base, {"a": {"c": {"f": 4}}, "e": {"g": 5}}) == {
+        "a": {"b": 1, "c": {"d": 2, "f": 4}},
+        "e": {"g": 5},
+    }
+    assert base["a"]["c"] == {"d": 2}
 
 
 @pytest.mark.parametrize(

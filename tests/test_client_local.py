@@ -440,6 +440,23 @@ request = Request((Message("user", "1, 2"),), style="completion", max_tokens=4, 
     )
 
 
+INTERRUPTED = """
+import signal, xllamacpp
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def interrupt():
+    time.sleep({delay})
+    os.kill(os.getpid(), signal.SIGINT)
+try:
+    threading.Thread(target=interrupt).start()
+    while True:
+        client.count_tokens("1")
+        client.close()
+except KeyboardInterrupt:
+    print("stopped")
+    sys.exit(130)
+"""
+
+
 class TestProcess:
     @pytest.fixture(autouse=True)
     def _needs_llama_cpp(self) -> None:
@@ -463,6 +480,41 @@ class TestProcess:
             """,
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
+
+    def test_a_model_that_has_just_been_loaded_is_closed(self, model: Path) -> None:
+        # Without waiting for the server's loop the first of these hangs.
+        done = run_script(
+            model,
+            """
+            for _ in range(10):
+                client.serve()
+                client.close()
+            print("closed")
+            """,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+
+    @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.05])
+    def test_ctrl_c_while_it_loads(self, model: Path, delay: float) -> None:
+        done = run_script(model, INTERRUPTED.format(delay=delay))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
+
+    def test_ctrl_c_does_not_wait_for_the_load(self, model: Path) -> None:
+        done = run_script(
+            model,
+            """
+            import xllamacpp
+            def slow(params):  # and deaf to Ctrl-C, as C++ is
+                while True:
+                    try:
+                        time.sleep(1000)
+                    except KeyboardInterrupt:
+                        pass
+            xllamacpp.Server = slow
+            """
+            + textwrap.indent(INTERRUPTED.format(delay=0.2), " " * 12),
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
     def test_a_fork_loads_its_own(self, model: Path) -> None:
@@ -517,6 +569,11 @@ class TestEmbeddedModel:
         # The end of its turn is a token of the chat template.
         assert reply.completions[0].finish_reason == "stop"
         assert reply.completions[0].text
+
+    @pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
+    def test_ctrl_c_while_it_loads(self, embedded_client: LocalClient, delay: float) -> None:
+        done = run_script(embedded_client.path, INTERRUPTED.format(delay=delay))
+        assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     def test_counts_its_own_tokens(self, embedded_client: LocalClient) -> None:
         assert embedded_client.count_tokens("hello 12, 13") == 8

@@ -9,7 +9,7 @@ import pytest
 from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
-from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.confine import support
@@ -19,6 +19,7 @@ from llmopt.errors import (
     PromptTooLongError,
     RewardError,
     StorageError,
+    TemplateError,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -519,7 +520,6 @@ def test_caps_hold():
 
 
 def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
-    from llmopt.code.failure import SandboxUnavailableError
     from llmopt.code.sandbox import sandbox
     from llmopt.code.sandbox.confine import Support
 
@@ -598,3 +598,258 @@ class TestPrompt:
             Space.of({"k": Float(0, 10)}),
         )  # fmt: skip
         check_golden("code_function", prompt.messages(trials[2], trials)[0].content)
+
+
+class Disk:
+    """Stands in for a disk that is full while `full` holds."""
+
+    def __init__(self, optimizer, monkeypatch):
+        log = optimizer._journal._log
+        self.full, self.kinds, append = lambda event: False, [], log.append
+
+        def write(event):
+            if self.full(event):
+                raise StorageError("the disk is full")
+            append(event)
+            self.kinds.append(event["event"])
+
+        monkeypatch.setattr(log, "append", write)
+
+
+class TestNothingPaidIsLost:
+    def test_a_reply_that_cannot_be_stored_is_used_and_stored_later(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.jsonl"
+        optimizer, client = make(fenced("return 1.0"), fenced("return 2.0"), storage=path)
+        with optimizer:
+            disk = Disk(optimizer, monkeypatch)
+            disk.full = lambda event: True
+            for _ in range(3):
+                with pytest.raises(StorageError, match="full"):
+                    optimizer.ask()
+            assert len(client.requests) == 1
+            assert optimizer.usage.requests == 1
+            assert optimizer.usage.proposals == {}
+            disk.full = lambda event: False
+            candidate = optimizer.ask()
+            assert candidate(np.ones(1)) == 1.0
+            optimizer.tell(candidate, 1.0)
+            optimizer.ask()
+            assert disk.kinds == ["reply", "ask", "tell", "reply", "ask"]
+        assert len(client.requests) == 2
+        again, _ = make(storage=path)
+        again.close()
+        assert again.usage == optimizer.usage
+
+    @pytest.mark.parametrize("kind", ["reply", "reject", "ask", "failure"])
+    def test_whatever_cannot_be_written(self, tmp_path, monkeypatch, kind):
+        """The same search comes out, at the same cost, whichever write fails once."""
+        path = tmp_path / "run.jsonl"
+        replies = ["no", fenced("return x.foo"), "no", "no", fenced("return 1.0")]
+        optimizer, client = make(*replies, storage=path, repairs=1, attempts=2)
+        with optimizer:
+            disk = Disk(optimizer, monkeypatch)
+            failed = []
+
+            def full(event):
+                if event["event"] == kind and event not in failed:
+                    failed.append(event)
+                    return True
+                return False
+
+            disk.full = full
+            outcomes = []
+            while "done" not in outcomes:
+                try:
+                    candidate = optimizer.ask()
+                    outcomes.append("done")
+                except NoCandidateError:
+                    outcomes.append("nothing")
+                except StorageError:
+                    outcomes.append("full")
+            assert [o for o in outcomes if o != "full"] == ["nothing", "done"]
+            assert failed
+            assert candidate(np.ones(1)) == 1.0
+        assert len(client.requests) == len(replies) == optimizer.usage.requests
+        assert optimizer.failures == 1
+        assert optimizer.usage.rejected == {"unreadable": 3, "exception": 1}
+        again, _ = make(storage=path, repairs=1)
+        again.close()
+        assert again.usage == optimizer.usage
+        assert again.failures == 1
+
+    def test_a_closed_search_refuses_before_it_pays(self, tmp_path):
+        optimizer, client = make(fenced("return 1.0"), storage=tmp_path / "run.jsonl")
+        optimizer.close()
+        with pytest.raises(StorageError, match="closed"):
+            optimizer.ask()
+        assert client.requests == []
+
+    def test_a_forked_child_refuses_before_it_pays(self, tmp_path):
+        optimizer, client = make(fenced("return 1.0"), storage=tmp_path / "run.jsonl")
+        with optimizer:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    optimizer.ask()
+                except StorageError as error:
+                    refused = "forked" in str(error) and client.requests == []
+                    os._exit(0 if refused else 1)
+                except BaseException:
+                    pass
+                os._exit(1)
+            assert os.waitpid(pid, 0)[1] == 0
+            assert optimizer.ask()(np.ones(1)) == 1.0
+
+    def test_paid_replies_outlive_a_candidate_that_waits(self, tmp_path):
+        """What a resumed search hands out again says nothing about the ask that was cut off."""
+        path = tmp_path / "run.jsonl"
+        optimizer, _ = make(fenced("return 1.0"), "no", ClientError("broke"), storage=path)
+        with optimizer:
+            optimizer.ask()
+            with pytest.raises(ClientError):
+                optimizer.ask()
+        again, client = make(fenced("return 2.0"), storage=path)
+        with again:
+            assert again.ask()(np.ones(1)) == 1.0
+            assert again.ask()(np.ones(1)) == 2.0
+        assert len(client.requests[0].messages) == 3  # the repair: "no" was not paid twice
+
+    def test_a_reply_that_breaks_its_worker_is_refused_and_not_met_for_ever(
+        self, tmp_path, monkeypatch
+    ):
+        def check(self):
+            if "evil" in self.source:
+                raise SandboxUnavailableError("no Landlock here")
+            real(self)
+
+        real = Candidate.check
+        monkeypatch.setattr(Candidate, "check", check)
+        optimizer, client = make(
+            fenced("return 1.0  # evil"), fenced("return 2.0"), storage=tmp_path / "run.jsonl"
+        )
+        with optimizer:
+            assert optimizer.ask()(np.ones(1)) == 2.0
+            assert optimizer.usage.rejected == {"crash": 1}
+        assert "broke down" in client.requests[1].text
+
+    def test_a_long_answer_is_sent_back_and_stored_cut(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer, client = make(
+            "x" * 10_000_000, "y" * 30_000, ClientError("broke"), storage=path, repairs=2
+        )
+        with optimizer, pytest.raises(ClientError):
+            optimizer.ask()
+        first, second, third = client.requests
+        assert len(second.text) < len(first.text) + 21_000
+        assert "10000000 characters; 1000000 is the most" in second.text
+        assert "cut; the answer had 30000 characters" in third.text
+        rejects = [json.loads(line) for line in path.read_text().splitlines() if '"reject"' in line]
+        assert max(len(r["text"]) for r in rejects) < 21_000
+        again, after = make(fenced("return 1.0"), storage=path, repairs=2)
+        with again:
+            again.ask()
+        assert after.requests == [third]
+
+
+def test_initial_code_can_be_scored_first(tmp_path):
+    path = tmp_path / "run.jsonl"
+    optimizer, client = make(
+        fenced("return 1.0"), initial="def f(x):\n    return 0.5", storage=path
+    )
+    with optimizer:
+        first = optimizer.ask_initial()
+        assert first(np.ones(1)) == 0.5
+        assert optimizer.ask_initial() is None
+        trial = optimizer.tell(first, 0.5, "half")
+        assert (trial.number, trial.origin, trial.parent) == (0, "user", None)
+        assert (optimizer.tried, client.requests) == (0, [])
+        second = optimizer.ask()
+        assert (second.number, second.parent) == (1, 0)
+        optimizer.tell(second, 1.0)
+        assert optimizer.tried == 1
+    assert "half" in client.requests[0].text
+    again, _ = make(initial="def f(x):\n    return 0.5", storage=path)
+    with again:
+        assert again.ask_initial() is None
+        assert again.trials == optimizer.trials
+
+
+def test_a_failure_of_told_source_is_told():
+    optimizer, _ = make()
+    with optimizer:
+        trial = optimizer.tell_failure("def f(x):\n    return 1.0", "too slow")
+        assert (trial.reward, trial.feedback, trial.origin) == (None, "too slow", "user")
+
+
+def test_an_unknown_argument_names_the_nearest():
+    with pytest.raises(TypeError, match="did you mean 'max_requests'"):
+        CodeOptimizer(FUNCTION, client=ScriptedClient([]), max_request=3)
+
+
+def test_every_flipped_byte_of_a_journal_is_told_or_harmless(tmp_path):
+    path, bent = tmp_path / "run.jsonl", tmp_path / "bent.jsonl"
+    optimizer, _ = make("no", fenced("return 1.0"), ClientError("broke"), storage=path)
+    with optimizer:
+        optimizer.tell(optimizer.ask(), 1.0, "fine")
+        with pytest.raises(ClientError):
+            optimizer.ask()
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    told = []
+    for _ in range(600):
+        at, bit = int(rng.integers(len(whole))), 1 << int(rng.integers(8))
+        changed = bytearray(whole)
+        changed[at] ^= bit
+        bent.write_bytes(changed)
+        try:
+            make(storage=bent)[0].close()
+        except StorageError as error:
+            told.append(str(error))
+    assert len(told) > 100
+    assert all(str(bent) in message for message in told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("tell", {"reward": "9"}),
+        ("tell", {"number": 7.5}),
+        ("tell", {"source": None}),
+        ("tell", {"origin": "me"}),
+        ("tell", {"rewarc": 1.0}),
+        ("tell", {"params": [1.0]}),
+        ("tell", {"event": "tall"}),
+        ("ask", {"candidates": [{}]}),
+        ("ask", {"candidates": None}),
+        ("reply", {"reply": {"completions": [{"texu": "no"}]}}),
+        ("reply", {"reply": []}),
+        ("reject", {"reason": 1}),
+        ("error", {"requests": "1"}),
+        ("start", {"seed": "one"}),
+        ("start", {"config": []}),
+    ],
+)
+def test_what_is_wrong_with_a_journal_is_told_by_its_line(tmp_path, kind, change):
+    path = tmp_path / "run.jsonl"
+    optimizer, _ = make("no", fenced("return 1.0"), ClientError("broke"), storage=path)
+    with optimizer:
+        optimizer.tell(optimizer.ask(), 1.0, "fine")
+        with pytest.raises(ClientError):
+            optimizer.ask()
+    lines = path.read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    line = next(i for i, event in enumerate(events) if event["event"] == kind)
+    lines[line] = json.dumps({**events[line], **change})
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(StorageError, match=rf"line {line + 1}: it is not as llmopt wrote it"):
+        make(storage=path)
+
+
+def test_a_template_is_rendered_in_a_sandbox(tmp_path):
+    mark = tmp_path / "mark"
+    payload = f"{{{{ cycler.__init__.__globals__.os.popen('touch {mark}').read() }}}}"
+    optimizer, client = make(fenced("return 1.0"), template=payload)
+    with optimizer, pytest.raises(TemplateError, match="unsafe"):
+        optimizer.ask()
+    assert client.requests == []
+    assert not mark.exists()

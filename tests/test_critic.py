@@ -18,7 +18,8 @@ from test_prompt import BOX, NAMED, eventful, shown, situation, transcript, tria
 from wire import Say, openai_body
 
 from llmopt import Float, LLMOptimizer, RecordClient, ReplayClient, ScriptedClient
-from llmopt.benchmarks.run.main import RunConfig, prompt_description, run
+from llmopt.benchmarks.run import RunConfig, run
+from llmopt.benchmarks.runner import prompt_description
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.cli import main
 from llmopt.client.base import Completion, Reply
@@ -492,7 +493,7 @@ def config(server, **changes):
 @pytest.fixture
 def no_curves(monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("llmopt.benchmarks.run.main.learning_curve", lambda *_, **__: b"")
+    monkeypatch.setattr("llmopt.benchmarks.run.session.learning_curve", lambda *_, **__: b"")
 
 
 def results(path):

@@ -13,7 +13,11 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
+from platformdirs.windows import Windows
 
 from llmopt.client import LocalClient, embedded
 from llmopt.client.facts import model_facts
@@ -82,21 +86,24 @@ class TestFolder:
     @pytest.mark.parametrize(
         ("platform", "variable", "expected"),
         [
-            ("linux", "XDG_CACHE_HOME", "/cache/llmopt"),
-            ("linux", None, "~/.cache/llmopt"),
-            ("darwin", None, "~/Library/Caches/llmopt"),
-            ("win32", "LOCALAPPDATA", "/cache/llmopt"),
-            ("win32", None, "~/AppData/Local/llmopt"),
+            (Unix, "XDG_CACHE_HOME", "/cache/llmopt"),
+            (Unix, None, "~/.cache/llmopt"),
+            (MacOS, None, "~/Library/Caches/llmopt"),
+            (Windows, "LOCALAPPDATA", "/cache/llmopt"),
         ],
     )
     def test_platform(
-        self, monkeypatch: pytest.MonkeyPatch, platform: str, variable: str | None, expected: str
+        self, monkeypatch: pytest.MonkeyPatch, platform: type, variable: str | None, expected: str
     ) -> None:
         for name in ("LLMOPT_MODEL_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
             monkeypatch.delenv(name, raising=False)
         if variable:
             monkeypatch.setenv(variable, "/cache")
-        monkeypatch.setattr(embedded, "sys", SimpleNamespace(platform=platform))
+        monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
+        # Windows is asked through its own library.
+        monkeypatch.setattr(
+            platformdirs.windows, "get_win_folder", lambda name: os.environ["LOCALAPPDATA"]
+        )
         assert embedded.model_folder() == Path(expected).expanduser()
 
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.benchmarks.tasks import fast
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import ParameterError
@@ -198,11 +197,3 @@ def test_edges_of_a_call():
         assert not kept.any()
     with pytest.raises(ValueError, match="workers=0"):
         FastEvaluator(get_task("mountaincar"), workers=0)
-
-
-def test_the_function_gives_a_table_of_returns():
-    task = get_task("cartpole")
-    params = policies(10, 4)
-    table = fast.evaluate(task, params, SEEDS, workers=1)
-    with Evaluator(task) as plain:
-        assert table.tolist() == [list(plain.evaluate(p, SEEDS).returns) for p in params]

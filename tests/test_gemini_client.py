@@ -15,6 +15,14 @@ class TestContract(ProviderContract):
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
     extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
+    too_large = (
+        "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
+        "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."
+    )
+    efforts = {  # noqa: RUF012
+        "none": {"generationConfig.thinkingConfig.thinkingBudget": 0},
+        "low": {"generationConfig.thinkingConfig.thinkingBudget": 2048},
+    }
 
     def client(self, server, **options):
         return GeminiClient("gemini-2.5-flash", base_url=server.url, **options)
@@ -40,7 +48,7 @@ def test_parameters_on_the_wire(server, gemini):
     gemini.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
     body = server.seen[0].body
     # Releases of the SDK differ in the version: v1 or v1beta.
-    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:generateContent")
+    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
     assert body["systemInstruction"]["parts"] == [{"text": "You optimize."}]
     assert [(c["role"], c["parts"][0]["text"]) for c in body["contents"]] == [
         ("user", "Try x=1."),
@@ -54,7 +62,7 @@ def test_parameters_on_the_wire(server, gemini):
         "stopSequences": ["###"],
         "seed": 11,
         "candidateCount": 2,
-        "maxOutputTokens": 40,
+        "maxOutputTokens": 40 + 16_384,
         "responseMimeType": "application/json",
     }
 
@@ -130,3 +138,35 @@ def test_the_other_variable(server, monkeypatch):
     monkeypatch.setenv("GEMINI_API_KEY", "key-of-gemini")
     GeminiClient("m", base_url=server.url).complete(ASK)
     assert server.seen[1].headers["x-goog-api-key"] == "key-of-gemini"
+
+
+def test_newer_models_think_in_levels(server):
+    server.play(Say(gemini_body("x")))
+    for effort, level in (("none", "minimal"), ("low", "low"), ("max", "high")):
+        client = GeminiClient("gemini-3.8-flash", base_url=server.url, api_key=KEY, effort=effort)
+        client.complete(ASK)
+        config = server.seen[-1].body["generationConfig"]
+        assert config["thinkingConfig"] == {"thinkingLevel": level}
+
+
+def test_a_level_that_the_model_does_not_have(server):
+    client = GeminiClient("gemini-4-argon", base_url=server.url, api_key=KEY, effort="none")
+    said = "Thinking level MINIMAL is not supported for this model."
+    server.play(Say(gemini_error(said), 400), Say(gemini_body("x")))
+    assert client.complete(ASK).requests == 2
+    assert "thinkingConfig" not in server.seen[1].body["generationConfig"]
+
+
+@pytest.mark.parametrize("delay", ["1.2.3s", "9" * 400 + "s", 7, None])
+def test_a_delay_that_is_none(server, gemini, delay):
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    server.play(Say(gemini_error("quota", 429, details=[info]), 429))
+    with pytest.raises(Exception, match="quota") as caught:
+        gemini.complete(ASK)
+    assert caught.value.retry_after is None
+
+
+def test_the_server_is_not_told_to_end_a_long_answer(server, gemini):
+    server.play(Say(gemini_body("x")))
+    gemini.complete(ASK)
+    assert float(server.seen[0].headers["x-server-timeout"]) >= 3000

@@ -15,6 +15,15 @@ class TestContract(ProviderContract):
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}}  # noqa: RUF012
     extra = {"top_p": 0.123}  # noqa: RUF012
+    streams = False
+    too_large = (
+        "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
+        "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."
+    )
+
+    def test_effort_in_the_provider_s_words(self, server):
+        with pytest.raises(ValueError, match="take gemini:"):
+            self.client(server, effort="low")
 
     def client(self, server, **options):
         return GeminiLegacyClient("gemini-2.5-flash", base_url=server.url, **options)
@@ -49,7 +58,7 @@ def test_parameters_on_the_wire(server, gemini):
         "temperature": 0.5,
         "stopSequences": ["###"],
         "candidateCount": 2,
-        "maxOutputTokens": 40,
+        "maxOutputTokens": 40 + 16_384,
     }
 
 

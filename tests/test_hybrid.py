@@ -11,7 +11,7 @@ import pickle
 import numpy as np
 import pytest
 
-import llmopt.search.hybrid
+import llmopt.search.cma
 from llmopt import (
     Categorical,
     ClientError,
@@ -29,7 +29,9 @@ from llmopt import (
 )
 from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient, UniformGrammarClient
 from llmopt.history import History, Trial
-from llmopt.search.hybrid import Bandit, CMAPartner
+from llmopt.search.bandit import Bandit, Scheduler
+from llmopt.search.cma import CMAEmitter, losses_of
+from llmopt.search.meter import Meter
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])
@@ -74,6 +76,20 @@ def go(optimizer, count, f=sphere):
         points.append(optimizer.ask())
         optimizer.tell(points[-1], f(points[-1]))
     return points
+
+
+class Silent:
+    """A model that gives no points."""
+
+    def __init__(self) -> None:
+        self.meter = Meter(ScriptedClient([]))
+
+    def propose(self, *args, **options):
+        return []
+
+
+def propose(scheduler, history, rng, n):
+    return scheduler.propose(Space(SPACE), history, rng, n, taken=set())
 
 
 def sources(optimizer):
@@ -206,6 +222,37 @@ class TestPartner:
             optimizer.tell_failure(optimizer.ask())
         assert "cma" in sources(optimizer)
 
+    @pytest.mark.parametrize("where", ["anywhere", "half of the space"])
+    def test_half_of_the_points_failing_costs_no_more_than_these_points(self, where):
+        def best(seed, failing):
+            space, goal = Space({f"x{i}": Float(-5.0, 5.0) for i in range(5)}), [2, -1, 3, 1, -2]
+            emitter, trials = CMAEmitter(seed), []
+            rng, chance = (np.random.default_rng([seed, k]) for k in range(2))
+            for i in range(300 if failing else 150):
+                history = History(tuple(trials), (), ("minimize",))
+                (point,) = emitter.propose(space, history, rng)
+                loss = float(((np.array(point.values) - goal) ** 2).sum())
+                fails = chance.random() < 0.5 if where == "anywhere" else point.values[0] < 1
+                rewards = None if failing and fails else (loss,)
+                state = "complete" if rewards else "failed"
+                trials.append(Trial(i, None, point.values, rewards, state, source="cma"))
+            return min(t.rewards[0] for t in trials if t.rewards)
+
+        losses = [[best(seed, failing) for seed in range(12)] for failing in (True, False)]
+        assert np.median(losses[0]) < np.median(losses[1])
+        assert max(losses[0]) < 2 * max(losses[1])
+
+    def test_it_leaves_a_place_where_everything_fails(self):
+        space, rng = Space(SPACE), np.random.default_rng(0)
+        emitter, trials = CMAEmitter(3), []
+        for i in range(400):
+            (point,) = emitter.propose(space, History(tuple(trials)), rng)
+            inside = all(abs(v) < 4.2 for v in point.values)  # where it begins
+            rewards = None if inside else (point.values[0],)
+            state = "complete" if rewards else "failed"
+            trials.append(Trial(i, None, point.values, rewards, state, source="cma"))
+        assert sum(t.state == "complete" for t in trials) > 100
+
     def test_flat_and_huge_rewards_end_no_search(self):
         for f in (lambda p: 0.0, lambda p: 1.7e308 * np.sign(p["x"])):
             optimizer = make()
@@ -223,7 +270,7 @@ class TestPartner:
 
     def test_losses_keep_the_order_of_ranks(self):
         ranks = [(0.0, -1e300), (0.0, 1e300), (0.5, -9.0), (1e308, 0.0), (math.inf, math.inf)]
-        losses = llmopt.search.hybrid._losses(ranks)
+        losses = losses_of(ranks)
         assert losses == sorted(losses)
         assert len(set(losses)) == 5
         assert np.isfinite(losses).all()
@@ -265,41 +312,41 @@ class TestPartner:
 
     def test_reading_at_once_is_reading_one_by_one(self, monkeypatch):
         begun = []
-        begin = CMAPartner._begin
-        monkeypatch.setattr(CMAPartner, "_begin", lambda *a: (begun.append(a[0]), begin(*a)))
+        begin = CMAEmitter._begin
+        monkeypatch.setattr(CMAEmitter, "_begin", lambda *a: (begun.append(a[0]), begin(*a)))
         space, rng = Space(SPACE), np.random.default_rng(3)
-        known = CMAPartner(space, 5)
+        known = Scheduler(CMAEmitter(5), Silent())
         trials: list[Trial] = []
         for i in range(150):
             history = History(tuple(trials))
             state = copy.deepcopy(rng.bit_generator.state)
-            found = known.propose(history, rng, 2, set())
+            found = propose(known, history, rng, 2)
             if i % 10 == 0:
                 rng.bit_generator.state = state
-                assert CMAPartner(space, 5).propose(history, rng, 2, set()) == found
+                assert propose(Scheduler(CMAEmitter(5), Silent()), history, rng, 2) == found
             values = found[0].values if found else space.sample(rng)
             source = "cma" if found else "llm"
             trials.append(Trial(i, None, values, (float(i > 90 and values[0]),), source=source))
-        assert begun.count(known) > 2  # at first, and where all rewards are the same
+        assert begun.count(known.partner) > 2  # at first, and where all rewards are the same
 
     def test_an_interrupt_while_reading_loses_nothing(self, monkeypatch):
         expected, optimizer = make(seed=4), make(seed=4)
         go(expected, 40)
-        learn = CMAPartner._learn
+        learn = CMAEmitter._learn
 
         def interrupted(self):
-            monkeypatch.setattr(CMAPartner, "_learn", learn)
+            monkeypatch.setattr(CMAEmitter, "_learn", learn)
             raise KeyboardInterrupt
 
         for _ in range(40):
             if len(optimizer.trials) == 20:
-                monkeypatch.setattr(CMAPartner, "_learn", interrupted)
+                monkeypatch.setattr(CMAEmitter, "_learn", interrupted)
             try:
                 point = optimizer.ask()
             except KeyboardInterrupt:
                 point = optimizer.ask()
             optimizer.tell(point, sphere(point))
-        assert CMAPartner._learn is learn
+        assert CMAEmitter._learn is learn
         assert [t.values for t in optimizer.trials] == [t.values for t in expected.trials]
 
     def test_another_history_is_read_anew(self):
@@ -308,12 +355,12 @@ class TestPartner:
             [Trial(i, None, space.sample(np.random.default_rng(s)), (float(i),)) for i in range(9)]
             for s in (0, 1)
         ]
-        partner = CMAPartner(space, 5)
+        partner = Scheduler(CMAEmitter(5), Silent())
         for own in trials:
-            seen, rng = set(), np.random.default_rng(0)
-            fresh = CMAPartner(space, 5).propose(History(tuple(own)), rng, 8, set(seen))
-            rng = np.random.default_rng(0)
-            assert partner.propose(History(tuple(own)), rng, 8, seen) == fresh
+            history = History(tuple(own))
+            fresh = Scheduler(CMAEmitter(5), Silent())
+            expected = propose(fresh, history, np.random.default_rng(0), 8)
+            assert propose(partner, history, np.random.default_rng(0), 8) == expected
 
 
 class TestKeeping:
@@ -412,7 +459,7 @@ class TestErrors:
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):
-        monkeypatch.setattr(llmopt.search.hybrid, "find_spec", lambda name: None)
+        monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
         with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
             make()
         make(partner=None)

@@ -227,7 +227,7 @@ class TestTemplates:
         )
 
     def test_not_a_prompt_at_all(self):
-        told(TypeError, lambda: make(prompt=5), "got int", "expected a name (props, ", "path")
+        told(TypeError, lambda: make(prompt=5), "got int", "expected a name (words, ", "path")
 
     def test_too_long_for_the_model(self):
         client = ScriptedClient([])

@@ -6,22 +6,17 @@ import numpy as np
 import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
-from llmopt.benchmarks.methods import table as methods
+from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     UniformGrammarClient,
     line_parts,
 )
-from llmopt.benchmarks.methods.table import (
-    ARS,
-    METHODS,
-    BipopCMA,
-    Problem,
-    ShuffledRewards,
-    check_method,
-    make_method,
-)
+from llmopt.benchmarks.methods.model import ShuffledRewards, shown_decimals
+from llmopt.benchmarks.methods.protocol import Problem
+from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
+from llmopt.benchmarks.methods.table import METHODS, check_method, make_method, method_seed
 from llmopt.client.base import Message, Request
 from llmopt.errors import ClientError
 from llmopt.history import History, Trial
@@ -340,12 +335,20 @@ def test_the_model_gets_the_warmup_as_the_others_do():
 def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
     with pytest.raises(LLMOptError, match="did you mean 'cma'"):
         check_method("cmaa")
-    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(LLMOptError, match="needs nevergrad"):
         check_method("ng-de")
-    with pytest.raises(LLMOptError, match="pip install optuna torch scipy"):
+    with pytest.raises(
+        LLMOptError,
+        match=r'needs optuna and torch and scipy.*pip install "llmopt\[optuna,bench\]" torch$',
+    ):
         check_method("optuna-gp")
     check_method("random")
+
+
+def test_a_model_that_cannot_answer_a_prompt_is_an_error_of_llmopt():
+    with pytest.raises(LLMOptError, match="take prompt 'levels'"):
+        make_method("llm-columns", warmed(), np.random.SeedSequence(0), client=ScriptedClient([]))
 
 
 @pytest.mark.parametrize("name", [n for n, e in METHODS.items() if e.asks_model])
@@ -382,4 +385,16 @@ def test_every_shipped_prompt_has_a_method():
     ("box", "expected"), [((-6, 6), 1), ((-15, 15), 1), ((-1, 1), 2), ((0, 0.1), 3)]
 )
 def test_decimals_follow_the_box(box, expected):
-    assert methods.decimals(*box) == expected
+    assert shown_decimals(*box) == expected
+
+
+# -- seeds --------------------------------------------------------------------------------
+
+
+def test_a_method_draws_from_a_stream_of_its_whole_name():
+    words = {name: tuple(method_seed(0, name).generate_state(4)) for name in METHODS}
+    assert len(set(words.values())) == len(METHODS)  # those of llm-* among them
+    assert not np.array_equal(method_seed(1, "cma").generate_state(4), words["cma"])
+    # Committed results depend on these numbers: no version and no machine changes them.
+    assert method_seed(0, "cma").spawn_key == (3, 4040343188, 1871611770, 1377938957, 1357140580)
+    assert method_seed(0, "llm-columns").spawn_key[1] == 1401756110

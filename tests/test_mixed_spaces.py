@@ -9,7 +9,7 @@ from llmopt.benchmarks.experiments import mixed_spaces
 from llmopt.benchmarks.experiments.mixed_spaces import (
     SHAPES,
     VARIANTS,
-    Cell,
+    MixedCell,
     make_table,
     problem_of,
     run_cell,
@@ -21,10 +21,10 @@ from llmopt.space import Categorical
 @pytest.mark.parametrize("function", HELD_OUT)
 @pytest.mark.parametrize("shape", range(len(SHAPES)))
 def test_one_combination_of_choices_holds_the_optimum(function, shape):
-    cell = Cell("random", function, shape, 3)
+    cell = MixedCell("random", function, shape, 3)
     space, value, warmup = problem_of(cell)
     assert problem_of(cell)[2] == warmup
-    assert problem_of(Cell("random", function, shape, 4))[2] != warmup
+    assert problem_of(MixedCell("random", function, shape, 4))[2] != warmup
     n, counts = SHAPES[shape]
     place = list(ALL).index(function)
     shift = np.random.default_rng([41, place, shape, 3]).uniform(-SHIFT, SHIFT, n)
@@ -43,10 +43,10 @@ def test_every_variant_without_a_model_runs_and_repeats():
     for name, variant in VARIANTS.items():
         if variant.prompt and not variant.sampler:
             continue
-        line = run_cell(Cell(name, "sphere", 0, 0))
+        line = run_cell(MixedCell(name, "sphere", 0, 0))
         assert len(line["values"]) == 100
         assert line["best"] == pytest.approx(min(line["values"]), rel=1e-4)
-        assert run_cell(Cell(name, "sphere", 0, 0))["values"] == line["values"]
+        assert run_cell(MixedCell(name, "sphere", 0, 0))["values"] == line["values"]
         starts.add(tuple(line["values"][:20]))
     assert len(starts) == 1  # the warm-up points are the same
 
@@ -74,6 +74,6 @@ def test_finished_cells_are_not_run_again(tmp_path, capsys):
     before = results.read_text()
     assert len(before.splitlines()) == 8
     mixed_spaces.main([*options, "--set", "choosing"])
-    assert "8 of 8 cells are there, 0 to run" in capsys.readouterr().out
+    assert "8 cells, 8 of them done, 0 to run" in capsys.readouterr().err
     assert results.read_text() == before
     assert (tmp_path / "m.md").is_file()

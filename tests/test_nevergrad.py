@@ -508,7 +508,7 @@ class TestParametrizations:
         assert seen[0] == ([0.5, -0.25], pytest.approx(0.01), 7, "fc", {"x": 8.0})
         assert type(seen[0][2]) is int
         assert best.kwargs["arch"] == "fc"
-        text = optimizer._proposer.client.requests[0].text
+        text = optimizer._model.client.requests[0].text
         for name in (
             "lr: a number from 0.0001 to 1",
             "arch: one of conv, fc",
@@ -866,7 +866,7 @@ class TestSeeds:
             optimizer.parametrization.random_state.seed(seed)
             for _ in range(3):
                 optimizer.ask()
-            return [r.seed for r in optimizer._proposer.client.requests]
+            return [r.seed for r in optimizer._model.client.requests]
 
         assert seeds(5) == seeds(5)
         assert len(set(seeds(5)) | set(seeds(6))) == 6
@@ -1062,7 +1062,7 @@ class TestFailures:
         failing.ask()
         smooth = make([*points((1, 1))])
         smooth.ask()
-        seeds = [o._proposer.client.requests[-1].seed for o in (failing, smooth)]
+        seeds = [o._model.client.requests[-1].seed for o in (failing, smooth)]
         assert seeds[0] == seeds[1]
 
     def test_fallback_is_loud_and_counted(self):

@@ -4,12 +4,12 @@ import json
 
 import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
-from wire import Say, openai_body, openai_error
+from wire import Drip, Say, openai_body, openai_error
 
 from llmopt.client.base import Message, Request
-from llmopt.client.openai import SERVERS, OpenAIClient
+from llmopt.client.openai import SERVERS, OpenAIClient, Server
 from llmopt.client.prices import Price, set_price
-from llmopt.errors import ClientError, MissingKeyError
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
 
 __all__ = ["no_proxies", "server"]
 
@@ -18,6 +18,14 @@ class TestContract(ProviderContract):
     variable = "LLMOPT_API_KEY"
     length = openai_body("cut off", finish="length")
     filtered = openai_body("", finish="content_filter")
+    too_large = (
+        "max_tokens is too large: {cap}. This model supports at most 8192 completion tokens, "
+        "whereas you provided {cap}."
+    )
+    efforts = {  # noqa: RUF012
+        "low": {"reasoning_effort": "low"},
+        "none": {"reasoning_effort": "none"},
+    }
 
     def client(self, server, **options):
         return OpenAIClient("m", base_url=f"{server.url}/v1", **options)
@@ -65,7 +73,9 @@ def test_parameters_on_the_wire(server, openai):
         "stop": ["###"],
         "seed": 11,
         "n": 2,
-        "max_completion_tokens": 40,
+        "max_completion_tokens": 40 + 16_384,
+        "stream": True,
+        "stream_options": {"include_usage": True},
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": schema, "strict": True},
@@ -183,11 +193,14 @@ def test_an_account_without_credit_is_not_asked_again(server, openai):
 
 def test_cost(server, openai, monkeypatch):
     server.play(Say(openai_body("x")))
-    # An address that is not OpenAI's does not charge OpenAI's prices; this machine nothing.
-    assert openai.complete(ASK).cost == 0.0
-    assert OpenAIClient("x", server="ollama").current_price().cost(5, 5) == 0.0
-    monkeypatch.setattr(OpenAIClient, "local", False)
+    # An address that is not OpenAI's does not charge OpenAI's prices, but perhaps others.
     assert openai.complete(ASK).cost is None
+    assert not openai.priced
+    assert OpenAIClient("x", server="ollama").current_price().cost(5, 5) == 0.0
+    assert OpenAIClient("glm:cloud", server="ollama").current_price() is None
+    at_home = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
+    assert at_home.complete(ASK).cost == 0.0
+    assert at_home.priced
     # What the user says goes before that.
     set_price("openai:gpt-5-mini", Price(100.0, 100.0))
     try:
@@ -206,7 +219,6 @@ def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_pat
     file = tmp_path / "prices.json"
     file.write_text("{")
     monkeypatch.setenv("LLMOPT_PRICES", str(file))
-    monkeypatch.setattr(OpenAIClient, "local", False)
     server.play(Say(openai_body("x")))
     with pytest.raises(PriceError, match="LLMOPT_PRICES"):
         OpenAIClient("m", base_url=f"{server.url}/v1").complete(ASK)
@@ -244,12 +256,179 @@ def test_no_usage_is_zero_tokens(server, openai):
 
 def test_the_key_of_openai_goes_to_openai_alone(server, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", KEY + "-admin")
     monkeypatch.setenv("OPENAI_ORG_ID", "org-mine")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project-mine")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: header-mine\nAuthorization: Bearer mine")
     client = OpenAIClient("m", base_url=f"{server.url}/v1")
     server.play(Say(openai_body("x")))
     client.complete(ASK)
-    assert KEY not in str(server.seen[0].headers)
-    assert "org-mine" not in str(server.seen[0].headers)
+    sent = str(server.seen[0].headers)
+    for secret in (KEY, "org-mine", "project-mine", "header-mine", "Bearer mine"):
+        assert secret not in sent
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": "Model m does not support parameter temperature."},
+        {"detail": "Model m does not support parameter temperature."},
+        {"detail": [{"loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}]},
+        {"object": "error", "message": {"detail": [{"msg": "temperature is not supported"}]}},
+        b"temperature is not supported",
+    ],
+    ids=["error", "detail", "list", "message", "text"],
+)
+def test_errors_in_the_words_of_other_servers(server, openai, body):
+    server.play(Say(body, 400), Say(openai_body("x")))
+    assert openai.complete(ASK).requests == 2
+    assert "temperature" not in server.seen[1].body
+    server.play(Say(body, 400))
+    with pytest.raises(ClientError, match="temperature"):
+        openai.complete(ASK)
+
+
+def test_hidden_tokens_that_are_in_the_total_alone(server, openai):
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 407}
+    server.play(Say(openai_body("x", usage=usage)))
+    assert openai.complete(ASK).completion_tokens == 307
+
+
+def test_a_model_of_another_endpoint_is_not_said_to_be_missing(server, openai):
+    said = "This model is only supported in v1/responses and not in v1/chat/completions."
+    server.play(Say(openai_error(said, param="model"), 404))
+    with pytest.raises(ClientError, match="does not answer chat requests") as caught:
+        openai.complete(ASK)
+    assert not isinstance(caught.value, ModelNotFoundError)
+
+
+def _search(trials: int) -> Request:
+    history = "".join(f"x = {k / 7:.4f}, y = {k / 3:.4f}, reward = {k}\n" for k in range(trials))
+    text = f"Find the best x and y.\n{history}Iteration {trials + 1} of 400."
+    return Request((Message("system", "You optimize. " * 80), Message("user", text)))
+
+
+@pytest.fixture
+def caching(openai, monkeypatch):
+    """The client of a model that caches up to marks, whose address is OpenAI's own."""
+    monkeypatch.setattr(Server, "hosts", lambda server, host: server.about == "OpenAI")
+    return OpenAIClient("gpt-6-sol")
+
+
+def test_a_growing_history_is_read_from_the_cache_of_newer_models(server, caching):
+    server.play(Say(openai_body("x")))
+    for trials in range(0, 400, 10):
+        caching.complete(_search(trials))
+    written: set[str] = set()
+    sent = hit = 0
+    for seen in server.seen:
+        # The provider's rules: a prefix is found at a mark alone, and the latest four are written.
+        text, marks = "", []
+        for message in seen.body["messages"]:
+            for part in message["content"]:
+                text += part["text"]
+                if "prompt_cache_breakpoint" in part:
+                    assert part["prompt_cache_breakpoint"] == {"mode": "explicit"}
+                    marks.append(text)
+        assert text == "".join(m.content for m in _search(server.seen.index(seen) * 10).messages)
+        sent += len(text)
+        hit += max((len(t) for t in marks[-80:] if t in written and len(t) > 4000), default=0)
+        written.update(marks[-4:])
+        assert seen.body["prompt_cache_options"] == {"mode": "explicit"}
+    assert hit / sent > 0.75
+    assert not any("Iteration" in text for text in written)
+    assert len({s.body["prompt_cache_key"] for s in server.seen}) == 1
+    caching.complete(Request((Message("user", "Another task."),)))
+    assert server.seen[-1].body["prompt_cache_key"] != server.seen[0].body["prompt_cache_key"]
+
+
+def test_nothing_is_written_to_the_cache_if_that_is_not_wanted(server, caching):
+    client = OpenAIClient("gpt-6-sol", cache="off")
+    server.play(Say(openai_body("x")))
+    client.complete(_search(200))
+    body = server.seen[0].body
+    assert body["prompt_cache_options"] == {"mode": "explicit"}
+    assert "prompt_cache_key" not in body
+    assert isinstance(body["messages"][1]["content"], str)
+
+
+@pytest.mark.parametrize("model", ["gpt-5.4-mini", "gpt-4o", "o3", "gpt-5.5"])
+def test_older_models_are_asked_without_marks(server, caching, model):
+    server.play(Say(openai_body("x")))
+    OpenAIClient(model).complete(_search(200))
+    assert "prompt_cache" not in json.dumps(server.seen[0].body)
+
+
+def test_an_address_that_knows_no_marks(server, caching):
+    def older(body):
+        if "prompt_cache_breakpoint" in json.dumps(body):
+            path = "messages[0].content[0].prompt_cache_breakpoint"
+            return Say(openai_error(f"Unknown parameter: '{path}'.", param=path), 400)
+        return Say(openai_body("x"))
+
+    server.play(older)
+    assert caching.complete(_search(200)).requests == 2
+    assert caching.complete(_search(200)).requests == 1
+
+
+def test_writes_are_priced(server, caching):
+    details = {"cached_tokens": 60, "cache_write_tokens": 30}
+    usage = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": details}
+    server.play(Say(openai_body("x", usage=usage)))
+    cost = (10 * 2.0 + 60 * 0.2 + 30 * 2.5 + 7 * 10.0) / 1e6
+    assert caching.complete(ASK).cost == pytest.approx(cost)
+
+
+def test_an_error_in_the_middle_of_a_stream(server, openai):
+    server.play(Drip({"error": {"code": 502, "message": "provider went away"}}))
+    with pytest.raises(ClientError, match="provider went away") as caught:
+        openai.complete(ASK)
+    assert caught.value.retryable
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize(
+    ("said", "then"),
+    [
+        (
+            "This model's maximum context length is 8192 tokens. However, you requested 16500 "
+            "tokens (1000 in the messages, 15500 in the completion). Please reduce the length.",
+            7192,
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 16424. This model's maximum "
+            "context length is 8192 tokens and your request has 1000 input tokens.",
+            7192,
+        ),
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192),
+        ("`max_completion_tokens` must be less than or equal to `8,192`", 8192),
+    ],
+)
+def test_caps_that_servers_call_too_large(server, openai, said, then):
+    server.play(Say(openai_error(said), 400), Say(openai_body("x")))
+    openai.complete(ASK)
+    assert server.seen[1].body["max_completion_tokens"] == then
+    if "context" in said:
+        assert openai.context_tokens == 8192
+
+
+def test_a_prompt_that_is_too_long_is_final(server, openai):
+    said = "This model's maximum context length is 8192 tokens. However, your messages resulted in"
+    server.play(Say(openai_error(f"{said} 9000 tokens in the messages, 40 in the completion"), 400))
+    with pytest.raises(ClientError, match="maximum context length"):
+        openai.complete(ASK)
+    assert len(server.seen) == 1
+
+
+def test_a_schema_is_closed(server, openai):
+    server.play(Say(openai_body("{}")))
+    inner = {"type": "object", "properties": {"a": {"type": "number"}}}
+    schema = {"type": "object", "properties": {"x": inner, "y": {"type": "string"}}}
+    openai.complete(Request(ASK.messages, json_schema=schema))
+    sent = server.seen[0].body["response_format"]["json_schema"]["schema"]
+    assert sent["required"] == ["x", "y"]
+    assert sent["additionalProperties"] is sent["properties"]["x"]["additionalProperties"] is False
+    assert "required" not in schema
 
 
 @pytest.mark.parametrize("name", [n for n, s in SERVERS.items() if not s.local])
@@ -267,8 +446,34 @@ def test_the_address_of_a_hosted_server_asks_for_its_variable():
     client = OpenAIClient("m", base_url="https://api.deepseek.com/v1")
     assert client.key_variables == ("DEEPSEEK_API_KEY",)
     # A name that only begins like a hosted server's gets no key of it.
-    lookalike = OpenAIClient("m", base_url="https://api.deepseek.com.evil.example/v1")
-    assert lookalike.key_variables == ("LLMOPT_API_KEY",)
+    for lookalike in (
+        "https://api.deepseek.com.evil.example/v1",
+        "https://openrouter.evil.ai/api/v1",
+        "https://api.openai.com.evil.com/v1",
+        "https://notapi.openai.evil.com/v1",
+        "http://api.openai.com/v1",
+    ):
+        assert OpenAIClient("m", base_url=lookalike).key_variables == ("LLMOPT_API_KEY",)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.openai.com/v1/",
+        "https://us.api.openai.com/v1",
+        "https://api.openai.com:443/v1",
+        "HTTPS://API.OPENAI.COM/v1",
+    ],
+)
+def test_ways_to_write_an_address_change_no_price(url, monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    price = OpenAIClient("gpt-5.4-mini").current_price()
+    assert price is not None
+    client = OpenAIClient("gpt-5.4-mini", base_url=url)
+    assert client.current_price() == price
+    assert client.key_variables == ("OPENAI_API_KEY",)
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    assert OpenAIClient("gpt-5.4-mini").current_price() == price
 
 
 def test_this_machine_is_not_asked_through_a_proxy(server, monkeypatch):
@@ -299,8 +504,6 @@ def test_plain_completions(server):
 
 
 def test_grammar_goes_to_llamacpp(server, monkeypatch):
-    from llmopt.client.openai import Server
-
     monkeypatch.setitem(SERVERS, "llamacpp", Server(f"{server.url}/v1", "", "test"))
     client = OpenAIClient("m", server="llamacpp")
     server.play(Say(openai_body("1")))
@@ -341,7 +544,9 @@ def real_server(embedded_client):
 @pytest.mark.embedded
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 def test_a_real_server(real_server, no_proxies, endpoint):
-    client = OpenAIClient("smollm2", base_url=real_server, endpoint=endpoint, api_key=REAL_KEY)
+    client = OpenAIClient(
+        "smollm2", base_url=real_server, endpoint=endpoint, api_key=REAL_KEY, local=True
+    )
     reply = client.complete(Request((Message("user", "Say hi."),), n=3, max_tokens=8, seed=1))
     assert len(reply.completions) == 3
     assert 3 <= reply.completion_tokens <= 24
@@ -356,7 +561,7 @@ def test_a_real_server(real_server, no_proxies, endpoint):
 @pytest.mark.embedded
 def test_a_whole_run_over_http(real_server, no_proxies, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
-    from llmopt.benchmarks.run.main import RunConfig, run
+    from llmopt.benchmarks.run import RunConfig, run
 
     monkeypatch.setenv("LLMOPT_API_KEY", REAL_KEY)
     config = RunConfig(

@@ -195,11 +195,13 @@ class TestWarnings:
         assert self.line(caught) == ("test_optimizer_edges.py", "return await optimizer.aask()")
 
     def test_points_to_the_line_that_uses_a_proposer(self):
-        proposer = Proposer(Space(SPACE), ScriptedClient(lambda request: "no"), "props")
+        space = Space(SPACE)
+        proposer = Proposer(ScriptedClient(lambda request: "no"), "props")
         rng = np.random.default_rng(0)
         with pytest.warns(FallbackWarning) as caught:
-            proposer.propose(History(), rng)
-        assert self.line(caught) == ("test_optimizer_edges.py", "proposer.propose(History(), rng)")
+            proposer.propose(space, History(), rng)
+        line = "proposer.propose(space, History(), rng)"
+        assert self.line(caught) == ("test_optimizer_edges.py", line)
 
     def test_a_loop_shows_the_same_warning_once_by_default(self):
         optimizer = make(lambda request: "no")

@@ -94,3 +94,70 @@ def test_prices_are_finite_numbers(wrong):
 
 def test_free():
     assert FREE.cost(10**9, 10**9) == 0.0
+
+
+def test_the_table_agrees_with_the_package():
+    pytest.importorskip("genai_prices")
+    from llmopt.client.prices import _from_package
+
+    compared = 0
+    for name, price in _TABLE.items():
+        other = _from_package(name)
+        if other is not None:
+            compared += 1
+            cached = other.input if other.cached is None else other.cached
+            assert (other.input, other.output, cached) == pytest.approx(
+                (price.input, price.output, price.cached)
+            ), name
+            assert other.up_to == price.up_to, name
+    assert compared > 30
+
+
+class FakePackage:
+    """What is used of `genai_prices`: a price that rises at noon, and a tier."""
+
+    def get_snapshot(self):
+        return self
+
+    def find_provider_model(self, model, provider, provider_id, url):
+        if (provider_id, model) != ("x-ai", "grok-9"):
+            raise LookupError(model)
+        return None, self
+
+    def get_prices(self, when):
+        from types import SimpleNamespace
+
+        tiers = [SimpleNamespace(start=1000)]
+        price = 3.0 if when.hour >= 12 else 2.0
+        return SimpleNamespace(
+            input_mtok=SimpleNamespace(base=price, tiers=tiers),
+            output_mtok=10.0,
+            cache_read_mtok=0.5,
+        )
+
+
+def test_the_package_goes_before_the_table_and_the_user_before_it(monkeypatch):
+    import sys
+
+    from llmopt.client import prices
+
+    prices._from_package.cache_clear()
+    monkeypatch.setitem(sys.modules, "genai_prices", FakePackage())
+    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", FakePackage())
+    try:
+        assert get_price("xai:grok-9") == Price(3.0, 10.0, 0.5, up_to=1000)
+        assert get_price("xai:grok-10") is None
+        assert get_price("openai:gpt-5.4-mini") == _TABLE["openai:gpt-5.4-mini"]
+        set_price("xai:grok-9", FREE)
+        assert get_price("xai:grok-9") == FREE
+    finally:
+        set_price("xai:grok-9", None)
+        prices._from_package.cache_clear()
+
+
+def test_a_cache_kept_for_an_hour_costs_more():
+    price = Price(input=10.0, output=40.0, cached=1.0, written=12.5, written_long=20.0)
+    assert price.cost(1000, 0, 0, 300, 100) == pytest.approx(
+        (700 * 10 + 200 * 12.5 + 100 * 20) / 1e6
+    )
+    assert get_price("anthropic:claude-haiku-4-5").written_long == 2.0

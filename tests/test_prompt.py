@@ -566,19 +566,18 @@ def test_long_templates_are_refused(tmp_path):
 # Facts of the model
 
 
-def test_a_chat_model_in_process_is_asked_in_a_chat(tmp_path):
-    client = LocalClient(write_tiny_gguf(tmp_path / "chat.gguf", chat=True), context_tokens=8192)
+@pytest.mark.parametrize("chat", [True, False])
+def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
+    client = LocalClient(write_tiny_gguf(tmp_path / "model.gguf", chat=chat), context_tokens=8192)
     refused = Complaint("no", "no parameter values were found")
-    state = Situation.after(
-        History(trials(BOX, 5)),
-        BOX,
-        replace(model_facts(client), count_tokens=None),  # the tokenizer would load the model
-        complaint=refused,
-    )
+    # Its tokenizer would load the model.
+    model = replace(model_facts(client), count_tokens=None)
+    state = Situation.after(History(trials(BOX, 5)), BOX, model, complaint=refused)
     assert state.iteration == 6
     request = get_prompt("props").prepare(state).request
-    assert request.style == "chat"
-    assert [m.role for m in request.messages] == ["system", "user", "assistant", "user"]
+    assert request.style == ("chat" if chat else "completion")
+    expected = ["system", "user", "assistant", "user"] if chat else ["user"]
+    assert [m.role for m in request.messages] == expected
     # A grammar holds a line of levels to its form, also where the model could chat.
     levels = get_prompt("levels").prepare(state).request
     assert levels.style == "completion"

@@ -10,9 +10,11 @@ import pytest
 from test_stats import line
 
 from llmopt.benchmarks.report import charts
-from llmopt.benchmarks.report import main as report
-from llmopt.benchmarks.report.main import BEGIN, END, between_markers, markdown, render_best
-from llmopt.benchmarks.report.page import ReportError, page
+from llmopt.benchmarks.report import command as report
+from llmopt.benchmarks.report.command import render_best
+from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
+from llmopt.benchmarks.report.page import page
+from llmopt.benchmarks.report.runs import ReportError
 from llmopt.cli import main
 
 MODEL = "smollm2 (levels)"
@@ -133,6 +135,16 @@ def test_what_the_model_said_is_text_and_not_markup():
     mean = results()[0]["means"]
     assert f"({charts.number(mean[1])}) <b>up</b>" in said  # point 0 follows one warm-up point
     assert f"({charts.number(mean[8])}) faster" in said
+
+
+def test_a_model_s_name_is_text_and_not_markup_everywhere():
+    lines = results()
+    for one in lines:
+        if one["model"]:
+            one["model"] = "<i>&big</i>"
+    text = page(lines)
+    assert "<i>" not in text
+    assert text.count("&lt;i&gt;&amp;big&lt;/i&gt;") > 10
 
 
 def test_the_page_is_the_same_for_the_same_lines():
@@ -400,14 +412,13 @@ def test_curves_and_bars_show_their_values():
     assert heights == sorted(heights, reverse=True)  # up is up
     bars = [charts.Bar(n, v - 1, v, v + 1, (v,), None) for n, v in (("x", 1.0), ("y", 9.0))]
     text = charts.heldout_bars(bars, "title")
-    places = [float(x) for x in re.findall(r'<rect x="([\d.]+)"[^>]* width="3"', text)]
+    places = [float(x) for x in re.findall(r'<rect x="([\d.]+)%"[^>]* width="3"', text)]
     assert places[0] < places[1]
     long = "a-provider:some-long-model-name (levels, shuffled rewards)"
-    assert "shuffled rewards)</text>" in charts.heldout_bars(
-        [charts.Bar(long, 0.0, 1.0, 2.0, (), 0)], "t"
-    )
+    labelled = charts.heldout_bars([charts.Bar(long, 0.0, 1.0, 2.0, (), 0)], "t")
+    assert f"<span><b>{long}</b></span>" in labelled  # whole, and it may wrap
     far = charts.heldout_bars([*bars, charts.Bar("far", -1e6, 1.0, 9.0, (-1e6, 8.0), 0)], "t")
-    dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', far)]
+    dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)%"', far)]
     assert len(dots) == 3  # the fourth lies beyond the picture
     assert far.count("<polygon") == 1
     assert dots[1] - dots[0] > 10

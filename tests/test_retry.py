@@ -124,3 +124,58 @@ def test_attempts_must_be_positive() -> None:
     with pytest.raises(ValueError, match="attempts=0"):
         complete_with_retries(client, REQUEST, attempts=0)
     assert client.requests == []
+
+
+def turned_down(status: int = 503, **fields: float) -> ClientError:
+    return ClientError("busy", retryable=True, status=status, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+def test_a_busy_provider_is_waited_for_in_minutes(status: int) -> None:
+    waits = Waits()
+    client = ScriptedClient([turned_down(status) for _ in range(99)])
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=waits)
+    assert 240 <= sum(waits) <= 300
+    assert max(waits) <= 60
+
+
+def test_a_busy_provider_says_itself_when_to_come_back() -> None:
+    waits = Waits()
+    client = ScriptedClient([turned_down(retry_after=200.0), "a"])
+    assert complete_with_retries(client, REQUEST, sleep=waits).completions[0].text == "a"
+    assert waits == [200.0]
+    waits = Waits()
+    client = ScriptedClient([turned_down(retry_after=200.0), turned_down(retry_after=101.0), "a"])
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=waits)
+    assert waits == [200.0]
+
+
+def test_the_client_says_how_long_to_go_on() -> None:
+    client = ScriptedClient([turned_down() for _ in range(99)])
+    client.patience = 20.0  # type: ignore[attr-defined]
+    waits = Waits()
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=waits)
+    assert sum(waits) <= 20
+    client = ScriptedClient([busy() for _ in range(9)])
+    client.transport_attempts = 2  # type: ignore[attr-defined]
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=Waits())
+    assert len(client.requests) == 2
+
+
+@pytest.mark.parametrize("bound", [{"most_calls": 3}, {"attempts": 3}])
+def test_a_number_of_calls_bounds_the_patience(bound: dict[str, int]) -> None:
+    client = ScriptedClient([turned_down() for _ in range(9)])
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=Waits(), **bound)  # type: ignore[arg-type]
+    assert len(client.requests) == 3
+
+
+def test_a_call_that_may_be_charged_is_made_twice_at_most() -> None:
+    client = ScriptedClient([busy(unpriced=1), busy(), busy(unpriced=1), "a"])
+    with pytest.raises(ClientError):
+        complete_with_retries(client, REQUEST, sleep=Waits())
+    assert len(client.requests) == 3

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,22 @@ import pytest
 from gymnasium import spaces
 
 from llmopt import ScriptedClient, get_client
-from llmopt.benchmarks.run import main as run_module
-from llmopt.benchmarks.run.folder import OVERALL_HEADER, RunFolder, load_warmup
-from llmopt.benchmarks.run.main import METHODS, RunConfig, RunConfigError, run
+from llmopt.benchmarks import extras
+from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
+from llmopt.benchmarks.methods import model as model_module
+from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, run
+from llmopt.benchmarks.run import session as run_module
+from llmopt.benchmarks.run.config import RUN_METHODS
+from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
-from llmopt.errors import ClientError, FallbackWarning, LLMOptError, StorageError
+from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    FallbackWarning,
+    LLMOptError,
+    StorageError,
+)
 from llmopt.policies.rollout import held_out_seeds, selection_seeds
 
 LINE = "llmopt-test/Line-v0"
@@ -164,7 +176,7 @@ def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
 def test_warmup_is_normal_rounded_and_in_the_box():
     config = RunConfig("mountaincar", warmup=4000)
     task = run_module.get_task("mountaincar")
-    points = np.array([p.params for p in run_module._warmup_points(config, task, 3)])
+    points = np.array([p.params for p in run_module.warmup_points(config, task, 3)])
     assert points.shape == (4000, 3)
     assert np.abs(points).max() == 6
     assert points.std() == pytest.approx(2.85, abs=0.1)  # N(0, 3), clipped at two deviations
@@ -441,7 +453,6 @@ def test_a_finished_run_is_not_run_again(tmp_path, reference):
 
 def kill_at(nth, path):
     """Run in a child process that is killed at its nth write; return how the child ended."""
-    from llmopt.benchmarks.run import folder as runfolder
     from llmopt.search.eventlog import EventLog
 
     child = os.fork()
@@ -467,7 +478,7 @@ def kill_at(nth, path):
         replace(source, target)
 
     try:
-        EventLog.append, runfolder.os.replace = dying_append, dying_replace
+        EventLog.append, os.replace = dying_append, dying_replace
         run(CONFIG, path, client=model())
         os._exit(0)
     finally:
@@ -515,7 +526,7 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
     options = {"prompt": "auto", "methods": ("llm",), "iterations": 3}
     config = RunConfig(**{**vars(CONFIG), **options})
     run(config, tmp_path / "whole")
-    tell, calls = run_module.LLMOptimizer.tell, itertools.count()
+    tell, calls = model_module.LLMOptimizer.tell, itertools.count()
 
     def interrupted(self, *told, **words):
         if next(calls) == 4:
@@ -523,7 +534,7 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
         return tell(self, *told, **words)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.LLMOptimizer, "tell", interrupted)
+        patch.setattr(model_module.LLMOptimizer, "tell", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "cut")
     result = run(config, tmp_path / "cut", resume=True)
@@ -596,6 +607,104 @@ def test_default_folders_are_named_for_the_run_and_numbered(tmp_path, monkeypatc
     assert paths == [Path(name), Path(f"{name}-2"), Path(f"{name}-2")]
 
 
+# -- folders of llmopt 0.1 ----------------------------------------------------------------
+
+OLD = Path(__file__).parent / "golden" / "old_run"
+
+
+def by_length(request):
+    a, b = np.random.default_rng(len(request.text)).uniform(-6, 6, 2).round(1)
+    return f"params[0]: {a}, params[1]: {b}"
+
+
+@pytest.mark.filterwarnings("ignore:.*was begun with other versions")
+@pytest.mark.parametrize("kept", [0, 3, 5, 7, 9])
+def test_a_folder_of_the_first_version_goes_on_to_its_own_points(tmp_path, kept):
+    """Its methods drew by position, and its model was asked for the warm-up points."""
+    rows = (OLD / "trials.jsonl").read_text().splitlines(keepends=True)
+    assert len(rows) == 3 + 2 * 4
+    path = tmp_path / "r"
+    shutil.copytree(OLD, path)
+    (path / "heldout.jsonl").unlink()
+    (path / "trials.jsonl").write_text("".join(rows[:kept]))
+    events = (OLD / "optimizer.jsonl").read_text().splitlines(keepends=True)
+    tells = [i for i, e in enumerate(events) if json.loads(e)["event"] == "tell"]
+    if kept < 3:
+        (path / "optimizer.jsonl").unlink()
+    elif kept < 7:
+        # Killed after the record, before the tell.
+        (path / "optimizer.jsonl").write_text("".join(events[: tells[kept - 1]]))
+    stored = json.loads((OLD / "config.json").read_text())["run"]
+    run(RunConfig.from_dict(stored), path, client=model(by_length), resume=True)
+    after = [json.loads(row) for row in (path / "trials.jsonl").read_text().splitlines()]
+    for new, old in zip(after, map(json.loads, rows), strict=True):
+        assert (new["method"], new["params"]) == (old["method"], old["params"])
+        assert new["returns"] == old["returns"]
+
+
+def test_a_new_run_does_not_draw_as_the_first_version_did(tmp_path):
+    stored = json.loads((OLD / "config.json").read_text())["run"]
+    run(RunConfig.from_dict({**stored, "methods": ["random"]}), tmp_path / "r")
+    old = [json.loads(row) for row in (OLD / "trials.jsonl").read_text().splitlines()]
+    with RunFolder(tmp_path / "r") as folder:
+        drawn = [list(r.params) for r in folder.records["random"]]
+    assert drawn[0] not in [row["params"] for row in old]
+
+
+# -- every method of the benchmark --------------------------------------------------------
+
+SEVERAL = ("llm", "llm-opro", "levels-uniform", "hybrid-gaussian", "ars", "cma-bipop")
+
+
+def test_a_run_takes_every_method_of_the_benchmark(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "methods": SEVERAL})
+    result = run(config, tmp_path / "r", client=model())
+    assert [r.method for r in result.methods] == list(SEVERAL)
+    assert [r.label for r in result.methods[:3]] == [
+        "oracle (props)",
+        "oracle (opro)",
+        "levels-uniform",
+    ]
+    assert [r.requests for r in result.methods] == [4, 4, 0, 0, 0, 0]
+    home = tmp_path / "r" / "baselines"
+    assert (home / "llm-opro" / "episode_3" / "parameters_reasoning.txt").read_text()
+    assert (home / "levels-uniform" / "optimizer.jsonl").exists()
+    assert not (home / "ars" / "optimizer.jsonl").exists()
+    assert set(METHOD_TABLE) < set(RUN_METHODS)
+
+
+def test_several_methods_with_a_model_go_on_after_any_interruption(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "methods": SEVERAL, "batch": 2})
+    run(config, tmp_path / "whole", client=model())
+    whole = facts(tmp_path / "whole")
+    for sent in (1, 3):
+
+        def interrupt(request):
+            raise KeyboardInterrupt
+
+        path = tmp_path / str(sent)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, path, client=model([answer] * sent * 2 + [interrupt]))
+        run(config, path, client=model(), resume=True)
+        assert facts(path) == whole
+
+
+def test_caps_hold_for_all_methods_together(tmp_path):
+    options = {"methods": ("llm", "llm-opro"), "max_requests": 6}
+    config = RunConfig(**{**vars(CONFIG), **options})
+    client = model()
+    with pytest.raises(BudgetExceededError):
+        run(config, tmp_path / "r", client=client)
+    assert len(client.requests) == 6
+
+
+def test_the_same_method_twice_is_refused(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "methods": ("llm", "llm-props")})
+    with pytest.raises(RunConfigError, match="llm and llm-props are the same"):
+        run(config, tmp_path / "r", client=model())
+    assert not (tmp_path / "r").exists()
+
+
 # -- wrong calls --------------------------------------------------------------------------
 
 
@@ -608,8 +717,8 @@ def test_default_folders_are_named_for_the_run_and_numbered(tmp_path, monkeypatc
         ({"seed": -1}, "seed=-1"),
         ({"heldout": 0}, "heldout=0"),
         ({"warmup": -3}, "warmup=-3"),
-        ({"methods": ()}, "expected each of some of llm, cma, random once"),
-        ({"methods": ("cma", "cma")}, "once"),
+        ({"methods": ()}, "methods=(): expected one or more, each once, such as llm, cma, random"),
+        ({"methods": ("cma", "cma")}, "methods=cma cma: expected one or more, each once"),
         ({"methods": ("cmaes",)}, "did you mean 'cma'"),
     ],
 )
@@ -637,8 +746,8 @@ def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, op
 
 @pytest.mark.parametrize("package", ["cma", "matplotlib", "tqdm"])
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
-    there = run_module.find_spec
-    monkeypatch.setattr(run_module, "find_spec", lambda n: None if n == package else there(n))
+    there = extras.find_spec
+    monkeypatch.setattr(extras, "find_spec", lambda n: None if n == package else there(n))
     with pytest.raises(LLMOptError, match=rf'needs {package},.*pip install "llmopt\[bench\]"'):
         run(CONFIG, tmp_path / "r", client=model(), progress=True)
     assert not (tmp_path / "r").exists()
@@ -665,7 +774,7 @@ def test_sigkill_in_a_process_and_resume_on_cartpole(tmp_path):
         import os, signal, sys
         import numpy as np
         from llmopt import ScriptedClient, get_client
-        from llmopt.benchmarks.run.main import RunConfig, run
+        from llmopt.benchmarks.run import RunConfig, run
 
         path, kill_at, resume = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "resume"
         seen = 0

@@ -7,21 +7,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.run.folder import (
+from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty, read_config
+from llmopt.benchmarks.run.published import (
     OVERALL_HEADER,
     OverallLog,
     Record,
-    RunFolder,
-    best_record,
-    is_empty,
     load_warmup,
     parameters_text,
-    read_config,
     rollout_text,
     step_line,
-    write_text,
 )
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 
 CONFIG = {"run": {"task": "cartpole"}}
@@ -124,14 +121,14 @@ def test_a_file_is_no_folder(tmp_path):
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    write_text(tmp_path / "a.txt", "old")
+    write_text_atomically(tmp_path / "a.txt", "old")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(StorageError, match=r"a\.txt: No space left on device"):
-        write_text(tmp_path / "a.txt", "new")
+        write_text_atomically(tmp_path / "a.txt", "new")
     assert (tmp_path / "a.txt").read_text() == "old"
 
 

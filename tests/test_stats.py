@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
+from llmopt.benchmarks.report import runs as report_runs
 from llmopt.benchmarks.report import stats
+from llmopt.benchmarks.report.runs import evaluations_to, group, score
 from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
     compare,
     duels,
-    evaluations_to,
-    group,
     holm,
     interquartile_mean,
     paired_test,
     quartiles,
     ranks,
-    score,
 )
 
 CMA, RANDOM, DE = "CMA-ES", "random search", "Nevergrad DE"
@@ -136,12 +135,26 @@ def test_quartiles_and_the_interquartile_mean_agree_with_scipy():
     assert interquartile_mean(np.array([-1e9, 1.0, 3.0, 1e9])) == 2.0
 
 
+@pytest.mark.parametrize("size", [1, 4, 5, 10, 23])
+def test_the_library_gives_what_was_written_by_hand_before(size):
+    rng = np.random.default_rng(size)
+    values = rng.normal(size=size).round(1)
+    ordered = np.sort(values)
+    cut = size // 4
+    assert interquartile_mean(values) == pytest.approx(ordered[cut : size - cut].mean(), abs=1e-15)
+    table = rng.normal(size=(6, size))
+    assert interquartile_mean(table).tolist() == [interquartile_mean(row) for row in table]
+    by_hand = [1 + (values > v).sum() + ((values == v).sum() - 1) / 2 for v in values]
+    assert ranks(values.tolist()) == by_hand
+    assert ranks([1.0, -math.inf, -math.inf]) == [1.0, 2.5, 2.5]
+
+
 def test_the_bootstrap_interval_covers_as_often_as_it_says():
     rng = np.random.default_rng(0)
     hits = 0
     for trial in range(60):
         strata = [rng.normal(0, 1, 20), rng.normal(0, 1, 20)]
-        low, high = bootstrap_interval(strata, lambda v: float(v.mean()), resamples=300, seed=trial)
+        low, high = bootstrap_interval(strata, lambda v: v.mean(axis=-1), resamples=300, seed=trial)
         assert low < high
         hits += low <= 0 <= high
     assert 50 <= hits <= 60
@@ -151,7 +164,7 @@ def test_the_bootstrap_interval_covers_as_often_as_it_says():
 
 def test_the_bootstrap_keeps_each_problems_share():
     # Resampling over both together would now and then draw one problem alone.
-    low, high = bootstrap_interval([np.zeros(2), np.ones(2)], lambda v: float(v.mean()))
+    low, high = bootstrap_interval([np.zeros(2), np.ones(2)], lambda v: v.mean(axis=-1))
     assert low == high == 0.5
 
 
@@ -250,23 +263,23 @@ def test_holm_corrects_for_several_tests():
 
 def test_words_for_tables():
     key, runs = next(iter(group([line(bias=False, box=[-15.0, 15.0])]).items()))
-    assert stats.problem_title(key, runs) == "CartPole-v1, no bias, box ±15, 1 evaluations"
+    assert report_runs.problem_title(key, runs) == "CartPole-v1, no bias, box ±15, 1 evaluations"
     assert stats.format_p(0.0004) == "< 0.001"
     assert stats.format_p(0.0425) == "0.043"
     assert stats.format_interval(-0.5, -1.0, 2.0) == "−0.50 [−1.00, 2.00]"
     assert stats.format_interval(0.5, -0.001, 2.0) == "0.50 [0.00, 2.00]"
-    assert stats.first_model(group([line()])) is None
+    assert report_runs.first_model(group([line()])) is None
     many = [
         line("llm-pattern", 0),
         line("llm-opro", 0, group="model"),
         line("llm-opro", 1, group="model"),
     ]
-    assert stats.first_model(group(many)) == MODEL  # the order of methods, not of runs
+    assert report_runs.first_model(group(many)) == MODEL  # the order of methods, not of runs
     named = [line("llm-levels", 3), *many, *[line("llm-levels", s, model="big") for s in (0, 1)]]
-    assert stats.first_model(group(named)) == "big (levels)"
-    assert stats.first_model(group(named[:-2])) == "smollm2 (levels)"
+    assert report_runs.first_model(group(named)) == "big (levels)"
+    assert report_runs.first_model(group(named[:-2])) == "smollm2 (levels)"
     wide = [line("llm-columns", 0), *named, line("llm-levels", 0, task="Other-v0")]
-    assert stats.first_model(group(wide)) == "smollm2 (levels)"  # the one of most problems
+    assert report_runs.first_model(group(wide)) == "smollm2 (levels)"  # the one of most problems
 
 
 def test_problems_that_look_alike_are_told_apart():
@@ -276,7 +289,7 @@ def test_problems_that_look_alike_are_told_apart():
         line(cell={"heldout": 10}),
         line(task="Swimmer-v5"),
     ]
-    found = stats.titles(group(lines))
+    found = report_runs.titles(group(lines))
     assert sorted(found.values()) == [
         "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 10 held-out starts",
         "CartPole-v1, box ±6, 1 evaluations, 2 episodes each, 100 held-out starts",
@@ -301,14 +314,14 @@ def test_what_is_missing_is_named():
     lines = [line("cma", s) for s in range(6)] + [line("random", s) for s in (0, 3)]
     lines += [line("ng-de", 5), line("random", 0, task="Swimmer-v5")]
     grouped = group(lines)
-    (gaps,) = stats.missing_runs(grouped).values()
+    (gaps,) = report_runs.missing_runs(grouped).values()
     assert gaps == {DE: (0, 1, 2, 3, 4), RANDOM: (1, 2, 4, 5)}
-    unfinished, partly = stats.notes(grouped)
+    unfinished, partly = report_runs.notes(grouped)
     assert unfinished.startswith("Unfinished: 9 runs")
     assert "seeds 0 to 4 of Nevergrad DE; seeds 1, 2, 4, 5 of random search." in unfinished
     assert partly == "Not on all of the 2 problems: CMA-ES (1), Nevergrad DE (1)."
-    assert stats.notes(group(lines[:6])) == []
-    (failed,) = stats.notes(group([line(seed=7, heldout=None, means=(None,))]))
+    assert report_runs.notes(group(lines[:6])) == []
+    (failed,) = report_runs.notes(group([line(seed=7, heldout=None, means=(None,))]))
     assert "CMA-ES on CartPole-v1, box ±6, 1 evaluations, seed 7." in failed
 
 

@@ -13,7 +13,7 @@ from llmopt.benchmarks.experiments.strategies import (
     FUNCTIONS,
     SETS,
     VARIANTS,
-    Cell,
+    StrategyCell,
     problem_of,
     run_cell,
 )
@@ -22,7 +22,7 @@ from llmopt.benchmarks.experiments.strategies import (
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("dimension", [3, 10])
 def test_the_optimum_is_zero_inside_the_box(function, dimension):
-    problem, reward = problem_of(Cell("random", function, dimension, 4))
+    problem, reward = problem_of(StrategyCell("random", function, dimension, 4))
     place = list(ALL).index(function)
     shift = np.random.default_rng([place, dimension, 4]).uniform(-3, 3, dimension)
     assert reward(shift) == pytest.approx(0.0, abs=1e-4)
@@ -33,9 +33,9 @@ def test_the_optimum_is_zero_inside_the_box(function, dimension):
 
 
 def test_seeds_are_other_instances_and_methods_share_them():
-    one, _ = problem_of(Cell("random", "discus", 3, 0))
-    same, _ = problem_of(Cell("levels, uniform", "discus", 3, 0))
-    other, _ = problem_of(Cell("random", "discus", 3, 1))
+    one, _ = problem_of(StrategyCell("random", "discus", 3, 0))
+    same, _ = problem_of(StrategyCell("levels, uniform", "discus", 3, 0))
+    other, _ = problem_of(StrategyCell("random", "discus", 3, 1))
     assert one == same
     assert one.warmup != other.warmup
 
@@ -44,10 +44,10 @@ def test_every_variant_without_a_model_runs_and_repeats():
     for name, variant in VARIANTS.items():
         if variant.prompt and not variant.sampler:
             continue
-        line = run_cell(Cell(name, "powers", 3, 0))
+        line = run_cell(StrategyCell(name, "powers", 3, 0))
         assert len(line["rewards"]) == 100
         assert line["best"] >= max(line["rewards"]) - 1e-3
-        assert run_cell(Cell(name, "powers", 3, 0))["rewards"] == line["rewards"]
+        assert run_cell(StrategyCell(name, "powers", 3, 0))["rewards"] == line["rewards"]
 
 
 def line(variant, seed, best, model=""):
@@ -76,7 +76,7 @@ def test_finished_cells_are_not_run_again(tmp_path, capsys):
     before = results.read_text()
     assert len(before.splitlines()) == len(FUNCTIONS)
     strategies.main([*options, "--seeds", "1"])
-    assert "4 of 4 cells are there, 0 to run" in capsys.readouterr().out
+    assert "4 cells, 4 of them done, 0 to run" in capsys.readouterr().err
     assert results.read_text() == before
     assert {json.loads(text)["variant"] for text in before.splitlines()} == {"random"}
     assert (tmp_path / "s.md").is_file()

@@ -34,6 +34,15 @@ class Say:
 
 
 @dataclass(frozen=True)
+class Drip:
+    """Answer with a body in a stream of events, with a pause before each; maybe never the end."""
+
+    body: Any
+    pause: float = 0.0
+    ends: bool = True
+
+
+@dataclass(frozen=True)
 class Hang:
     """Take the request and say nothing until the server is closed."""
 
@@ -50,7 +59,7 @@ class Cut:
     """Promise a body, send a part of it, and cut the connection."""
 
 
-Fixed = Say | Hang | Trickle | Cut
+Fixed = Say | Drip | Hang | Trickle | Cut
 Behaviour = Fixed | Callable[[Any], Fixed]
 
 
@@ -121,6 +130,15 @@ class WireServer:
                 handler.connection.shutdown(socket.SHUT_RDWR)
                 handler.close_connection = True
                 return
+            events = None
+            if isinstance(behaviour, Drip) or (
+                behaviour.status == 200 and isinstance(behaviour.body, dict)
+            ):
+                events = _events(handler.path, body, behaviour.body)
+            if events is not None:
+                self._stream(handler, events, behaviour)
+                return
+            assert isinstance(behaviour, Say)
             said = behaviour
             data = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
             handler.send_response(said.status)
@@ -133,6 +151,26 @@ class WireServer:
         finally:
             with self._lock:
                 self._at_once -= 1
+
+    def _stream(
+        self, handler: BaseHTTPRequestHandler, events: list[str], behaviour: Say | Drip
+    ) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        for name, value in getattr(behaviour, "headers", {}).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.close_connection = True
+        if not getattr(behaviour, "ends", True):
+            events = events[: len(events) // 2]
+        for event in events:
+            if self._closing.wait(getattr(behaviour, "pause", 0.0)):
+                return
+            try:
+                handler.wfile.write(event.encode())
+                handler.wfile.flush()
+            except OSError:
+                return
 
     def _trickle(self, handler: BaseHTTPRequestHandler, pause: float) -> None:
         handler.send_response(200)
@@ -148,6 +186,92 @@ class WireServer:
                 handler.wfile.flush()
             except OSError:
                 return
+
+
+# How each provider says in a stream of events what it would say at once.
+
+
+def _events(path: str, request: Any, body: Any) -> list[str] | None:
+    """The events of a body, or ``None`` if no stream was asked for or the body is broken."""
+    streams = isinstance(request, dict) and request.get("stream") is True
+    try:
+        if "streamGenerateContent" in path:
+            return _gemini_events(body)
+        if streams and path.endswith("/messages"):
+            return _anthropic_events(body)
+        if streams and path.endswith("/completions"):
+            usage = bool(request.get("stream_options", {}).get("include_usage"))
+            return _openai_events(body, usage)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError):
+        pass
+    return None
+
+
+def _halves(text: Any) -> list[Any]:
+    return [text[: len(text) // 2], text[len(text) // 2 :]] if isinstance(text, str) else [text]
+
+
+def _openai_events(body: dict[str, Any], include_usage: bool) -> list[str]:
+    chunks: list[Any] = []
+    if "error" in body:
+        chunks.append(body)
+    elif not body["choices"]:
+        return None  # type: ignore[return-value]
+    common = {k: v for k, v in body.items() if k not in ("choices", "usage", "error")}
+    for choice in body.get("choices", ()):
+        index = choice["index"]
+        if "message" in choice:
+            message = choice["message"]
+            pieces: list[Any] = [{"delta": {"role": "assistant", "content": ""}}]
+            pieces += [{"delta": {"content": t}} for t in _halves(message.get("content"))]
+            if message.get("refusal") is not None:
+                pieces.append({"delta": {"refusal": message["refusal"]}})
+            last: dict[str, Any] = {"delta": {}}
+        else:
+            pieces, last = [{"text": text} for text in _halves(choice["text"])], {"text": ""}
+        pieces.append({**last, "finish_reason": choice["finish_reason"]})
+        chunks += [
+            {**common, "choices": [{"index": index, "finish_reason": None, **p}]} for p in pieces
+        ]
+    if include_usage and "usage" in body:
+        chunks.append({**common, "choices": [], "usage": body["usage"]})
+    return [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"]
+
+
+def _anthropic_events(body: dict[str, Any]) -> list[str]:
+    events: list[Any]
+    if body.get("type") == "error":
+        events = [body]
+    else:
+        usage = dict(body["usage"])
+        output = usage.pop("output_tokens")
+        start = {**body, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+        events = [{"type": "message_start", "message": start}, {"type": "ping"}]
+        for index, block in enumerate(body["content"]):
+            text = block["type"] == "text"
+            opened = {**block, "text": ""} if text else block
+            events.append({"type": "content_block_start", "index": index, "content_block": opened})
+            for piece in _halves(block["text"]) if text else ():
+                delta = {"type": "text_delta", "text": piece}
+                events.append({"type": "content_block_delta", "index": index, "delta": delta})
+            events.append({"type": "content_block_stop", "index": index})
+        delta = {"stop_reason": body["stop_reason"], "stop_sequence": body["stop_sequence"]}
+        events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}})
+        events.append({"type": "message_stop"})
+    return [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+
+
+def _gemini_events(body: dict[str, Any]) -> list[str]:
+    chunks: list[Any] = []
+    common = {k: v for k, v in body.items() if k != "candidates"}
+    for candidate in body.get("candidates", ()):
+        for part in candidate.get("content", {}).get("parts", ()):
+            for piece in _halves(part["text"]):
+                content = {"role": "model", "parts": [{**part, "text": piece}]}
+                chunks.append({"candidates": [{"index": candidate["index"], "content": content}]})
+        ending = {k: v for k, v in candidate.items() if k != "content"}
+        chunks.append({"candidates": [ending], **common})
+    return [f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in chunks or [body]]
 
 
 # What each provider's success and error bodies look like.

@@ -26,13 +26,16 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
+from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.bandit import Partner, make_scheduler
+from llmopt.search.cma import CMAEmitter
+from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Limits
-from llmopt.search.proposer import Proposer
 from llmopt.space import Value
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
@@ -67,18 +70,17 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: expected at least 1")
-        if warmup is not None and warmup < 0:
-            raise ValueError(f"warmup={warmup}: expected 0 or more, or None")
+        batch_size = whole_number("batch_size", batch_size, 1)
+        if warmup is not None:
+            warmup = whole_number("warmup", warmup, 0)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization)
-        self._proposer = Proposer(
-            self._parameters.space,
+        self._model = ModelEmitter(
             get_client("smollm2" if model is None else model),
             prompt,
             description=description,
@@ -88,6 +90,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             on_error=on_error,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
+        self._emitter = make_scheduler(partner, self._model, None)
+        if partner is not None:
+            CMAEmitter.check(self._parameters.space)
         if warmup is None:
             warmup = 10 if budget is None else min(10, max(1, budget // 5))
         self._n_warmup = warmup
@@ -96,7 +101,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
         self._ready: deque[Proposal] = deque()
         self._violation = 0.0
-        # Points of the model that a cheap constraint refused.
+        # Points of the model or its partner that a cheap constraint refused.
         self._refused: list[tuple[Value, ...]] = []
         self._refused_before = 0
         # Of the `ask` that is under way: candidates made, and whether a batch was fetched.
@@ -120,7 +125,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     @property
     def usage(self) -> Usage:
         """What was spent so far (a copy)."""
-        return self._proposer.usage
+        return self._model.usage
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
@@ -173,15 +178,15 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             raise
         proposal = self._made.pop(candidate.uid, None)
         for refused in self._made.values():
-            if refused.source == "llm":
+            if refused.source in ("llm", "cma"):
                 self._refused.append(refused.values)
-                self._proposer.meter.count_rejection("constraint")
+                self._model.meter.count_rejection("constraint")
         if proposal is None:
             is_mended = candidate.uid in self._asked
             source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
             proposal = Proposal(self._parameters.read(candidate), source)
             if is_mended:
-                self._proposer.meter.count_proposal("fallback")
+                self._model.meter.count_proposal("fallback")
                 self._warn(
                     "no point of the batch met the cheap constraint: one of them was moved at "
                     "random until it did. Such points are counted in usage.fallbacks",
@@ -208,8 +213,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
         history = self.history
-        if self._parameters.widen([t.values for t in history.ranked[:_BEST]]):
-            self._proposer.space = self._parameters.space
+        self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()
         rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
         key = self._parameters.space.key
@@ -223,7 +227,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if len(self._refused) > self._refused_before:
             wanted = max(wanted, _CONSTRAINED_BATCH)
         try:
-            found = self._proposer.propose(history, rng, wanted, notes=self._notes(), taken=taken)
+            found = self._emitter.propose(
+                self._parameters.space, history, rng, wanted, taken=taken, notes=self._notes()
+            )
         except BaseException:
             # The same call later must give the same points.
             self._rng.set_state(state)
@@ -250,7 +256,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
             found.append(Proposal(values, "warmup"))
-            self._proposer.meter.count_proposal("warmup")
+            self._model.meter.count_proposal("warmup")
         return found
 
     def _mend(self) -> p.Parameter:
@@ -351,6 +357,9 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes
             on), or ``"fallback"`` to random points, loudly and counted.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
+            and gives the more of the next ones, the more its last ones were good. For one
+            objective and parametrizations of numbers; needs the package `cma`.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -371,6 +380,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,

@@ -18,7 +18,7 @@ from llmopt.history import Direction, History, Source, Trial
 from llmopt.space import Value
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
-_SOURCES = ("warmup", "llm", "fallback")
+_SOURCES = ("warmup", "llm", "fallback", "cma")
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

@@ -35,14 +35,17 @@ from llmopt.adapters.optuna.space import (
     decompose,
     trouble_with,
 )
+from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
-from llmopt.errors import FallbackWarning
+from llmopt.errors import FallbackWarning, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
+from llmopt.search.bandit import Partner, make_scheduler
+from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.meter import Limits
-from llmopt.search.proposer import Proposer, draw_new
-from llmopt.space import Float, Space
+from llmopt.space import Space
 
 __all__ = ["LLMSampler"]
 
@@ -71,6 +74,14 @@ class _Offer:
     model: str = ""
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Parameters that are proposed together: their history, and who proposes them."""
+
+    reader: GroupHistory
+    emitter: Emitter
+
+
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
@@ -78,7 +89,7 @@ class LLMSampler(BaseSampler):
     the search space is conditional, each further group of parameters that occur together is
     proposed when a trial first needs it, and the model is told what is already set.
 
-    A proposal's ``llmopt:source`` (``"warmup"``, ``"llm"`` or ``"fallback"``),
+    A proposal's ``llmopt:source`` (``"warmup"``, ``"llm"``, ``"cma"`` or ``"fallback"``),
     ``llmopt:explanation``, ``llmopt:model``, ``llmopt:prompt_tokens``,
     ``llmopt:completion_tokens``, ``llmopt:seconds`` and ``llmopt:cost`` stand in the trial's
     user attributes. Words that an objective puts into the user attribute
@@ -107,6 +118,12 @@ class LLMSampler(BaseSampler):
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
             with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
+            and gives the more of the next ones, the more its last ones were good. CMA-ES
+            searches each group of parameters by itself, and only groups of numbers: points
+            of a group with a categorical parameter all come from the model, which is
+            logged. For one objective; needs the package `cma`. What CMA-ES does follows
+            from the study's storage alone, so that workers share one search.
         max_requests: Cap on calls to the model, failed ones included. Caps hold for each
             sampler object: every worker process has its own.
         max_tokens: Cap on prompt and completion tokens together.
@@ -115,7 +132,8 @@ class LLMSampler(BaseSampler):
     Raises:
         ModelNotFoundError: The model string names no known provider.
         TemplateError: The prompt's template is not valid.
-        ValueError: A number is out of range.
+        LLMOptError: The partner's package is not installed.
+        ValueError: A number is out of range, or there is no such partner.
 
     Note:
         Threads that share a sampler (``n_jobs``) ask the model one after the other; worker
@@ -139,25 +157,19 @@ class LLMSampler(BaseSampler):
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "fallback",
+        partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        if n_startup_trials < 0:
-            raise ValueError(f"n_startup_trials={n_startup_trials}: expected 0 or more")
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size}: expected at least 1")
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
-        self.n_startup_trials = n_startup_trials
-        self.batch_size = batch_size
+        self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
+        self.batch_size = whole_number("batch_size", batch_size, 1)
         self.hints = None if hints is None else tuple(hints)
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler
-        # Which parameters there are is known only from trials; `over` puts their space in.
-        # Built here all the same, so that a wrong argument is told at once.
-        self._proposer = Proposer(
-            Space({"x": Float(0.0, 1.0)}),
+        self._model = ModelEmitter(
             get_client("smollm2" if model is None else model),
             prompt,
             description=description,
@@ -167,6 +179,8 @@ class LLMSampler(BaseSampler):
             on_error=on_error,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
+        self._partner = partner
+        make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
         self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
         self._forget()
@@ -174,7 +188,8 @@ class LLMSampler(BaseSampler):
     def _forget(self) -> None:
         """Drop what is not part of the state: it is rebuilt from the storage."""
         self._lock = threading.RLock()
-        self._groups: dict[tuple[str, ...], GroupHistory] = {}
+        self._groups: dict[tuple[str, ...], _Group] = {}
+        self._said: set[tuple[str, ...]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -194,18 +209,18 @@ class LLMSampler(BaseSampler):
     @property
     def client(self) -> Client:
         """The model that is asked."""
-        return self._proposer.client
+        return self._model.client
 
     @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
-        return self._proposer.prompt
+        return self._model.prompt
 
     @property
     def usage(self) -> Usage:
         """What this sampler object has spent so far (a copy)."""
         with self._lock:
-            return self._proposer.usage
+            return self._model.usage
 
     # -- the interface of an Optuna sampler -------------------------------------------------
 
@@ -235,7 +250,13 @@ class LLMSampler(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that every complete or pruned trial has."""
+        """Return the parameters that every complete or pruned trial has.
+
+        Raises:
+            ValueError: There is a `partner`, and the study has several objectives.
+        """
+        if self._partner is not None and len(study.directions) > 1:
+            raise ValueError(several_objectives(len(study.directions)))
         parameters = decompose(learned(study.get_trials(deepcopy=False)))
         return {n: d for n, d in parameters.base.items() if not trouble_with(n, d)}
 
@@ -253,7 +274,7 @@ class LLMSampler(BaseSampler):
         trials = study.get_trials(deepcopy=False)
         if not self._asks(trials) or not (search_space or learned(trials)):
             with self._lock:
-                self._proposer.meter.count_proposal("warmup")
+                self._model.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
             return {}
         given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
@@ -365,7 +386,8 @@ class LLMSampler(BaseSampler):
         """
         with self._lock:
             parameters = decompose(learned(trials))
-            reader = self._reader(distributions)
+            group = self._group(distributions)
+            reader = group.reader
             context = {n: v for n, v in given.items() if n not in distributions}
             outside = {n: v for n, v in context.items() if n in parameters.latest}
             batch = 1 if context else self.batch_size
@@ -377,7 +399,7 @@ class LLMSampler(BaseSampler):
                 rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
                 if round_ < _CLASH_ROUNDS:
                     notes = hints(study, self.hints, context)
-                    offer = self._next(offers, view, reader.group.space, rng, batch, notes)
+                    offer = self._next(offers, view, group, rng, batch, notes)
                 else:
                     trouble = "other workers took all the points that it gave"
                     offer = _Offer(self._fall_back(reader.group.space, view, rng, trouble))
@@ -408,31 +430,33 @@ class LLMSampler(BaseSampler):
 
     def _discard(self, offer: _Offer) -> None:
         """Count a paid point that another worker was quicker to take."""
-        self._proposer.meter.count_proposal(offer.proposal.source, -1)
-        self._proposer.meter.count_rejection("taken meanwhile")
+        self._model.meter.count_proposal(offer.proposal.source, -1)
+        self._model.meter.count_rejection("taken meanwhile")
 
     def _next(
         self,
         offers: deque[_Offer],
         view: View,
-        space: Space,
+        group: _Group,
         rng: np.random.Generator,
         n: int,
         notes: tuple[str, ...],
     ) -> _Offer:
-        """Return the next point that is not taken, asking the model if none is left."""
+        """Return the next point that is not taken, asking for more if none is left."""
+        space = group.reader.group.space
         while offers:
             offer = offers.popleft()
             exhausted = len(view.taken) >= space.cardinality
             if exhausted or space.key(offer.proposal.values) not in view.taken:
                 return offer
             self._discard(offer)
-        proposer = self._proposer.over(space)
-        with self._proposer.meter.asking() as draft:
+        with self._model.meter.asking() as draft:
             try:
-                points = proposer.propose(view.history, rng, n, notes=notes, taken=view.taken)
+                points = group.emitter.propose(
+                    space, view.history, rng, n, taken=view.taken, notes=notes
+                )
             except Exception as error:
-                if proposer.on_error == "raise":
+                if self._model.on_error == "raise":
                     raise
                 points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
         for text in draft.warnings:
@@ -450,24 +474,38 @@ class LLMSampler(BaseSampler):
     def _fall_back(
         self, space: Space, view: View, rng: np.random.Generator, trouble: str
     ) -> Proposal:
-        """Draw a point at random where `Proposer` does not do it."""
+        """Draw a point at random where `ModelEmitter` does not do it."""
         warnings.warn(
             f"a point was drawn at random, not proposed by {client_name(self.client)}: "
             f"{trouble}. It is counted in usage.fallbacks",
             FallbackWarning,
             stacklevel=2,
         )
-        self._proposer.meter.count_proposal("fallback")
+        self._model.meter.count_proposal("fallback")
         return Proposal(draw_new(space, set(view.taken), rng), "fallback")
 
-    def _reader(self, distributions: Distributions) -> GroupHistory:
+    def _group(self, distributions: Distributions) -> _Group:
         names = tuple(distributions)
-        reader = self._groups.get(names)
-        if reader is None or reader.group.distributions != distributions:
+        group = self._groups.get(names)
+        if group is None or group.reader.group.distributions != distributions:
             if len(self._groups) >= _GROUPS_KEPT:
                 self._groups.clear()
-            reader = self._groups[names] = GroupHistory(ParameterGroup(distributions))
-        return reader
+            reader = GroupHistory(ParameterGroup(distributions))
+            group = self._groups[names] = _Group(reader, self._emitter(reader.group.space))
+        return group
+
+    def _emitter(self, space: Space) -> Emitter:
+        """Return who proposes the points of a group of parameters."""
+        if self._partner is not None:
+            try:
+                CMAEmitter.check(space)
+            except SpaceError as error:
+                if space.names not in self._said:
+                    self._said.add(space.names)
+                    names = ", ".join(map(repr, space.names))
+                    _logger.warning(f"The model alone proposes {names}: {error}.")
+                return self._model
+        return make_scheduler(self._partner, self._model, None)
 
 
 def _entropy(seed: int | None) -> tuple[int, ...]:

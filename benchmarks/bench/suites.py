@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from llmopt.benchmarks.bench.main import Cell
+from llmopt.benchmarks.bench.cells import BenchCell
 from llmopt.benchmarks.methods.table import METHODS
+
+BATCH = 4
+"""Points that the suites ask of a model in one request."""
 
 WIDE_BOX = (-15.0, 15.0)
 """A box for MountainCarContinuous-v0 that holds a velocity gain of 15, which solves it."""
@@ -38,31 +41,33 @@ def _grid(
     model: str,
     batch: int,
     **options: Any,
-) -> list[Cell]:
+) -> list[BenchCell]:
     return [
-        Cell.make(task=task, method=m, seed=s, model=model, batch=batch, **options)
+        BenchCell.make(task=task, method=m, seed=s, model=model, batch=batch, **options)
         for s in range(seeds)
         for m in methods
     ]
 
 
-def _mountaincar(evaluations: int, methods: Sequence[str], model: str, batch: int) -> list[Cell]:
+def _mountaincar(
+    evaluations: int, methods: Sequence[str], model: str, batch: int
+) -> list[BenchCell]:
     """Return the cells of MountainCarContinuous-v0 in both boxes at one budget, 10 seeds."""
-    cells: list[Cell] = []
+    cells: list[BenchCell] = []
     for box in (None, WIDE_BOX):
         options: dict[str, Any] = {"box": box, "episodes": 20, "evaluations": evaluations}
         cells += _grid("mountaincar", methods, 10, model, batch, **options)
     return cells
 
 
-def _swimmer(evaluations: int, methods: Sequence[str], model: str, batch: int) -> list[Cell]:
+def _swimmer(evaluations: int, methods: Sequence[str], model: str, batch: int) -> list[BenchCell]:
     """Return the cells of Swimmer-v5 at one budget, 10 seeds."""
     # A start hardly matters to a swimmer, and an episode takes a thousand steps of MuJoCo.
     options = {"episodes": 1, "evaluations": evaluations}
     return _grid("swimmer", methods, 10, model, batch, **options)
 
 
-def _others(methods: Sequence[str], model: str, batch: int) -> list[Cell]:
+def _others(methods: Sequence[str], model: str, batch: int) -> list[BenchCell]:
     """Return the cells of the other tasks at 100 evaluations, 5 seeds."""
     cells = _grid("mountaincar", methods, 5, model, batch, bias=False, episodes=20)
     for task in (*_CLASSIC, *_TABULAR):
@@ -77,7 +82,7 @@ def _available(methods: Sequence[str]) -> tuple[str, ...]:
     return tuple(m for m in methods if m != "optuna-gp" or find_spec("torch"))
 
 
-def _full(model: str, batch: int) -> list[Cell]:
+def _full(model: str, batch: int) -> list[BenchCell]:
     methods = (*MODEL, *_available(BASELINES))
     # The costly ablation is run where the model has the most seeds for its time.
     ablated = ("llm-shuffled", *methods)
@@ -90,7 +95,7 @@ def _full(model: str, batch: int) -> list[Cell]:
     ]
 
 
-def _adapted(model: str, batch: int) -> list[Cell]:
+def _adapted(model: str, batch: int) -> list[BenchCell]:
     ablated = ("llm-columns-shuffled", *ADAPTED)
     return [
         *_mountaincar(100, ablated, model, batch),
@@ -101,11 +106,11 @@ def _adapted(model: str, batch: int) -> list[Cell]:
     ]
 
 
-def _baselines(model: str, batch: int) -> list[Cell]:
+def _baselines(model: str, batch: int) -> list[BenchCell]:
     return [cell for cell in _full(model, batch) if not METHODS[cell.method].asks_model]
 
 
-def _prompts(model: str, batch: int) -> list[Cell]:
+def _prompts(model: str, batch: int) -> list[BenchCell]:
     # A small model writes on and on; what counts stands in the first line.
     options: dict[str, Any] = {"episodes": 20, "evaluations": 50, "max_tokens": 160}
     methods = ("llm-columns", "llm-levels", "llm-pattern", *CHAT)
@@ -113,23 +118,23 @@ def _prompts(model: str, batch: int) -> list[Cell]:
     return cells + _grid("mountaincar", ("llm-props-ab",), 2, model, batch, bias=False, **options)
 
 
-def _proof(model: str, batch: int) -> list[Cell]:
+def _proof(model: str, batch: int) -> list[BenchCell]:
     """Return CMA-ES on Swimmer-v5 by single episodes, for which results are known."""
-    cells: list[Cell] = []
+    cells: list[BenchCell] = []
     for evaluations in (600, 2400):
         options: dict[str, Any] = {"evaluations": evaluations, "episodes": 1, "warmup": 0}
         cells += _grid("swimmer", ("cma",), 10, model, batch, **options)
     return cells
 
 
-def _smoke(model: str, batch: int) -> list[Cell]:
+def _smoke(model: str, batch: int) -> list[BenchCell]:
     options: dict[str, Any] = {"evaluations": 12, "warmup": 4, "heldout": 10}
     methods = ("llm-columns", "columns-network", "llm-levels", *SAMPLERS, "cma")
     cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("cartpole", (*SAMPLERS, "cma", "random"), 2, model, batch, **options)
 
 
-SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
+SUITES: dict[str, Callable[[str, int], list[BenchCell]]] = {
     "full": _full,
     "adapted": _adapted,
     "baselines": _baselines,

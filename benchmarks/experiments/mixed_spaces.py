@@ -33,7 +33,6 @@ import numpy as np
 import optuna
 
 from llmopt._version import __version__
-from llmopt.benchmarks.experiments.pool import run_cells
 from llmopt.benchmarks.experiments.strategies import (
     ALL,
     BOUND,
@@ -47,7 +46,8 @@ from llmopt.benchmarks.methods.grammar_clients import (
     NetworkClient,
     UniformGrammarClient,
 )
-from llmopt.benchmarks.methods.table import ShuffledRewards
+from llmopt.benchmarks.methods.model import ShuffledRewards
+from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.benchmarks.report.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.optimizer import LLMOptimizer
@@ -71,7 +71,7 @@ Params = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Cell:
+class MixedCell:
     """One run: which variant, on which function of which shape, from which seed."""
 
     variant: str
@@ -81,7 +81,7 @@ class Cell:
     model: str = ""
 
 
-def problem_of(cell: Cell) -> tuple[Space, Callable[[Params], float], list[Params]]:
+def problem_of(cell: MixedCell) -> tuple[Space, Callable[[Params], float], list[Params]]:
     """Return the space, the value to be minimized, and the warm-up points."""
     n, counts = SHAPES[cell.shape]
     place = list(ALL).index(cell.function)
@@ -144,7 +144,7 @@ VARIANTS: Mapping[str, Variant] = {
 MAIN = "columns"
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
+def run_cell(cell: MixedCell) -> dict[str, Any]:
     """Run one cell and return its line."""
     space, value, warmup = problem_of(cell)
     variant = VARIANTS[cell.variant]
@@ -164,7 +164,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 
 def _run_prompt(
-    cell: Cell, space: Space, value: Callable[[Params], float], warmup: Sequence[Params]
+    cell: MixedCell, space: Space, value: Callable[[Params], float], warmup: Sequence[Params]
 ) -> tuple[list[float], dict[str, Any]]:
     variant = VARIANTS[cell.variant]
     prompt = get_prompt(variant.prompt)
@@ -192,7 +192,7 @@ def _run_prompt(
 
 
 def _run_optuna(
-    cell: Cell, space: Space, value: Callable[[Params], float], warmup: Sequence[Params]
+    cell: MixedCell, space: Space, value: Callable[[Params], float], warmup: Sequence[Params]
 ) -> tuple[list[float], dict[str, Any]]:
     make = VARIANTS[cell.variant].optuna
     assert make is not None
@@ -278,8 +278,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         ):
             variant = VARIANTS[name]
             asked = args.model if variant.prompt and not variant.sampler else ""
-            wanted.append(Cell(name, function, shape, seed, asked))
-        run_cells(wanted, run_cell, EventLog(args.results), args.jobs)
+            wanted.append(MixedCell(name, function, shape, seed, asked))
+        run_pool(wanted, run_cell, EventLog(args.results), cell_reader(MixedCell), jobs=args.jobs)
     table = args.results.with_suffix(".md")
     table.write_text(make_table(list(read_events(args.results))), encoding="utf-8")
     print(f"wrote {table}")

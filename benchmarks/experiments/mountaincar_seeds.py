@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.run.main import RunConfig, run
+from llmopt.benchmarks.run import RunConfig, run
 
 RESULTS = Path(__file__).parents[1] / "results" / "mountaincar_seeds.jsonl"
 SEEDS = range(1, 11)

@@ -37,7 +37,7 @@ from nevergrad.functions import ArtificialFunction
 
 from llmopt._version import __version__
 from llmopt.adapters.nevergrad import ParametrizedLLM
-from llmopt.benchmarks.experiments.pool import run_cells
+from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.benchmarks.report.stats import ranks as ranks_of
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
@@ -55,7 +55,7 @@ _INSTANCE_SEED, _OPTIMIZER_SEED = 1_000, 2_000
 
 
 @dataclass(frozen=True)
-class Cell:
+class NevergradCell:
     """One run: what is minimized, by what, from which seed."""
 
     method: str
@@ -73,7 +73,7 @@ class Cell:
         return f"{self.method} ({self.model}, {self.prompt})" if self.model else self.method
 
 
-def run_cell(cell: Cell, threads: int | None = None) -> dict[str, Any]:
+def run_cell(cell: NevergradCell, threads: int | None = None) -> dict[str, Any]:
     """Run one cell and return its line."""
     function = ArtificialFunction(
         cell.function, cell.dimension, rotation=True, translation_factor=1.0
@@ -114,7 +114,9 @@ def run_cell(cell: Cell, threads: int | None = None) -> dict[str, Any]:
     return line
 
 
-def _make_optimizer(cell: Cell, threads: int | None, parametrization: ng.p.Parameter) -> Any:
+def _make_optimizer(
+    cell: NevergradCell, threads: int | None, parametrization: ng.p.Parameter
+) -> Any:
     if not cell.model:
         return ng.optimizers.registry[cell.method](parametrization, cell.budget)
     configured = ParametrizedLLM(
@@ -191,7 +193,7 @@ def make_table(lines: Sequence[dict[str, Any]], command: str) -> str:
     return "\n".join([*text, "", f"Made with {', '.join(versions)}.", ""])
 
 
-def _model_section(cells: Sequence[Cell], lines: Sequence[dict[str, Any]]) -> list[str]:
+def _model_section(cells: Sequence[NevergradCell], lines: Sequence[dict[str, Any]]) -> list[str]:
     text: list[str] = []
     for label in sorted({c.label for c in cells if c.model}):
         own = [(c, line) for c, line in zip(cells, lines, strict=True) if c.label == label]
@@ -220,8 +222,8 @@ def _per_run(usages: Sequence[dict[str, Any]], name: str) -> str:
     return f"{statistics.mean(u[name] for u in usages):,.0f}"
 
 
-def _cell_of(line: dict[str, Any]) -> Cell:
-    return Cell(**{name: line[name] for name in Cell.__dataclass_fields__})
+def _cell_of(line: dict[str, Any]) -> NevergradCell:
+    return NevergradCell(**{name: line[name] for name in NevergradCell.__dataclass_fields__})
 
 
 def _place(method: str) -> tuple[int, str]:
@@ -252,8 +254,12 @@ def estimate(args: argparse.Namespace, threads: int | None) -> None:
     """Time one cell of the model in each dimension, and print what all of them would take."""
     total = 0.0
     for dimension in args.dimensions:
-        cell = Cell(MODEL, "sphere", dimension, 0, args.budget, args.model, args.prompt, args.batch)
-        run_cell(Cell(**{**asdict(cell), "budget": 10 + args.batch}), threads)  # loads the model
+        cell = NevergradCell(
+            MODEL, "sphere", dimension, 0, args.budget, args.model, args.prompt, args.batch
+        )
+        run_cell(
+            NevergradCell(**{**asdict(cell), "budget": 10 + args.batch}), threads
+        )  # loads the model
         line = run_cell(cell, threads)
         share = line["seconds"] * len(args.functions) * args.seeds
         total += share
@@ -300,13 +306,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run_all(args: argparse.Namespace, threads: int | None) -> None:
     model = {"model": args.model, "prompt": args.prompt, "batch": args.batch}
     wanted = [
-        Cell(method, function, dimension, seed, args.budget, **(model if method == MODEL else {}))
+        NevergradCell(
+            method, function, dimension, seed, args.budget, **(model if method == MODEL else {})
+        )
         for seed, dimension, function, method in itertools.product(
             range(args.seeds), args.dimensions, args.functions, args.methods
         )
     ]
     run = functools.partial(run_cell, threads=threads)
-    run_cells(wanted, run, EventLog(args.results), args.jobs)
+    run_pool(wanted, run, EventLog(args.results), cell_reader(NevergradCell), jobs=args.jobs)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.benchmarks.experiments.pool import run_cells
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NarrowGrammarClient,
@@ -55,19 +54,16 @@ from llmopt.benchmarks.methods.grammar_clients import (
     SlopeGrammarClient,
     UniformGrammarClient,
 )
-from llmopt.benchmarks.methods.table import (
-    Method,
-    ModelMethod,
-    Problem,
-    ShuffledRewards,
-    make_method,
-)
+from llmopt.benchmarks.methods.model import ModelMethod, ShuffledRewards
+from llmopt.benchmarks.methods.protocol import Method, Problem
+from llmopt.benchmarks.methods.table import make_method
+from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.benchmarks.report.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.bandit import Partner
 from llmopt.search.eventlog import EventLog, read_events
-from llmopt.search.hybrid import Partner
 
 RESULTS = Path(__file__).parents[1] / "results"
 DIMENSIONS = (3, 10)
@@ -284,7 +280,7 @@ SETS: Mapping[str, FunctionSet] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class StrategyCell:
     """One run: which variant, on which function, from which seed."""
 
     variant: str
@@ -294,7 +290,7 @@ class Cell:
     model: str = ""
 
 
-def problem_of(cell: Cell) -> tuple[Problem, Callable[[np.ndarray], float]]:
+def problem_of(cell: StrategyCell) -> tuple[Problem, Callable[[np.ndarray], float]]:
     """Return the problem, with its warm-up evaluated, and its reward."""
     place = list(ALL).index(cell.function)
     rng = np.random.default_rng([place, cell.dimension, cell.seed])
@@ -312,7 +308,7 @@ def problem_of(cell: Cell) -> tuple[Problem, Callable[[np.ndarray], float]]:
     return Problem(-BOUND, BOUND, cell.dimension, BUDGET, warmup), reward
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
+def run_cell(cell: StrategyCell) -> dict[str, Any]:
     """Run one cell and return its line."""
     problem, reward = problem_of(cell)
     method = _make(cell, problem)
@@ -338,7 +334,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     return line
 
 
-def _make(cell: Cell, problem: Problem) -> Method:
+def _make(cell: StrategyCell, problem: Problem) -> Method:
     variant = VARIANTS[cell.variant]
     seed = np.random.SeedSequence([77, cell.seed])
     if variant.method:
@@ -473,8 +469,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seed, dimension, function, name in grid:
             variant = VARIANTS[name]
             asked = args.model if variant.prompt and not variant.sampler else ""
-            wanted.append(Cell(name, function, dimension, seed, asked))
-        run_cells(wanted, run_cell, EventLog(args.results), args.jobs)
+            wanted.append(StrategyCell(name, function, dimension, seed, asked))
+        run_pool(
+            wanted, run_cell, EventLog(args.results), cell_reader(StrategyCell), jobs=args.jobs
+        )
     option = "" if args.set == "choosing" else f" --set {args.set}"
     command = f"python -m llmopt.benchmarks.experiments.strategies{option} --jobs 2"
     table = args.results.with_suffix(".md")

@@ -1,6 +1,6 @@
 """``llmopt report``: page and tables made of raw results."""
 
-from llmopt.benchmarks.report.main import markdown
+from llmopt.benchmarks.report.markdown import markdown
 
 __all__ = [
     "markdown",

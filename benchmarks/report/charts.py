@@ -1,4 +1,4 @@
-"""Charts as SVG text, to be set into a page: learning curves with bands, held-out bars."""
+"""Charts as HTML with SVG in it, for a page: learning curves with bands, held-out bars."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
 
     The vertical axis shows what happens after the warm-up; what lies below is cut off.
     """
-    width, height, left, right, top, bottom = 440, 300, 76, 12, 12, 44
+    width, height, left, right, top, bottom = 600, 340, 88, 22, 12, 52
     longest = max((len(c.middle) for c in curves), default=1)
     seen = [
         v[np.isfinite(v)]
@@ -123,7 +123,7 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
         out.append(
             f'<rect x="{left}" y="{top}" width="{x(warmup) - left:.1f}" '
             f'height="{height - top - bottom}" fill="#eef0f2" class="shade"/>'
-            f'<text x="{left + 4}" y="{top + 15}" font-size="11" opacity="0.7">warm-up</text>'
+            f'<text x="{left + 4}" y="{top + 17}" opacity="0.7">warm-up</text>'
         )
     for tick in ticks(low, high):
         out.append(
@@ -149,17 +149,17 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
         at = [i for i in range(len(curve.middle)) if np.isfinite(curve.middle[i])]
         if not at:
             continue
-        own = color(curve.style)
+        hue = color(curve.style)
         name = f"<title>{html.escape(curve.label)}</title>"
         if curve.style is not None and curve.band:
             upper = [(x(i + 1), y(curve.high[i])) for i in at]
             lower = [(x(i + 1), y(curve.low[i])) for i in reversed(at)]
-            out.append(f'<polygon points="{_points(upper + lower)}" fill="{own}" opacity="0.14"/>')
+            out.append(f'<polygon points="{_points(upper + lower)}" fill="{hue}" opacity="0.14"/>')
         dash = _DASHES[curve.style % len(_DASHES)] if curve.style is not None else ""
         stroke = 2.2 if curve.style is not None else 1
         out.append(
             f'<polyline points="{_points([(x(i + 1), y(curve.middle[i])) for i in at])}" '
-            f'fill="none" stroke="{own}" stroke-width="{stroke}"'
+            f'fill="none" stroke="{hue}" stroke-width="{stroke}"'
             + (f' stroke-dasharray="{dash}"' if dash else "")
             + f">{name}</polyline>"
         )
@@ -185,6 +185,7 @@ def legend(items: Sequence[tuple[str, int | None]]) -> str:
 def heldout_bars(bars: Sequence[Bar], title: str) -> str:
     """Draw each method's median, its quartiles and its seeds, best above.
 
+    Each row is a label, which wraps where it has to, and a picture as wide as there is room.
     What lies beyond the picture is drawn as a small triangle at its edge: a few very bad
     runs must not flatten all that matters.
 
@@ -192,56 +193,48 @@ def heldout_bars(bars: Sequence[Bar], title: str) -> str:
         bars: In the order in which they are drawn.
         title: For readers that see no picture.
     """
-    row, top, bottom, left, width, right = 21, 6, 24, 216, 440, 18
-    height = top + row * len(bars) + bottom
     low, high = _bar_range(bars)
 
-    def x(v: float) -> float:
-        return left + (min(max(v, low), high) - low) / (high - low) * (width - left - right)
+    def x(value: float) -> float:
+        return 100 * (min(max(value, low), high) - low) / (high - low)
 
-    out = [_open(width, height, title)]
-    for tick in ticks(low, high, 4):
-        out.append(
-            f'<line x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{top}" y2="{height - bottom}" '
-            f'stroke="#e3e6e8" class="grid"/><text x="{x(tick):.1f}" y="{height - 8}" '
-            f'font-size="11" text-anchor="middle">{number(tick)}</text>'
-        )
-    for i, bar in enumerate(bars):
-        middle = top + row * i + row / 2
-        own = color(bar.style)
-        # The end of a label says which of a model's methods it is.
-        shown = bar.label if len(bar.label) <= 34 else f"{bar.label[:11]}…{bar.label[-22:]}"
-        weight = ' font-weight="600"' if bar.style is not None else ""
-        if len(shown) > 30:  # wide letters would leave the picture
-            weight += f' textLength="{left - 14}" lengthAdjust="spacingAndGlyphs"'
-        out.append(
-            f"<g><title>{html.escape(bar.label)}: {number(bar.middle)} "
-            f"[{number(bar.low)}, {number(bar.high)}]</title>"
-            f'<text x="{left - 8}" y="{middle + 4:.1f}" text-anchor="end" font-size="11.5"{weight}>'
-            f"{html.escape(shown)}</text>"
+    marks = [(x(tick), number(tick)) for tick in ticks(low, high, 4)]
+    lines = "".join(
+        f'<line x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="24" stroke="#e3e6e8" class="grid"/>'
+        for at, _ in marks
+    )
+    rows = [f'<div class="bars" role="img" aria-label="{html.escape(title, quote=True)}">']
+    for bar in bars:
+        fill = color(bar.style)
+        label = html.escape(bar.label)
+        name = f"<b>{label}</b>" if bar.style is not None else label
+        rows.append(
+            f'<span>{name}</span><svg height="24" {_FONT} aria-hidden="true">{lines}<g>'
+            f"<title>{label}: {number(bar.middle)} [{number(bar.low)}, {number(bar.high)}]</title>"
         )
         if bar.high >= low:
-            out.append(
-                f'<rect x="{x(bar.low):.1f}" y="{middle - 7:.1f}" height="14" '
-                f'width="{max(x(bar.high) - x(bar.low), 1):.1f}" fill="{own}" opacity="0.35"/>'
+            rows.append(
+                f'<rect x="{x(bar.low):.2f}%" y="5" width="{x(bar.high) - x(bar.low):.2f}%" '
+                f'height="14" fill="{fill}" opacity="0.35"/>'
             )
-        out += [
-            f'<circle cx="{x(p):.1f}" cy="{middle:.1f}" r="2.2" fill="{own}" opacity="0.8"/>'
+        rows += [
+            f'<circle cx="{x(p):.2f}%" cy="12" r="2.4" fill="{fill}" opacity="0.8"/>'
             for p in bar.points
             if low <= p <= high
         ]
         if any(p < low for p in bar.points):
-            edge = left + 1
-            corners = f"{edge},{middle} {edge + 6},{middle - 4} {edge + 6},{middle + 4}"
-            out.append(f'<polygon points="{corners}" fill="{own}"/>')
+            rows.append(f'<polygon points="0,12 6,8 6,16" fill="{fill}"/>')
         if bar.middle >= low:
-            out.append(
-                f'<rect x="{x(bar.middle) - 1.5:.1f}" y="{middle - 9:.1f}" width="3" height="18" '
-                f'fill="{own}" stroke="white" stroke-width="0.8"/>'
+            rows.append(
+                f'<rect x="{x(bar.middle):.2f}%" y="3" width="3" height="18" fill="{fill}" '
+                'transform="translate(-1.5)" stroke="white" stroke-width="0.8"/>'
             )
-        out.append("</g>")
-    out.append("</svg>")
-    return "".join(out)
+        rows.append("</g></svg>")
+    axis = "".join(
+        f'<text x="{at:.2f}%" y="14" text-anchor="middle">{text}</text>' for at, text in marks
+    )
+    rows.append(f'<span></span><svg height="20" {_FONT} aria-hidden="true">{axis}</svg></div>')
+    return "".join(rows)
 
 
 def _bar_range(bars: Sequence[Bar]) -> tuple[float, float]:
@@ -259,7 +252,7 @@ def _bar_range(bars: Sequence[Bar]) -> tuple[float, float]:
 
 def _open(width: float, height: float, title: str) -> str:
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" {_FONT} fill="#2b2f33" '
+        f'<svg class="curves" viewBox="0 0 {width} {height}" role="img" {_FONT} fill="#2b2f33" '
         f'xmlns="http://www.w3.org/2000/svg" aria-label="{html.escape(title, quote=True)}">'
     )
 

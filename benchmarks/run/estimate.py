@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
-from gymnasium import spaces
-
-from llmopt.benchmarks.run.main import RunConfig, prompt_description, shown_decimals
+from llmopt.benchmarks.methods.model import parameter_space
+from llmopt.benchmarks.run.config import RunConfig
+from llmopt.benchmarks.runner import prompt_description
 from llmopt.benchmarks.tasks.table import get_task
-from llmopt.client.base import Client
+from llmopt.client.base import Client, default_prompt
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
-from llmopt.space import Space
+from llmopt.prompt import get_prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +68,14 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         policy = task.policy(env)
     finally:
         env.close()
-    low, high = task.box
-    box = spaces.Box(low, high, (policy.n_parameters,), dtype=np.float64)
+    asked = get_client(config.model) if client is None else client
+    prompt = default_prompt(asked) if config.prompt == "auto" else config.prompt
     return estimate(
-        Space.from_gymnasium(box, decimals=shown_decimals(low, high)),
-        get_client(config.model) if client is None else client,
-        config.prompt,
+        parameter_space(*task.box, policy.n_parameters),
+        asked,
+        prompt,
         iterations=config.iterations,
         # Points from a folder are counted as if they were the usual number.
         warmup=config.warmup if isinstance(config.warmup, int) else 20,
-        description=prompt_description(task, policy, config.prompt),
+        description=prompt_description(task, policy, get_prompt(prompt)),
     )

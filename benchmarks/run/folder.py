@@ -8,10 +8,10 @@
     statistics.jsonl   what each policy did, with ``--statistics``
     optimizer.jsonl    the model's side: its replies, and what a resume needs
     summary.json, summary.txt, learning_curve.png, best_policy.gif
-    baselines/<method>/overall_log.txt
+    baselines/<method>/overall_log.txt, and all files of a further method that asks a model
 
-and, for the model, the files that the published ProPS code writes, in its formats, so that
-what reads those reads these:
+and, for the model under ``--prompt``, the files that the published ProPS code writes, in its
+formats, so that what reads those reads these:
 
 - ``overall_log.txt``: a header line ``Iteration, CPU Time, API Time, Total Episodes, Total
   Steps, Total Reward``, then one line for each iteration, from 1, separated by ``", "``.
@@ -29,101 +29,28 @@ what reads those reads these:
 from __future__ import annotations
 
 import json
-import math
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from llmopt.errors import LLMOptError, StorageError
+from llmopt.benchmarks.run.published import (
+    WARMUP,
+    Record,
+    parameters_text,
+    rollout_text,
+)
+from llmopt.benchmarks.runner import best_index
+from llmopt.errors import StorageError
+from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation
 from llmopt.search.eventlog import EventLog
 
-OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
-WARMUP = "warmup"
 
-
-@dataclass(frozen=True)
-class Record:
-    """One evaluated point: a line of ``trials.jsonl``.
-
-    Attributes:
-        method: ``"warmup"``, ``"llm"`` or a baseline's name.
-        index: Position among the method's own points, from 0.
-        params: Flat policy parameters.
-        returns: Return of each episode.
-        lengths: Steps of each episode; empty where they are not known (a warm-up point that
-            was loaded with its returns).
-        failure: Why there is no score; empty for a sound evaluation.
-        source: Who proposed the point: ``"warmup"``, ``"llm"``, ``"fallback"`` or a
-            baseline's name.
-        explanation: What the model said.
-        prompt_tokens: The point's share of its requests' prompt tokens.
-        completion_tokens: Likewise for completion tokens.
-        model_seconds: Likewise for the seconds spent waiting for the model.
-        evaluation_seconds: Wall-clock seconds of the episodes.
-        cpu_seconds: Processor seconds of proposing and evaluating.
-    """
-
-    method: str
-    index: int
-    params: tuple[float, ...]
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    failure: str = ""
-    source: str = ""
-    explanation: str = ""
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-    model_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """The episodes' outcome alone."""
-        return Evaluation(self.returns, self.lengths, self.failure, self.evaluation_seconds)
-
-    @property
-    def mean(self) -> float | None:
-        """Mean return, or ``None`` if the evaluation failed."""
-        return self.evaluation.mean
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read what `dataclasses.asdict` and JSON made of a record.
-
-        Raises:
-            StorageError: It is not a record.
-        """
-        try:
-            fields = {
-                **data,
-                "params": tuple(float(x) for x in data["params"]),
-                "returns": tuple(float(x) for x in data["returns"]),
-                "lengths": tuple(int(x) for x in data["lengths"]),
-            }
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StorageError(
-                f"a line of the run's records cannot be read ({error!r}): the file was written "
-                "by another version of llmopt, or changed by something else"
-            ) from error
-
-
-def best_record(records: Iterable[Record]) -> Record | None:
+def best_record(records: Sequence[Record]) -> Record | None:
     """Return the record of the largest mean return, the first of equals; ``None`` if all failed."""
-    best: Record | None = None
-    for record in records:
-        mean = record.mean
-        if mean is not None and (best is None or best.mean is None or mean > best.mean):
-            best = record
-    return best
+    best = best_index([record.mean for record in records])
+    return None if best is None else records[best]
 
 
 class RunFolder:
@@ -177,7 +104,7 @@ class RunFolder:
                     else "give an empty or new folder with --out"
                 )
             )
-        write_text(path / "config.json", json.dumps(dict(config), indent=2) + "\n")
+        write_text_atomically(path / "config.json", json.dumps(dict(config), indent=2) + "\n")
         return cls(path)
 
     def __enter__(self) -> RunFolder:
@@ -211,10 +138,9 @@ class RunFolder:
 
     # -- the published layout -------------------------------------------------------------
 
-    def log_path(self, method: str) -> Path:
-        """Where a method's ``overall_log.txt`` belongs."""
-        folder = self.path if method == "llm" else self.path / "baselines" / method
-        return folder / "overall_log.txt"
+    def home(self, method: str) -> Path:
+        """Return the folder of a method's files: for ``"llm"`` the run folder itself."""
+        return self.path if method == "llm" else self.path / "baselines" / method
 
     def write_warmup(self, record: Record, steps: Sequence[str]) -> None:
         """Write one warm-up point's rollout file.
@@ -223,18 +149,18 @@ class RunFolder:
             StorageError: It could not be written.
         """
         path = self.path / WARMUP / f"warmup_rollout_{record.index}.txt"
-        write_text(path, rollout_text(record, steps))
+        write_text_atomically(path, rollout_text(record, steps))
 
     def write_episode(self, record: Record, policy: LinearPolicy, steps: Sequence[str]) -> None:
-        """Write the folder of one of the model's iterations.
+        """Write the folder of one iteration of a model.
 
         Raises:
             StorageError: It could not be written.
         """
-        folder = self.path / f"episode_{record.index}"
-        write_text(folder / "parameters.txt", parameters_text(policy, record.params))
-        write_text(folder / "parameters_reasoning.txt", record.explanation)
-        write_text(folder / "training_rollout.txt", rollout_text(record, steps))
+        folder = self.home(record.method) / f"episode_{record.index}"
+        write_text_atomically(folder / "parameters.txt", parameters_text(policy, record.params))
+        write_text_atomically(folder / "parameters_reasoning.txt", record.explanation)
+        write_text_atomically(folder / "training_rollout.txt", rollout_text(record, steps))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -269,197 +195,3 @@ def is_empty(path: Path) -> bool:
         return True
     except OSError as error:
         raise StorageError(f"cannot use {path} as a run folder: {error.strerror}") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file in one step, making its folder: a reader never meets half of it.
-
-    Raises:
-        StorageError: It could not be written; an older one is left as it was.
-    """
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file in one step, as `write_text` does.
-
-    Raises:
-        StorageError: It could not be written; an older one is left as it was.
-    """
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}. What was recorded before is intact"
-        ) from error
-
-
-# -- texts of the published layout --------------------------------------------------------
-
-
-class OverallLog:
-    """A method's ``overall_log.txt``, written anew from the records and then line by line.
-
-    Args:
-        path: The file.
-        warmup: The warm-up records, which count towards its totals.
-        records: The method's records so far.
-
-    Raises:
-        StorageError: It could not be written.
-    """
-
-    def __init__(self, path: Path, warmup: Sequence[Record], records: Sequence[Record]) -> None:
-        self.path = path
-        self._cpu = self._api = 0.0
-        self._episodes = self._steps = 0
-        for record in warmup:
-            self._count(record)
-        write_text(path, "".join([OVERALL_HEADER, "\n", *map(self._line, records)]))
-
-    def add(self, record: Record) -> None:
-        """Append one iteration.
-
-        Raises:
-            StorageError: It could not be written; a resume writes the file anew.
-        """
-        try:
-            with open(self.path, "a") as file:
-                file.write(self._line(record))
-        except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
-
-    def _count(self, record: Record) -> None:
-        self._cpu += record.cpu_seconds
-        self._api += record.model_seconds
-        self._episodes += len(record.lengths)
-        self._steps += sum(record.lengths)
-
-    def _line(self, record: Record) -> str:
-        self._count(record)
-        reward = math.nan if record.mean is None else record.mean
-        return (
-            f"{record.index + 1}, {self._cpu:.6f}, {self._api:.6f}, {self._episodes}, "
-            f"{self._steps}, {reward!r}\n"
-        )
-
-
-def rollout_text(record: Record, steps: Sequence[str]) -> str:
-    """Return the text of a rollout file.
-
-    Args:
-        record: The evaluated point.
-        steps: The step lines of its first episode.
-    """
-    head = ", ".join(map(repr, record.params)) + "\nparameter ends\n\nstate | action | reward\n"
-    blocks = [
-        head + ("".join(steps) if i == 0 else "") + f"Total reward: {total!r}\n"
-        for i, total in enumerate(record.returns)
-    ]
-    if record.failure:
-        first = "".join(steps) if not record.returns else ""
-        blocks.append(f"{head}{first}failed: {record.failure}\n")
-    return "".join(blocks)
-
-
-def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
-    """Return the text of ``parameters.txt``."""
-    weights, bias = policy.unpack(params)
-    rows = [", ".join(map(repr, row)) for row in weights.tolist()]
-    tail = ["Bias:", ", ".join(map(repr, bias.tolist()))] if policy.bias else []
-    return "\n".join(["Weights:", *rows, *tail]) + "\n"
-
-
-def step_line(observation: Any, action: Any, reward: float) -> str:
-    """Return one line ``state | action | reward`` of a rollout file."""
-    return f"{_vector(observation)} | {_vector(action)} | {reward:.9g}\n"
-
-
-def _vector(values: Any) -> str:
-    flat = np.ravel(values).tolist()
-    return "[" + " ".join(f"{v:.9g}" for v in flat) + "]"
-
-
-# -- loading a warm-up folder -------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class WarmupPoint:
-    """A point to start from.
-
-    Attributes:
-        params: Flat policy parameters.
-        returns: Its returns where it need not be evaluated again; empty otherwise.
-    """
-
-    params: tuple[float, ...]
-    returns: tuple[float, ...] = ()
-
-
-def load_warmup(folder: str | os.PathLike[str], n: int) -> list[WarmupPoint]:
-    """Read a warm-up folder in the published layout.
-
-    Args:
-        folder: A folder of ``warmup_rollout_<i>.txt`` files, or a run folder with such a
-            ``warmup`` folder in it.
-        n: Number of policy parameters expected.
-
-    Returns:
-        The points in the order of their numbers, each with the returns that its file holds
-        (none where the file has no ``Total reward`` line, or one that is not finite).
-
-    Raises:
-        LLMOptError: There is no such folder or file, or a file does not hold `n` parameters.
-    """
-    root = Path(folder)
-    if not root.is_dir():
-        raise LLMOptError(
-            f"warm-up {os.fspath(folder)!r} is neither a number nor a folder: give how many points "
-            "to draw, or a folder of warmup_rollout_<i>.txt files"
-        )
-    numbered = _warmup_files(root) or _warmup_files(root / WARMUP)
-    if not numbered:
-        raise LLMOptError(
-            f"{root} holds no warmup_rollout_<i>.txt files: give a folder in the layout of the "
-            "published ProPS code, or how many points to draw"
-        )
-    return [_read_rollout(path, n) for _, path in sorted(numbered)]
-
-
-def _warmup_files(folder: Path) -> list[tuple[int, Path]]:
-    found = ((re.fullmatch(r"warmup_rollout_(\d+)\.txt", p.name), p) for p in _entries(folder))
-    return [(int(match[1]), path) for match, path in found if match]
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _read_rollout(path: Path, n: int) -> WarmupPoint:
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        raise LLMOptError(f"cannot read {path}: {error.strerror or error}") from error
-    head, separator, _ = text.partition("parameter ends")
-    # A matrix may come on several lines, one row each; its rows follow each other.
-    fields = [f for f in head.replace("\n", ",").split(",") if f.strip()]
-    try:
-        params = tuple(float(f) for f in fields)
-    except ValueError as error:
-        raise LLMOptError(
-            f"{path}: expected comma-separated numbers before 'parameter ends' ({error})"
-        ) from error
-    if not separator or len(params) != n or not all(map(math.isfinite, params)):
-        raise LLMOptError(
-            f"{path}: got {len(params)} parameters{'' if separator else ' and no end mark'}, "
-            f"expected {n} finite numbers and then a line 'parameter ends'. It was made for "
-            "another task, or with (or without) a bias"
-        )
-    try:
-        returns = tuple(map(float, re.findall(r"^Total reward: *(\S+)", text, re.MULTILINE)))
-    except ValueError as error:
-        raise LLMOptError(f"{path}: a 'Total reward' line holds no number ({error})") from error
-    return WarmupPoint(params, returns if all(map(math.isfinite, returns)) else ())

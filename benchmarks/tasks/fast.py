@@ -23,7 +23,7 @@ from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine
 from llmopt.benchmarks.tasks.fast_mujoco import PHYSICS, MujocoEngine
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
-from llmopt.policies.rollout import Evaluation, Evaluator
+from llmopt.policies.rollout import Evaluation, Evaluator, Recorder
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _PARTS = 2  # pieces of work for each process, so that none waits long for the last
@@ -91,8 +91,15 @@ class FastEvaluator:
         self._env.close()
         self._plain.close()
 
-    def evaluate(self, params: Any, seeds: Sequence[int]) -> Evaluation:
-        """Run one policy from each start; see `Evaluator.evaluate`."""
+    def evaluate(
+        self, params: Any, seeds: Sequence[int], record: Recorder | None = None
+    ) -> Evaluation:
+        """Run one policy from each start; see `Evaluator.evaluate`.
+
+        Steps that are recorded are Gymnasium's own.
+        """
+        if record is not None or isinstance(self._engine, _Serial):
+            return self._plain.evaluate(params, seeds, record)
         return self.evaluate_batch(np.asarray(params, dtype=np.float64)[None], seeds)[0]
 
     def evaluate_batch(self, params: Any, seeds: Sequence[int]) -> list[Evaluation]:
@@ -124,14 +131,14 @@ class FastEvaluator:
         sound = np.isfinite(returns).all(axis=1)
         again = {i: self._plain.evaluate(table[i], seeds) for i in np.flatnonzero(~sound)}
         seconds = (time.perf_counter() - started) / len(table)
-        found: list[Evaluation] = []
+        evaluations: list[Evaluation] = []
         for i, (row, steps) in enumerate(zip(returns.tolist(), lengths.tolist(), strict=True)):
             if i in again:
                 plain = again[i]
-                found.append(Evaluation(plain.returns, plain.lengths, plain.failure, seconds))
+                evaluations.append(Evaluation(plain.returns, plain.lengths, plain.failure, seconds))
             else:
-                found.append(Evaluation(tuple(row), tuple(steps), "", seconds))
-        return found
+                evaluations.append(Evaluation(tuple(row), tuple(steps), "", seconds))
+        return evaluations
 
 
 class _Serial:
@@ -201,28 +208,6 @@ def _rows(evaluations: Sequence[Evaluation], k: int) -> tuple[np.ndarray, np.nda
         returns[i, : len(evaluation.returns)] = evaluation.returns
         lengths[i, : len(evaluation.lengths)] = evaluation.lengths
     return returns, lengths
-
-
-def evaluate(
-    task: Task, params: Any, seeds: Sequence[int], workers: int | None = None
-) -> np.ndarray:
-    """Run every policy from every start, in environments made for this call.
-
-    Args:
-        task: What to run.
-        params: ``(n, n_parameters)`` array-like.
-        seeds: Seeds of `k` starts.
-        workers: See `FastEvaluator`.
-
-    Returns:
-        ``(n, k)`` array of returns; NaN from a policy's first failed episode on.
-
-    Raises:
-        LLMOptError: The environment cannot be made.
-        ParameterError: The number of parameters is wrong.
-    """
-    with FastEvaluator(task, workers) as evaluator:
-        return _rows(evaluator.evaluate_batch(params, seeds), len(seeds))[0]
 
 
 def _cores() -> int:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from llmopt.client.base import Completion, FinishReason, Request
-from llmopt.client.http import Fault
+from llmopt.client.http import Fault, Secret, merged
 from llmopt.client.remote import (
+    DEADLINE,
     Answer,
     MalformedBody,
     RemoteClient,
+    closed,
     finish,
     load,
-    status_fault,
+    sdk_fault,
     tokens,
+    whole_body,
 )
 
+_URL = "https://api.anthropic.com"
 _FINISH: dict[str, FinishReason] = {
     "MAX_TOKENS": "length",
     "MODEL_CONTEXT_WINDOW_EXCEEDED": "length",
     "REFUSAL": "refusal",
 }
-# The protocol wants a cap; this one is what applies where the request names none.
-_DEFAULT_MAX_TOKENS = 8192
 # A prefix is cached up to the end of a block, and a hit needs the same block ends as before.
 # Blocks of whole lines, about this long and counted from the start, end at the same places
 # as long as a prompt only grows; the line that changes is in the last block, which is not
@@ -31,7 +35,13 @@ _DEFAULT_MAX_TOKENS = 8192
 _BLOCK_CHARACTERS = 2000
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 2 * _BLOCK_CHARACTERS
-_CACHED = {"type": "ephemeral"}
+_MARKS: Mapping[str, dict[str, str] | None] = {
+    "short": {"type": "ephemeral"},
+    "long": {"type": "ephemeral", "ttl": "1h"},
+    "off": None,
+}
+# The protocol has no word for less than little.
+_EFFORTS = {"minimal": "low"}
 
 
 class AnthropicClient(RemoteClient):
@@ -44,86 +54,154 @@ class AnthropicClient(RemoteClient):
     """
 
     provider = "anthropic"
-    package = "anthropic"
+    package = module = "anthropic"
     samples_per_call = 1
+    default_cap = 32_000
+    spellings = {  # noqa: RUF012
+        "effort": r"effort",
+        "schema": r"output_(?:config\.)?format|json_schema|structured output|additionalProperties",
+        "stop_sequences": r"stop_sequences",
+    }
 
     @property
     def key_variables(self) -> tuple[str, ...]:
         """Environment variables that can hold the API key."""
         return ("ANTHROPIC_API_KEY",)
 
-    def _connect(self, key: str) -> Any:
+    def _connect(self, key: Secret) -> Any:
         sdk = load("anthropic", self.package)
-        return sdk.Anthropic(
-            api_key=key, base_url=self.base_url, timeout=self.timeout, max_retries=0
-        )
+        url = self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or _URL
+        return sdk.Anthropic(api_key=key.reveal, base_url=url, **self._http(sdk, url))
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {
+            "stream": True,
             # The range ends at 1 here, at 2 elsewhere.
             "temperature": None if request.temperature is None else min(request.temperature, 1.0),
             # Stop strings of white space alone are not allowed; the answer is cut at them later.
             "stop_sequences": [s for s in request.stop if s.strip()] or None,
+            "schema": request.json_schema,
         }
-        if request.json_schema is not None:
-            parameters["output_config"] = {
-                "format": {"type": "json_schema", "schema": dict(request.json_schema)}
-            }
+        if self.effort == "none":
+            parameters["thinking"] = {"type": "disabled"}
+        elif self.effort:
+            parameters["effort"] = _EFFORTS.get(self.effort, self.effort)
         return {name: value for name, value in parameters.items() if value is not None}
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
-        system, messages = conversation(request)
+        system, messages = conversation(request, _MARKS[self.cache])
+        options: dict[str, Any] = {"stream": parameters.pop("stream", False)}
+        if not options["stream"]:
+            # Silent until it is complete.
+            options["timeout"] = DEADLINE * self.timeout
+        output: dict[str, Any] = {}
+        if "effort" in parameters:
+            output["effort"] = parameters.pop("effort")
+        if "schema" in parameters:
+            schema = closed(parameters.pop("schema"))
+            output["format"] = {"type": "json_schema", "schema": schema}
         # In the body rather than as arguments: releases of the SDK differ in which they take.
-        body = {**parameters, **self.extra_body}
+        body = {**parameters, **({"output_config": output} if output else {})}
         if system:
             body["system"] = system
         response = sdk.messages.create(
             model=self.model,
-            max_tokens=request.max_tokens or _DEFAULT_MAX_TOKENS,
+            max_tokens=request.max_tokens,
             messages=messages,
-            extra_body=body,
+            extra_body=merged(body, self.extra_body),
+            **options,
         )
-        if not isinstance(getattr(response, "content", None), list):
-            raise MalformedBody("no content in the answer")
-        usage = getattr(response, "usage", None)
-        read = tokens(getattr(usage, "cache_read_input_tokens", None))
-        written = tokens(getattr(usage, "cache_creation_input_tokens", None))
-        texts = [b.text for b in response.content if getattr(b, "type", "") == "text"]
-        if not all(isinstance(text, str) for text in texts):
-            raise MalformedBody("a block of text holds none")
-        return Answer(
-            completions=(Completion("".join(texts), finish(response.stop_reason, _FINISH)),),
-            model=response.model or "",
-            prompt_tokens=tokens(getattr(usage, "input_tokens", None)) + read + written,
-            cached_tokens=read,
-            written_tokens=written,
-            completion_tokens=getattr(usage, "output_tokens", None) or 0,
-        )
+        return _read(_collected(response) if options["stream"] else response)
 
     def _caches_prefix(self, request: Request) -> bool:
-        return len(request.text) >= _WORTH_CACHING
+        return self.cache != "off" and len(request.text) >= _WORTH_CACHING
 
     def _fault(self, error: Exception) -> Fault | None:
-        sdk = load("anthropic", self.package)
-        if isinstance(error, sdk.APITimeoutError):
-            return Fault("timeout")
-        if isinstance(error, sdk.APIStatusError):
-            return status_fault(error, error.body, error.message)
-        if isinstance(
-            error, sdk.APIResponseValidationError | json.JSONDecodeError | UnicodeDecodeError
-        ):
-            return Fault("malformed", f"{type(error).__name__}: {error}")
-        if isinstance(error, sdk.APIConnectionError):
-            return Fault("connection", str(error.__cause__ or error))
-        if isinstance(error, sdk.APIError):
-            return Fault("other", str(error))
-        return None
+        return sdk_fault(load("anthropic", self.package), error)
 
 
-def conversation(request: Request) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _collected(stream: Any) -> Any:
+    """Return the message that came in pieces, as it would have come at once.
+
+    Raises:
+        MalformedBody: It ended before it was complete.
+    """
+    whole = whole_body(stream.response)
+    if whole is not None:
+        return whole
+    message: Any = None
+    texts: dict[int, list[Any]] = {}
+    counts: dict[str, Any] = {}
+    reason: Any = None
+    ended = False
+    for event in stream:
+        kind = getattr(event, "type", "")
+        if kind == "message_start":
+            message = event.message
+            counts.update(_counts(getattr(message, "usage", None)))
+        elif kind == "content_block_start" and getattr(event.content_block, "type", "") == "text":
+            texts[event.index] = [event.content_block.text]
+        elif kind == "content_block_delta" and getattr(event.delta, "type", "") == "text_delta":
+            texts.setdefault(event.index, []).append(event.delta.text)
+        elif kind == "message_delta":
+            reason = getattr(event.delta, "stop_reason", None) or reason
+            # The counts are those of the message so far.
+            counts.update(_counts(getattr(event, "usage", None)))
+        elif kind == "message_stop":
+            ended = True
+    if message is None or not (ended or reason):
+        raise MalformedBody("the answer ended before it was complete")
+    pieces = [piece for index in sorted(texts) for piece in texts[index]]
+    return SimpleNamespace(
+        content=[SimpleNamespace(type="text", text=piece) for piece in pieces],
+        stop_reason=reason,
+        model=getattr(message, "model", None),
+        usage=SimpleNamespace(**counts),
+    )
+
+
+_COUNTED = (
+    "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
+    "cache_creation",
+)  # fmt: skip
+
+
+def _counts(usage: Any) -> dict[str, Any]:
+    found = {name: getattr(usage, name, None) for name in _COUNTED}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _read(message: Any) -> Answer:
+    """Turn a message, whose fields a server may have left out, into an `Answer`."""
+    content = getattr(message, "content", None)
+    if not isinstance(content, list):
+        raise MalformedBody("no content in the answer")
+    pieces = [block.text for block in content if getattr(block, "type", "") == "text"]
+    if not all(isinstance(piece, str) for piece in pieces):
+        raise MalformedBody("a block of text holds none")
+    usage = getattr(message, "usage", None)
+    read = tokens(getattr(usage, "cache_read_input_tokens", None))
+    written = tokens(getattr(usage, "cache_creation_input_tokens", None))
+    kinds = getattr(usage, "cache_creation", None)
+    reason = finish(getattr(message, "stop_reason", None), _FINISH)
+    return Answer(
+        completions=(Completion("".join(pieces), reason),),
+        model=getattr(message, "model", None) or "",
+        prompt_tokens=tokens(getattr(usage, "input_tokens", None)) + read + written,
+        cached_tokens=read,
+        written_tokens=written,
+        written_long_tokens=min(written, tokens(getattr(kinds, "ephemeral_1h_input_tokens", None))),
+        completion_tokens=getattr(usage, "output_tokens", None) or 0,
+    )
+
+
+def conversation(
+    request: Request, mark: dict[str, str] | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a request's system blocks and messages, marked for the prefix cache.
 
     Args:
+        mark: What says how long to keep the prefix; ``None`` for no marks.
         request: Its system messages go first, wherever they stand. Of the last message, the
             last block (at most about 2,000 characters) is taken to change from request to
             request; everything before it is marked as worth caching.
@@ -133,8 +211,8 @@ def conversation(request: Request) -> tuple[list[dict[str, Any]], list[dict[str,
         for m in request.messages
         if m.role == "system" and m.content.strip()
     ]
-    if system:
-        system[-1] = {**system[-1], "cache_control": _CACHED}
+    if system and mark:
+        system[-1] = {**system[-1], "cache_control": mark}
     turns = [m for m in request.messages if m.role != "system"]
     messages: list[dict[str, Any]] = []
     stable: dict[str, Any] | None = None
@@ -145,8 +223,8 @@ def conversation(request: Request) -> tuple[list[dict[str, Any]], list[dict[str,
         settled = parts[:-1] if message is turns[-1] else parts
         stable = settled[-1] if settled else stable
         messages.append({"role": message.role, "content": parts})
-    if stable is not None:
-        stable["cache_control"] = _CACHED
+    if stable is not None and mark:
+        stable["cache_control"] = mark
     return system, messages
 
 

@@ -41,7 +41,8 @@ class Request:
             makes several calls itself.
         style: ``"chat"`` or ``"completion"``.
         temperature: Sampling temperature; ``None`` leaves the provider's default.
-        max_tokens: Cap on completion tokens for each sample; ``None`` leaves the default.
+        max_tokens: Cap on the tokens of each sample's answer; ``None`` leaves the default. A
+            client gives a model that thinks unseen more than that.
         stop: Strings that end a sample.
         seed: Sampling seed, for clients that have one; `n` samples differ all the same.
         grammar: GBNF grammar the answer must match; ignored where not supported.
@@ -119,6 +120,7 @@ class Reply:
         seconds: Wall-clock seconds, retries and waiting included.
         cost: US dollars, or ``None`` where the price is not known.
         requests: Calls that the provider was sent.
+        unpriced: Those of them that failed, may be charged for, and are not in `cost`.
     """
 
     completions: tuple[Completion, ...]
@@ -129,10 +131,14 @@ class Reply:
     seconds: float = 0.0
     cost: float | None = None
     requests: int = 1
+    unpriced: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
-        return asdict(self)
+        data = asdict(self)
+        if not self.unpriced:  # as it was before there were any
+            del data["unpriced"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Reply:
@@ -153,8 +159,15 @@ class Client(Protocol):
       (``"levels"`` for small and base models; ``"props"`` if the attribute is missing);
     - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
-    - ``context_tokens`` (int | None): prompt and completion together;
+    - ``context_tokens`` (int | None): prompt and completion together; a server may tell it
+      only at the first `complete`;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
+    - ``check_ready()``: raise `MissingKeyError`, `ModelNotFoundError` or ``ImportError`` if a
+      key, a file or a package is missing. It sends nothing: call it before the first evaluation;
+    - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
+      is there and false, a cap on cost cannot be kept and is refused before anything is sent;
+    - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
+      `llmopt.client.retry.complete_with_retries` goes on;
     - ``close()``: release processes and memory.
 
     A client makes no network call, reads no key and loads no model when constructed:

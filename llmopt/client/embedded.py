@@ -18,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
+
+import filelock
+import platformdirs
 
 from llmopt.client.gguf import GGUFHeader
 from llmopt.client.local import LocalClient
@@ -68,13 +70,7 @@ def model_folder() -> Path:
     chosen = os.environ.get("LLMOPT_MODEL_DIR")
     if chosen:
         return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        root = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "llmopt"
+    return platformdirs.PlatformDirs("llmopt", appauthor=False, opinion=False).user_cache_path
 
 
 def fetch_model() -> Path:
@@ -94,7 +90,7 @@ def fetch_model() -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "fetch.lock"):
+        with filelock.FileLock(folder / "fetch.lock"):
             if not _is_intact(path):
                 _fetch(path)
     except OSError as error:
@@ -261,44 +257,3 @@ def _disk_full(folder: Path) -> ClientError:
         f"{FETCH_BYTES / 1e6:.0f} MB for a moment and {MODEL_BYTES / 1e6:.0f} MB afterwards; free "
         "some, or name another folder with the environment variable LLMOPT_MODEL_DIR"
     )
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file against other processes and threads; it is free once its holder ends."""
-    with path.open("a+b") as file:
-        lock, unlock = _lock_functions()
-        lock(file)
-        try:
-            yield
-        finally:
-            unlock(file)
-
-
-def _lock_functions() -> tuple[Callable[[IO[bytes]], None], Callable[[IO[bytes]], None]]:
-    if sys.platform == "win32":
-        import msvcrt
-        import time
-
-        def lock(file: IO[bytes]) -> None:
-            while True:
-                file.seek(0)
-                try:
-                    msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                    return
-                except OSError:
-                    time.sleep(0.2)
-
-        def unlock(file: IO[bytes]) -> None:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-    else:
-        import fcntl
-
-        def lock(file: IO[bytes]) -> None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-        def unlock(file: IO[bytes]) -> None:
-            fcntl.flock(file, fcntl.LOCK_UN)
-
-    return lock, unlock

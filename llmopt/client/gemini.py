@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from llmopt.client.base import Completion, FinishReason, Request
-from llmopt.client.http import Fault
-from llmopt.client.remote import Answer, MalformedBody, RemoteClient, finish, load
+from llmopt.client.http import Fault, Secret, http_options, merged, parse_duration
+from llmopt.client.remote import (
+    DEADLINE,
+    Answer,
+    MalformedBody,
+    RemoteClient,
+    finish,
+    load,
+    words,
+)
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
@@ -25,6 +35,15 @@ FINISH: dict[str, FinishReason] = {
 }  # fmt: skip
 
 
+# Thinking is bought by the token up to 2.5, and in levels from 3 on.
+_BUDGETS = {
+    "none": 0, "minimal": 512, "low": 2048, "medium": 8192,
+    "high": 24_576, "xhigh": 24_576, "max": 24_576,
+}  # fmt: skip
+_LEVELS = {"none": "minimal", "xhigh": "high", "max": "high"}
+_URL = "https://generativelanguage.googleapis.com"
+
+
 class GeminiClient(RemoteClient):
     """A Gemini model. The arguments are those of `RemoteClient`.
 
@@ -33,6 +52,11 @@ class GeminiClient(RemoteClient):
 
     provider = "gemini"
     package = "gemini"
+    module = "google.genai"
+    spellings = {  # noqa: RUF012
+        "thinking": r"thinking[_ ]?(?:config|level|budget)?",
+        "response_json_schema": r"response[_ ]?(?:json[_ ]?)?schema|json mode",
+    }
     samples_per_call = 8  # the most that the API takes as candidateCount
 
     @property
@@ -40,19 +64,24 @@ class GeminiClient(RemoteClient):
         """Environment variables that can hold the API key."""
         return KEY_VARIABLES
 
-    def _connect(self, key: str) -> Any:
+    def _connect(self, key: Secret) -> Any:
         genai = load("google.genai", self.package)
+        url = self.base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _URL
         options: dict[str, Any] = {
+            "base_url": url,
             "timeout": max(1, round(self.timeout * 1000)),
+            # The SDK would tell the server to end the whole answer after `timeout`.
+            "headers": {"X-Server-Timeout": str(math.ceil(DEADLINE * self.timeout))},
             "retry_options": {"attempts": 1},
+            "client_args": http_options(url),
         }
-        if self.base_url:
-            options["base_url"] = self.base_url
         # Without vertexai=False the environment could choose another service and account.
-        return genai.Client(api_key=key, vertexai=False, http_options=options)
+        return genai.Client(api_key=key.reveal, vertexai=False, http_options=options)
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters = {
+            "stream": True,
+            "thinking": self._thinking,
             "temperature": request.temperature,
             "stop_sequences": list(request.stop) or None,
             "max_output_tokens": request.max_tokens,
@@ -62,8 +91,17 @@ class GeminiClient(RemoteClient):
         }
         return {name: value for name, value in parameters.items() if value is not None}
 
+    @property
+    def _thinking(self) -> dict[str, Any] | None:
+        if self.effort is None:
+            return None
+        if re.match(r"gemini-[12]\b", self.model):
+            return {"thinkingBudget": _BUDGETS[self.effort]}
+        return {"thinkingLevel": _LEVELS.get(self.effort, self.effort)}
+
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
         config = dict(parameters)
+        stream = config.pop("stream", False)
         if "response_json_schema" in config:
             config["response_mime_type"] = "application/json"
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
@@ -71,11 +109,18 @@ class GeminiClient(RemoteClient):
             config["system_instruction"] = system
         # It is on by default, and says so in the log at every call.
         config["automatic_function_calling"] = {"disable": True}
-        if self.extra_body:
-            config["http_options"] = {"extra_body": self.extra_body}
-        response = sdk.models.generate_content(
-            model=self.model, contents=contents(request), config=config
-        )
+        # In the body rather than as an argument: releases of the SDK differ in what they take.
+        thinking = config.pop("thinking", None)
+        body = {"generationConfig": {"thinkingConfig": thinking}} if thinking else {}
+        http: dict[str, Any] = {"extra_body": merged(body, self.extra_body)}
+        if not stream:
+            # Silent until it is complete.
+            http["timeout"] = max(1, round(DEADLINE * self.timeout * 1000))
+        config["http_options"] = http
+        ask = sdk.models.generate_content_stream if stream else sdk.models.generate_content
+        response = ask(model=self.model, contents=contents(request), config=config)
+        if stream:
+            response = _collected(response)
         usage = response.usage_metadata
         return Answer(
             completions=completions(response),
@@ -90,26 +135,49 @@ class GeminiClient(RemoteClient):
         errors = load("google.genai.errors", self.package)
         if isinstance(error, errors.APIError):
             headers = getattr(error.response, "headers", None) or {}
+            code = error.code if isinstance(error.code, int) else 500
             return Fault(
                 "status",
-                str(error.message or error),
-                status=error.code,
+                str(error.message or words(error.details) or error),
+                status=code if code >= 300 else 500,
                 headers={str(k).lower(): str(v) for k, v in headers.items()},
                 code=str(error.status or ""),
                 retry_after=retry_delay(error.details),
             )
-        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or type(error).__name__ in (
-            "UnknownApiResponseError",
-            "ValidationError",
-        ):
+        if type(error).__name__ in ("UnknownApiResponseError", "ValidationError"):
             return Fault("malformed", f"{type(error).__name__}: {error}")
         # The SDK lets the exceptions of its HTTP library through, whichever that is.
-        lineage = {c.__name__ for c in type(error).__mro__}
-        if "TimeoutException" in lineage:
-            return Fault("timeout")
-        if lineage & {"TransportError", "ConnectionError"}:
-            return Fault("connection", f"{type(error).__name__}: {error}")
         return None
+
+
+def _collected(chunks: Iterable[Any]) -> Any:
+    """Return the response that came in pieces, as it would have come at once.
+
+    Raises:
+        MalformedBody: It ended before it was complete.
+    """
+    parts: dict[int, list[Any]] = {}
+    reasons: dict[int, Any] = {}
+    usage = version = feedback = None
+    for chunk in chunks:
+        usage = chunk.usage_metadata or usage
+        version = chunk.model_version or version
+        feedback = chunk.prompt_feedback or feedback
+        for candidate in chunk.candidates or ():
+            index = candidate.index or 0
+            parts.setdefault(index, []).extend(getattr(candidate.content, "parts", None) or ())
+            reasons[index] = candidate.finish_reason or reasons.get(index)
+    if parts and usage is None and not any(reasons.values()):
+        raise MalformedBody("the answer ended before it was complete")
+    return SimpleNamespace(
+        usage_metadata=usage,
+        model_version=version,
+        prompt_feedback=feedback,
+        candidates=[
+            SimpleNamespace(content=SimpleNamespace(parts=parts[i]), finish_reason=reasons[i])
+            for i in sorted(parts)
+        ],
+    )
 
 
 def contents(request: Request) -> list[dict[str, Any]]:
@@ -153,8 +221,7 @@ def retry_delay(details: object) -> float | None:
     """Seconds to wait that a Google error body names (google.rpc.RetryInfo), or ``None``."""
     if isinstance(details, Mapping):
         if "retryDelay" in details:
-            found = re.fullmatch(r"([\d.]+)s", str(details["retryDelay"]))
-            return float(found[1]) if found else None
+            return parse_duration(details["retryDelay"])
         details = list(details.values())
     if isinstance(details, list):
         for item in details:

@@ -7,12 +7,11 @@ count of reasoning tokens and no JSON schema; use `llmopt.client.gemini` whereve
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from llmopt.client.base import Request
 from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
-from llmopt.client.http import Fault
+from llmopt.client.http import MOST_BYTES, Fault, Secret, TooLarge, is_local
 from llmopt.client.prices import Price, get_price
 from llmopt.client.remote import Answer, RemoteClient, load
 
@@ -26,7 +25,16 @@ class GeminiLegacyClient(RemoteClient):
 
     provider = "gemini-legacy"
     package = "gemini-legacy"
+    module = "google.generativeai"
     samples_per_call = 8
+
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(model, **options)
+        if self.effort is not None:
+            raise ValueError(
+                f"effort={self.effort!r}: this retired SDK has no such parameter; take "
+                f"gemini:{model}"
+            )
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -37,16 +45,21 @@ class GeminiLegacyClient(RemoteClient):
         """What tokens cost now, whichever SDK they go through."""
         return super().current_price() or get_price(f"gemini:{self.model}")
 
-    def _connect(self, key: str) -> Any:
+    def _connect(self, key: Secret) -> Any:
         load("google.generativeai", self.package)
         glm = load("google.ai.generativelanguage", self.package)
-        options = {"api_key": key}
+        options = {"api_key": key.reveal}
         if self.base_url:
             options["api_endpoint"] = self.base_url
         # REST, not gRPC: one kind of time-out and proxy for all providers.
         client = glm.GenerativeServiceClient(transport="rest", client_options=options)
+        session = client.transport._session
         # On a 401 the session would refresh what is no token and send the request again.
-        client.transport._session._refresh_status_codes = ()
+        session._refresh_status_codes = ()
+        session.get_redirect_target = lambda response: None
+        session.headers["Accept-Encoding"] = "identity"
+        session.hooks["response"].append(_bound_reply)
+        session.trust_env = not is_local(self.base_url or "")
         return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:
@@ -66,6 +79,7 @@ class GeminiLegacyClient(RemoteClient):
         response = model.generate_content(
             contents(request),
             generation_config={**parameters, **self.extra_body},
+            # Silent until it is complete.
             request_options={"timeout": self.timeout, "retry": None},
         )
         usage = response.usage_metadata
@@ -96,13 +110,23 @@ class GeminiLegacyClient(RemoteClient):
                 retry_after=_delay(error.response),
             )
         lineage = {c.__name__ for c in type(error).__mro__}
-        if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) or "ParseError" in lineage:
+        if "ParseError" in lineage:
             return Fault("malformed", f"{type(error).__name__}: {error}")
         if isinstance(error, http.Timeout):
             return Fault("timeout")
         if isinstance(error, http.RequestException) or "TransportError" in lineage:
-            return Fault("connection", f"{type(error).__name__}: {error}")
+            return Fault("connection", f"{type(error).__name__}: {error}", unpriced=True)
         return None
+
+
+def _bound_reply(response: Any, **_: Any) -> Any:
+    """Read a body that is neither packed nor longer than it may be."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise TooLarge("the body is packed, though this was not asked for")
+    response._content = response.raw.read(MOST_BYTES + 1, decode_content=False)
+    if len(response._content) > MOST_BYTES:
+        raise TooLarge(f"the body is longer than {MOST_BYTES >> 20} MiB")
+    return response
 
 
 def _delay(response: Any) -> float | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import email.utils
+import functools
+import importlib
+import math
 import os
 import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -16,6 +19,11 @@ from urllib.parse import quote, urlsplit
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
 
 RETRYABLE_STATUS = frozenset({408, 409, 429})
+CONNECT_SECONDS = 20.0
+"""How long a connection may take to be made."""
+MOST_BYTES = 32 * 2**20
+"""Longest body of an answer."""
+_LONGEST_WAIT = 366 * 86_400.0
 _SHOWN_CHARACTERS = 300
 # Shapes that keys have, in case a body echoes one that is not ours or is partly masked.
 _KEY_SHAPES = re.compile(
@@ -39,6 +47,15 @@ class Secret:
     def __repr__(self) -> str:
         return "Secret(***)" if self.reveal else "Secret(None)"
 
+    def __bool__(self) -> bool:
+        return bool(self.reveal)
+
+    @property
+    def sendable(self) -> bool:
+        """Whether a header can hold it."""
+        value = self.reveal or ""
+        return value.isascii() and value.isprintable() and " " not in value
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and self.reveal == other.reveal
 
@@ -54,8 +71,8 @@ class Secret:
         return Secret, ()
 
 
-def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bool) -> str | None:
-    """Return the API key to use now.
+def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bool) -> Secret:
+    """Return the API key to use now, which may be empty if none is required.
 
     Args:
         given: What the user passed to the client.
@@ -66,17 +83,14 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     Raises:
         MissingKeyError: There is none, or it cannot be sent in a header.
     """
-    key = given.reveal or next((v for v in map(os.environ.get, variables) if v), None)
-    remedy = f"set the environment variable {' or '.join(variables)}, or pass api_key=..."
+    # No local variable holds the bare key: tracebacks with variables would show it.
+    key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
     # A key read from a file often ends in a newline.
-    key = key.strip() if key else None
-    if not key:
-        if required:
-            raise MissingKeyError(
-                f"{name} needs an API key and there is none: {remedy}", requests=0
-            )
-        return None
-    if not (key.isascii() and key.isprintable() and " " not in key):
+    key = Secret((key.reveal or "").strip() or None)
+    remedy = f"set the environment variable {' or '.join(variables)}, or pass api_key=..."
+    if not key and required:
+        raise MissingKeyError(f"{name} needs an API key and there is none: {remedy}", requests=0)
+    if not key.sendable:
         raise MissingKeyError(
             f"the API key for {name} holds characters that no key has (a space, a line break or "
             f"a non-ASCII letter): {remedy}",
@@ -85,18 +99,23 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     return key
 
 
-def redact(text: str, secrets: Iterable[str | None] = ()) -> str:
-    """Return `text` with keys replaced by ``***``.
+def hide(text: str, secrets: Iterable[Secret | str | None]) -> str:
+    """Return `text` with known keys, bare or URL-quoted, replaced by ``***``."""
+    for secret in (s if isinstance(s, Secret) else Secret(s) for s in secrets):
+        if secret:
+            text = text.replace(secret.reveal or "", "***")
+            text = text.replace(quote(secret.reveal or "", safe=""), "***")
+    return text
+
+
+def redact(text: str, secrets: Iterable[Secret | str | None] = ()) -> str:
+    """Return `text` with known keys and whatever else looks like one replaced by ``***``.
 
     Args:
         text: What a server or an SDK said.
-        secrets: Known keys; hidden also in their URL-quoted form. Whatever else looks
-            like a key is hidden too.
+        secrets: Known keys.
     """
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "***").replace(quote(secret, safe=""), "***")
-    return _KEY_SHAPES.sub("***", text)
+    return _KEY_SHAPES.sub("***", hide(text, secrets))
 
 
 @dataclass(frozen=True)
@@ -113,6 +132,7 @@ class Fault:
         code: The provider's short code for the error.
         parameter: The request parameter that the provider blames.
         retry_after: Seconds to wait, where the body says so.
+        unpriced: Whether the call may be charged for although no usage came back.
     """
 
     kind: Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
@@ -122,6 +142,7 @@ class Fault:
     code: str = ""
     parameter: str = ""
     retry_after: float | None = None
+    unpriced: bool = False
 
     def error(
         self,
@@ -129,7 +150,7 @@ class Fault:
         name: str,
         timeout: float,
         variables: Sequence[str],
-        secrets: Iterable[str | None],
+        secrets: Iterable[Secret],
         where: str = "",
     ) -> ClientError:
         """Return the exception to raise; no key is in it.
@@ -150,23 +171,27 @@ class Fault:
                 f"{name}{at} sent nothing for {timeout:g} s. Raise timeout= if the model is "
                 "merely slow",
                 retryable=True,
+                unpriced=1,
             )
         if self.kind == "deadline":
             return ClientError(
                 f"{name}{at} did not end its answer within {timeout:g} s. Raise timeout=, of "
                 "which this is a multiple, if the model is merely slow",
                 retryable=True,
+                unpriced=1,
             )
         if self.kind == "connection":
             return ClientError(
                 f"{name}{at} cannot be reached or cut the connection ({said or 'no reason given'})",
                 retryable=True,
+                unpriced=int(self.unpriced),
             )
         if self.kind == "malformed":
             return ClientError(
                 f"{name}{at} sent an answer that its protocol does not allow: {said}",
                 retryable=True,
                 status=self.status,
+                unpriced=1,
             )
         if self.kind == "other" or self.status is None:
             return ClientError(f"{name}{at}: {said}", status=self.status)
@@ -185,6 +210,19 @@ class Fault:
             return ClientError(
                 f"{name} does not allow this with the given API key (HTTP 403): {said}. "
                 f"Check {keys} and what its account may use",
+                status=status,
+            )
+        if 300 <= status < 400:
+            place = redact(self.headers.get("location", "nowhere"))
+            return ClientError(
+                f"{name} answered with a redirection (HTTP {status}) to {place!r}, which is never "
+                "followed: give the final address as base_url=...",
+                status=status,
+            )
+        if status == 404 and re.search(r"(?i)v1/responses|not a chat model", said):
+            return ClientError(
+                f"{name} exists there, but does not answer chat requests (HTTP 404): {said}. Take "
+                'another model, or endpoint="completions" for one that only continues texts',
                 status=status,
             )
         if status == 404:
@@ -221,15 +259,87 @@ def parse_retry_after(
         value = headers.get(header)
         if value is None:
             continue
+        seconds = _seconds(value)
+        if seconds is not None:
+            return max(0.0, seconds * scale)
         try:
-            return max(0.0, float(value) * scale)
-        except ValueError:
-            pass
-        try:
-            return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now())
-        except (TypeError, ValueError):
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - now()
+        except (TypeError, ValueError, OverflowError, IndexError):
             continue
+        if seconds <= _LONGEST_WAIT:
+            return max(0.0, seconds)
     return None
+
+
+def _seconds(value: object) -> float | None:
+    """Read a number of seconds that somebody may wait; ``None`` if it is none."""
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds <= _LONGEST_WAIT else None
+
+
+def parse_duration(value: object) -> float | None:
+    """Return the seconds of a duration such as ``"13.5s"``, or ``None`` if it is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)s", str(value), re.ASCII)
+    return _seconds(found[1]) if found else None
+
+
+_TOO_LARGE = re.compile(
+    r"(?i)too (?:large|high|big|long|many)|at most|maximum|less than or equal|exceed|greater than"
+    r"|valid range|supported range|can only afford|(?<=\d) > \d"
+)
+_CAP_NAMES = re.compile(r"(?i)max[_ ]?(?:completion|output)?[_ ]?tokens|completion|credits")
+_CONTEXT = re.compile(r"(?i)(?:maximum )?context (?:length|window)\D{0,40}?(\d[\d,]*)")
+_PROMPT = re.compile(
+    r"(?i)(\d[\d,]*) (?:input tokens|tokens? from the input|(?:tokens )?in the (?:messages|prompt)"
+    r"|(?:tokens )?of text input)|input_tokens\D{0,10}(\d+)"
+)
+_LEAST_CAP = 16
+
+
+@dataclass(frozen=True)
+class SmallerCap:
+    """What is left of a cap on the answer's tokens that a server finds too large.
+
+    Attributes:
+        cap: The cap to send next.
+        limit: The model's own largest cap, for whatever prompt; ``None`` if that is not said.
+        context: The model's context in tokens, if that was what the cap ran into.
+    """
+
+    cap: int
+    limit: int | None = None
+    context: int | None = None
+
+
+def smaller_cap(fault: Fault, cap: int | None) -> SmallerCap | None:
+    """Return the cap to send instead of one that a server calls too large, if it does.
+
+    Args:
+        fault: What the server answered.
+        cap: The cap that was sent.
+    """
+    said = fault.message
+    if cap is None or cap <= _LEAST_CAP or fault.status not in (400, 402, 413, 422):
+        return None
+    if not (_TOO_LARGE.search(said) and _CAP_NAMES.search(said)):
+        return None
+    context = _CONTEXT.search(said)
+    if context:
+        whole = int(context[1].replace(",", ""))
+        prompt = _PROMPT.search(said)
+        used = int((prompt[1] or prompt[2]).replace(",", "")) if prompt else 0
+        left = whole - used if prompt else min(whole, cap) // 2
+        # Without room for an answer, only a shorter prompt helps.
+        return SmallerCap(left, context=whole) if _LEAST_CAP <= left < cap else None
+    numbers = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", said)]
+    fitting = [n for n in numbers if _LEAST_CAP <= n < cap]
+    if not fitting:
+        return SmallerCap(max(_LEAST_CAP, cap // 2)) if cap in numbers or not numbers else None
+    left = max(fitting) - ("exclusive" in said)
+    return SmallerCap(left, limit=None if fault.status == 402 else left)
 
 
 # Ways in which servers say that a parameter is not wanted. A complaint about the size of a
@@ -237,17 +347,21 @@ def parse_retry_after(
 _REFUSAL = re.compile(
     r"(?i)unsupported|(?:not|n't) (?:yet )?(?:be )?(?:support|permit|allow|enabl|accept)"
     r"|unrecogni[sz]ed|unknown (?:name|parameter|field|argument)|extra (?:inputs|fields)"
-    r"|deprecated|only the default|must be (?:equal to )?1\b|at most 1\b"
+    r"|deprecated|only the default|must be (?:equal to )?1\b|at most 1\b|unavailable"
+    r"|not available|unknown variant|must be verified|must be one of|must be explicitly"
     r"|invalid schema|only one candidate|non-whitespace"
 )
 
 
-def refused_parameter(fault: Fault, sent: Iterable[str]) -> str | None:
+def refused_parameter(
+    fault: Fault, sent: Iterable[str], spellings: Mapping[str, str] | None = None
+) -> str | None:
     """Return the parameter that a 400 or 422 says the model does not take, if any.
 
     Args:
         fault: What the server answered.
         sent: Optional parameters that were sent.
+        spellings: Patterns for parameters that servers call by other names, too.
 
     Returns:
         One of `sent`, or ``None`` if the server blames something else.
@@ -264,7 +378,7 @@ def refused_parameter(fault: Fault, sent: Iterable[str]) -> str | None:
     text = fault.message
     places = {}
     for name in names:
-        words = _spellings(name)
+        words = (spellings or {}).get(name) or _spellings(name)
         found = re.search(rf"(?<![\w]){words}(?![\w])", text, re.IGNORECASE)
         if found:
             places[name] = found.start()
@@ -359,3 +473,68 @@ def is_local(url: str) -> bool:
     """Whether an address is this very machine."""
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
+
+
+class TooLarge(Exception):
+    """A body is longer, or packed in another way, than was asked for."""
+
+
+def http_options(url: str) -> dict[str, Any]:
+    """Return the arguments with which an SDK's HTTP client keeps to our rules.
+
+    No redirection is followed, which would hand key and prompt on; bodies come unpacked and at
+    most `MOST_BYTES` long; this machine is not asked through a proxy, which would see the key.
+
+    Args:
+        url: The address that is asked.
+    """
+    # One of the SDKs reads the environment's proxies whatever `trust_env` says.
+    direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}
+    return {
+        **direct,
+        "follow_redirects": False,
+        "trust_env": not is_local(url),
+        "headers": {"Accept-Encoding": "identity"},
+        "event_hooks": {"response": [_bound_reply]},
+    }
+
+
+def _bound_reply(response: Any) -> None:
+    packed = response.headers.get("content-encoding", "identity").strip().lower()
+    if packed not in ("", "identity"):
+        # A small packed body can fill all memory.
+        raise TooLarge(f"the body is packed ({packed}), though this was not asked for")
+    module = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, httpx2
+    response.stream = _bounded_stream(module.SyncByteStream)(response.stream)
+
+
+@functools.cache
+def _bounded_stream(base: Any) -> Any:
+    """Return the class of a stream that ends with an error after `MOST_BYTES`."""
+
+    class Bounded(base):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for chunk in self.stream:
+                size += len(chunk)
+                if size > MOST_BYTES:
+                    raise TooLarge(f"the body is longer than {MOST_BYTES >> 20} MiB")
+                yield chunk
+
+        def close(self) -> None:
+            self.stream.close()
+
+    return Bounded
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `over` laid on top, mappings inside mappings merged likewise."""
+    result = dict(base)
+    for name, value in over.items():
+        below = result.get(name)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        result[name] = merged(below, value) if both else value  # type: ignore[arg-type]
+    return result

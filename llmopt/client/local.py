@@ -23,6 +23,7 @@ import numpy as np
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.facts import ModelFacts
 from llmopt.client.gguf import GGUFHeader, read_header
+from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError
 
 CONTEXT_TOKENS = 8192
@@ -496,8 +497,10 @@ class LocalClient:
             params.cpuparams.n_threads = threads
             params.cpuparams_batch.n_threads = threads
         self._key = key or ""
+        # For `_start`.
+        params.endpoint_metrics = True
         try:
-            return xllamacpp.Server(params)
+            return _start(lambda: xllamacpp.Server(params))
         except RuntimeError as error:
             cause = (
                 f"{host}:{port} is taken, or " if port else ""
@@ -509,6 +512,29 @@ class LocalClient:
                 f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
                 f"{xllamacpp.__version__} is too old for it; verbose=True shows llama.cpp's log"
             ) from error
+
+
+def _start(make: Callable[[], Any]) -> Any:
+    """Return a server whose loop runs.
+
+    It is made in a thread of its own, so that Ctrl-C need not wait for the load; an abandoned one
+    is dropped once it is there.
+    """
+    ended = threading.Event()
+
+    def started() -> Any:
+        try:
+            server = make()
+            # A server that is dropped before its loop runs waits for the loop for ever. This
+            # call comes back from the loop.
+            server.handle_metrics()
+            return server
+        finally:
+            _loads.remove(ended)
+            ended.set()
+
+    _loads.append(ended)
+    return within(threading.TIMEOUT_MAX, started)
 
 
 def _import_xllamacpp() -> Any:
@@ -573,6 +599,9 @@ def _available_threads() -> int | None:
 
 _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
 _exiting = threading.Event()
+_loads: list[threading.Event] = []
+_EXIT_SECONDS = 1.0
+"""How long the end of the process waits for a load that was interrupted."""
 
 
 @atexit.register
@@ -580,6 +609,8 @@ def _close_all() -> None:
     # llama.cpp's threads must end before the interpreter does. `close` waits for a request
     # that a daemon thread still has running; leaving that to the end of the process crashes.
     _exiting.set()
+    for ended in list(_loads):
+        ended.wait(_EXIT_SECONDS)
     for client in list(_open_clients):
         client.close()
 

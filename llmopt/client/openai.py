@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,17 +11,21 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from llmopt.client.anthropic import blocks
 from llmopt.client.base import Completion, FinishReason, Request
-from llmopt.client.http import Fault, check_url, is_local, redact
+from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.remote import (
-    DEFAULT_TIMEOUT,
+    DEADLINE,
     Answer,
     MalformedBody,
     RemoteClient,
+    closed,
     finish,
     load,
-    status_fault,
+    sdk_fault,
+    tokens,
+    whole_body,
 )
 from llmopt.errors import ClientError, ModelNotFoundError, did_you_mean
 
@@ -34,21 +38,39 @@ class Server:
         url: Where its API begins.
         variable: Environment variable that holds its key; ``""`` if it needs none.
         about: What it is, in words.
+        gateway: Whether it only passes on to models that may cost.
+        tells_cost: Whether its answers say what was charged.
     """
 
     url: str
     variable: str
     about: str
+    gateway: bool = False
+    tells_cost: bool = False
 
     @property
     def local(self) -> bool:
-        """Whether it runs on this machine."""
-        return is_local(self.url)
+        """Whether it runs models on this machine."""
+        return is_local(self.url) and not self.gateway
+
+    def hosts(self, host: str) -> bool:
+        """Whether an address's host is its own or that of one of its regions."""
+        own, labels = _host(self.url), host.split(".")
+        if is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
+            return False
+        # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
+        return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
 
 
 SERVERS: dict[str, Server] = {
     "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI"),
-    "openrouter": Server("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OpenRouter"),
+    "openrouter": Server(
+        "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OpenRouter", tells_cost=True
+    ),
     "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek"),
     "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq"),
     "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral"),
@@ -66,6 +88,15 @@ CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 
 _FINISH: dict[str, FinishReason] = {"LENGTH": "length", "CONTENT_FILTER": "filter"}
 _FILTERED = {"content_filter", "content_policy_violation"}
+_SPELLINGS = {
+    "response_format": r"response[_ ]?format|json_schema|structured output|additionalProperties",
+    "reasoning_effort": r"(?:reasoning[_. ]?)?effort",
+    "stream": r"stream(?!_)",
+    "prompt_cache_key": r"prompt_cache_(?:key|breakpoint)",
+}
+# Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
+_WORTH_CACHING = 4_000
+_MOST_MARKS = 80
 
 
 class OpenAIClient(RemoteClient):
@@ -85,16 +116,15 @@ class OpenAIClient(RemoteClient):
             ``"http://127.0.0.1:8000/v1"``.
         endpoint: ``"chat"``, or ``"completions"`` for base models behind vLLM, llama.cpp or
             Ollama: the text is continued with no chat template around it.
-        api_key: See `RemoteClient`, for this and the other arguments.
-        timeout: Seconds.
-        requests_per_minute: Most calls in any 60 seconds.
-        concurrency: Most calls at once.
-        price: What tokens cost.
-        extra_body: Further fields for the request.
+        local: Whether the model runs on one's own machine, so that tokens cost nothing. By
+            default only for the servers of `SERVERS` that do: what listens at an address of
+            this machine may be a gateway to models that cost.
+        **options: The other arguments of `RemoteClient`.
     """
 
     provider = "openai"
-    package = "openai"
+    package = module = "openai"
+    spellings = _SPELLINGS
     samples_per_call = 128  # the most that the API takes as `n`
 
     def __init__(
@@ -104,27 +134,15 @@ class OpenAIClient(RemoteClient):
         server: str = "openai",
         base_url: str | None = None,
         endpoint: Literal["chat", "completions"] = "chat",
-        api_key: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
-        requests_per_minute: int | None = None,
-        concurrency: int = 8,
-        price: Price | None = None,
-        extra_body: Mapping[str, Any] | None = None,
+        local: bool | None = None,
+        **options: Any,
     ) -> None:
         if server not in SERVERS:
             raise ValueError(f"server={server!r} is unknown: {did_you_mean(server, SERVERS)}")
         if endpoint not in ("chat", "completions"):
             raise ValueError(f"endpoint={endpoint!r}: expected 'chat' or 'completions'")
-        super().__init__(
-            model,
-            api_key=api_key,
-            base_url=base_url,
-            timeout=timeout,
-            requests_per_minute=requests_per_minute,
-            concurrency=concurrency,
-            price=price,
-            extra_body=extra_body,
-        )
+        super().__init__(model, base_url=base_url, **options)
+        self._local = local
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
@@ -143,8 +161,15 @@ class OpenAIClient(RemoteClient):
 
     @property
     def local(self) -> bool:
-        """Whether the model runs on this machine, so that tokens cost nothing."""
-        return is_local(self.url)
+        """Whether the model runs on one's own machine, so that tokens cost nothing."""
+        if self._local is not None:
+            return self._local
+        # Ollama passes models of that name on to its makers' servers.
+        return not self.base_url and SERVERS[self.server].local and "cloud" not in self.model
+
+    @property
+    def _own_machine(self) -> bool:
+        return self.local
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -152,53 +177,61 @@ class OpenAIClient(RemoteClient):
         return {**super().settings, "endpoint": self.endpoint}
 
     def current_price(self) -> Price | None:
-        """What tokens cost now; nothing on this machine, ``None`` if it is not known."""
-        # Another server behind OPENAI_BASE_URL does not charge what OpenAI does.
-        price = self.price or get_price(self.name, listed=self.url == SERVERS[self.server].url)
-        return FREE if price is None and self.local else price
+        """What tokens cost now; nothing on one's own machine, ``None`` if it is not known."""
+        if self.price is None and self.local:
+            return get_price(self.name, listed=False) or FREE
+        own = get_price(self.name, listed=False)
+        host = _host(self.url)
+        # Another server behind OPENAI_BASE_URL or base_url= does not charge what OpenAI does.
+        server = next((n for n, s in SERVERS.items() if s.hosts(host)), None)
+        return self.price or own or (get_price(f"{server}:{self.model}") if server else None)
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of a reply will be known."""
+        return SERVERS[self.server].tells_cost or self.current_price() is not None
 
     @property
     def key_variables(self) -> tuple[str, ...]:
         """Environment variables that can hold the API key."""
         if self.base_url is None:
             return (SERVERS[self.server].variable or CUSTOM_KEY_VARIABLE,)
-        origin = urlsplit(self.base_url)[:2]  # scheme and host: no key goes out in the clear
-        for server in SERVERS.values():
-            if server.variable and origin == urlsplit(server.url)[:2]:
-                return (server.variable,)
-        return (CUSTOM_KEY_VARIABLE,)
+        host = _host(self.base_url)
+        found = next((s.variable for s in SERVERS.values() if s.variable and s.hosts(host)), None)
+        # No key of a hosted server goes out in the clear.
+        secure = urlsplit(self.base_url).scheme == "https"
+        return (found if found and secure else CUSTOM_KEY_VARIABLE,)
 
     @property
     def _key_required(self) -> bool:
-        return self.key_variables != (CUSTOM_KEY_VARIABLE,) and not self.local
+        return self.key_variables != (CUSTOM_KEY_VARIABLE,) and not is_local(self.url)
 
     @property
     def _where(self) -> str:
         return "" if self.url == SERVERS[self.server].url else self.url
 
-    def _connect(self, key: str) -> Any:
+    def _connect(self, key: Secret) -> Any:
         sdk = load("openai", self.package)
         try:
             check_url(self.url)
         except ValueError as error:
-            raise ClientError(
-                f"{self.name}: OPENAI_BASE_URL is no address: {error}", requests=0
-            ) from None
-        foreign = self.key_variables != ("OPENAI_API_KEY",)
-        # The SDK would send the user's OpenAI organization to any server.
-        headers = {"OpenAI-Organization": sdk.omit, "OpenAI-Project": sdk.omit} if foreign else {}
-        return sdk.OpenAI(
-            api_key=key or "none",  # the SDK insists on one; local servers ignore it
+            raise ClientError(f"{self.name}: the address is none: {error}", requests=0) from None
+        client = sdk.OpenAI(
+            api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
             base_url=self.url,
-            timeout=self.timeout,
-            max_retries=0,
-            default_headers=headers,
-            # A proxy in the environment cannot reach this machine's own servers.
-            http_client=sdk.DefaultHttpxClient(trust_env=False) if self.local else None,
+            **self._http(sdk, self.url),
         )
+        if self.key_variables != ("OPENAI_API_KEY",):
+            # What OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS hold is OpenAI's.
+            client.organization = client.project = None
+            client._custom_headers = {}
+        return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "reasoning_effort": self.effort if self.endpoint == "chat" else None,
             "temperature": request.temperature,
             "stop": list(request.stop) or None,
             "seed": request.seed,
@@ -217,54 +250,65 @@ class OpenAIClient(RemoteClient):
                 "type": "json_schema",
                 "json_schema": {
                     "name": "answer",
-                    "schema": dict(request.json_schema),
+                    "schema": closed(request.json_schema),
                     "strict": True,
                 },
             }
         # llama.cpp's own field; other servers pass over it, or refuse it once.
         if request.grammar is not None and (
-            self.server == "llamacpp" or (self.base_url and self.local)
+            self.server == "llamacpp" or (self.base_url and is_local(self.url))
         ):
             parameters["grammar"] = request.grammar
+        if self._breakpoints:
+            parameters["prompt_cache_options"] = {"mode": "explicit"}
+            if self.cache != "off":
+                parameters["prompt_cache_key"] = _cache_key(request)
+        if "stream" in self._refused:
+            del parameters["stream_options"]
         return {name: value for name, value in parameters.items() if value is not None}
 
+    @property
+    def _breakpoints(self) -> bool:
+        """Whether the model caches up to marks of ours, and charges for what it writes.
+
+        From GPT-5.6 on OpenAI does; without marks it would write all of every prompt, and read
+        nothing where the last line changes.
+        """
+        found = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
+        version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+        return (
+            version >= (5, 6)
+            and self.endpoint == "chat"
+            and SERVERS["openai"].hosts(_host(self.url))
+        )
+
+    def _caches_prefix(self, request: Request) -> bool:
+        return self._breakpoints and self.cache != "off" and len(request.text) >= _WORTH_CACHING
+
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
-        body = {**self.extra_body}
-        if "grammar" in parameters:
-            body["grammar"] = parameters.pop("grammar")
+        # All in the body, since releases of the SDK differ in the arguments that they take.
+        body: dict[str, Any] = {**parameters, "model": self.model}
+        options: dict[str, Any] = {"stream": body.pop("stream", False)}
+        if not options["stream"]:
+            # Silent until it is complete.
+            options["timeout"] = DEADLINE * self.timeout
+        required: dict[str, Any]
+        if self.endpoint == "completions":
+            create, required = sdk.completions.create, {"prompt": request.text}
+        else:
+            marked = "prompt_cache_key" in parameters
+            create, required = sdk.chat.completions.create, {"messages": _messages(request, marked)}
+        extra = merged(body, self.extra_body)
         try:
-            if self.endpoint == "completions":
-                response = sdk.completions.create(
-                    model=self.model, prompt=request.text, extra_body=body, **parameters
-                )
-            else:
-                response = sdk.chat.completions.create(
-                    model=self.model,
-                    messages=[{"role": m.role, "content": m.content} for m in request.messages],
-                    extra_body=body,
-                    **parameters,
-                )
+            response = create(model=extra.pop("model"), extra_body=extra, **required, **options)
+            return _collect(response) if options["stream"] else _read(response)
         except Exception as error:
             if getattr(error, "code", None) in _FILTERED:
                 return Answer((Completion("", "filter"),))
             raise
-        return _read(response)
 
     def _fault(self, error: Exception) -> Fault | None:
-        sdk = load("openai", self.package)
-        if isinstance(error, sdk.APITimeoutError):
-            return Fault("timeout")
-        if isinstance(error, sdk.APIStatusError):
-            return status_fault(error, error.body, error.message)
-        if isinstance(
-            error, sdk.APIResponseValidationError | json.JSONDecodeError | UnicodeDecodeError
-        ):
-            return Fault("malformed", f"{type(error).__name__}: {error}")
-        if isinstance(error, sdk.APIConnectionError):
-            return Fault("connection", str(error.__cause__ or error))
-        if isinstance(error, sdk.APIError):
-            return Fault("other", str(error))
-        return None
+        return sdk_fault(load("openai", self.package), error)
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:
@@ -308,17 +352,85 @@ def at_https(rest: str, **options: Any) -> OpenAIClient:
     return at_url("https:" + rest, **options)
 
 
-# One factory for each short name, for the registry.
-openrouter = partial(OpenAIClient, server="openrouter")
-deepseek = partial(OpenAIClient, server="deepseek")
-groq = partial(OpenAIClient, server="groq")
-mistral = partial(OpenAIClient, server="mistral")
-together = partial(OpenAIClient, server="together")
-xai = partial(OpenAIClient, server="xai")
-ollama = partial(OpenAIClient, server="ollama")
-vllm = partial(OpenAIClient, server="vllm")
-llamacpp = partial(OpenAIClient, server="llamacpp")
-lmstudio = partial(OpenAIClient, server="lmstudio")
+def __getattr__(name: str) -> Any:
+    # One factory for each short name, for the registry.
+    if name in SERVERS:
+        return partial(OpenAIClient, server=name)
+    raise AttributeError(name)
+
+
+def _cache_key(request: Request) -> str:
+    """Name what requests of one search begin with, so that they reach the same cache."""
+    return "llmopt-" + hashlib.sha256(request.text[: _WORTH_CACHING // 4].encode()).hexdigest()[:24]
+
+
+def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
+    """Return the messages, with a mark for the prefix cache after each block that stays.
+
+    Of the last message, the last block is taken to change from request to request. A prefix is
+    found again only at a mark, hence at all of them; only the latest four are written.
+    """
+    messages: list[dict[str, Any]] = [
+        {"role": m.role, "content": m.content} for m in request.messages
+    ]
+    if not marked:
+        return messages
+    settled: list[dict[str, Any]] = []
+    for message in messages:
+        # The protocol takes no marks in what the model said.
+        if message["role"] == "assistant" or not message["content"].strip():
+            continue
+        parts = [{"type": "text", "text": text} for text in blocks(message["content"])]
+        settled += parts if message is not messages[-1] else parts[:-1]
+        message["content"] = parts
+    for part in settled[-_MOST_MARKS:]:
+        part["prompt_cache_breakpoint"] = {"mode": "explicit"}
+    return messages
+
+
+def _collect(stream: Any) -> Answer:
+    """Put an answer together that came in pieces.
+
+    Raises:
+        MalformedBody: It ended before it was complete, or it was none.
+    """
+    whole = whole_body(stream.response)
+    if whole is not None:
+        return _read(whole)
+    texts: dict[int, str] = {}
+    refusals: dict[int, str] = {}
+    reasons: dict[int, object] = {}
+    usage, model = None, ""
+    for chunk in stream:
+        usage = getattr(chunk, "usage", None) or usage
+        model = getattr(chunk, "model", None) or model
+        choices = getattr(chunk, "choices", None)
+        for choice in choices if isinstance(choices, list) else ():
+            index = getattr(choice, "index", None) or 0
+            delta = getattr(choice, "delta", None)
+            piece = getattr(choice, "text", None) if delta is None else _content(delta)
+            if not isinstance(piece, str | None) or not isinstance(index, int):
+                raise MalformedBody("a piece of a choice is no text")
+            refused = getattr(delta, "refusal", None)
+            texts[index] = texts.get(index, "") + (piece or "")
+            refusals[index] = refusals.get(index, "") + (
+                refused if isinstance(refused, str) else ""
+            )
+            reasons[index] = getattr(choice, "finish_reason", None) or reasons.get(index)
+    if not texts:
+        raise MalformedBody("no choices in the answer")
+    if usage is None and not any(reasons.values()):
+        raise MalformedBody("the answer ended before it was complete")
+    return _answer(
+        [
+            Completion(refusals[i], "refusal")
+            if refusals[i]
+            else Completion(texts[i], finish(reasons[i], _FINISH))
+            for i in sorted(texts)
+        ],
+        usage,
+        model,
+    )
 
 
 def _read(response: Any) -> Answer:
@@ -326,20 +438,31 @@ def _read(response: Any) -> Answer:
     choices = getattr(response, "choices", None)
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices in the answer")
-    usage = getattr(response, "usage", None)
+    return _answer(
+        list(map(_completion, choices)),
+        getattr(response, "usage", None),
+        getattr(response, "model", None),
+    )
+
+
+def _answer(completions: list[Completion], usage: Any, model: Any) -> Answer:
     details = getattr(usage, "prompt_tokens_details", None)
-    cost = getattr(usage, "cost", None)  # OpenRouter says what it charged
+    prompt_tokens = tokens(getattr(usage, "prompt_tokens", None))
     return Answer(
-        completions=tuple(map(_completion, choices)),
-        model=getattr(response, "model", None) or "",
-        prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
+        completions=tuple(completions),
+        model=model or "",
+        prompt_tokens=prompt_tokens,
         # DeepSeek has a field of its own.
         cached_tokens=getattr(details, "cached_tokens", None)
         or getattr(usage, "prompt_cache_hit_tokens", None)
         or 0,
         written_tokens=getattr(details, "cache_write_tokens", None) or 0,
-        completion_tokens=getattr(usage, "completion_tokens", None) or 0,
-        cost=cost,
+        # xAI counts hidden reasoning in the total alone.
+        completion_tokens=max(
+            tokens(getattr(usage, "completion_tokens", None)),
+            tokens(getattr(usage, "total_tokens", None)) - prompt_tokens,
+        ),
+        cost=getattr(usage, "cost", None),  # OpenRouter says what it charged
     )
 
 
@@ -350,18 +473,23 @@ def _completion(choice: Any) -> Completion:
         if not isinstance(text, str):
             raise MalformedBody("a choice holds neither a message nor a text")
         return Completion(text, reason)
-    message = choice.message
-    if message is None:
+    if choice.message is None:
         raise MalformedBody("a choice holds no message")
-    refusal = getattr(message, "refusal", None)
+    refusal = getattr(choice.message, "refusal", None)
     if isinstance(refusal, str) and refusal:
         return Completion(refusal, "refusal")
-    content = getattr(message, "content", None)
-    if isinstance(content, list):
-        # Some servers bring parts, of which those of a reasoning model's thoughts have no text.
-        content = "".join(
-            part["text"]
-            for part in content
-            if isinstance(part, Mapping) and isinstance(part.get("text"), str)
-        )
+    content = _content(choice.message)
     return Completion("" if content is None else content, reason)
+
+
+def _content(message: Any) -> Any:
+    """Return a message's text, or whatever is in its place."""
+    content = getattr(message, "content", None)
+    if not isinstance(content, list):
+        return content
+    # Some servers bring parts, of which those of a reasoning model's thoughts have no text.
+    texts = [
+        part.get("text") if isinstance(part, Mapping) else getattr(part, "text", None)
+        for part in content
+    ]
+    return "".join(text for text in texts if isinstance(text, str))

@@ -1,21 +1,25 @@
-"""What tokens cost: a small dated table of list prices, and ways to override it.
+"""What tokens cost: a small dated table of list prices, a package, and ways to override both.
 
-A price that is not in the table is unknown, and an unknown price is ``None``, never 0.
-Providers change prices without notice: where the sum matters, give your own, either
-``price=Price(...)`` to a client, `set_price`, or a JSON file named by the environment
-variable ``LLMOPT_PRICES``::
+Where the package ``genai-prices`` is installed, its newer and longer list goes before the table.
+A price that is in neither is unknown, and an unknown price is ``None``, never 0. Providers
+change prices without notice: where the sum matters, give your own, either ``price=Price(...)`` to a
+client, `set_price`, or a JSON file named by the environment variable ``LLMOPT_PRICES``::
 
     {"openai:gpt-6-sol": {"input": 2.0, "cached": 0.2, "output": 10.0}}
 """
 
 from __future__ import annotations
 
+import datetime
+import functools
+import importlib.metadata
 import json
 import math
 import os
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from llmopt.errors import PriceError
 
@@ -38,6 +42,7 @@ class Price:
         cached: Prompt tokens read from a prefix cache; ``None`` means as `input`.
         written: Prompt tokens written to a prefix cache, where that is charged apart;
             ``None`` means as `input`.
+        written_long: The same for a cache that is kept for an hour; ``None`` means as `written`.
         up_to: Longest prompt, in tokens, for which the price holds; beyond it the cost is
             unknown.
     """
@@ -47,6 +52,7 @@ class Price:
     cached: float | None = None
     written: float | None = None
     up_to: int | None = None
+    written_long: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -60,7 +66,12 @@ class Price:
                 )
 
     def cost(
-        self, prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0, written: int = 0
+        self,
+        prompt_tokens: int,
+        completion_tokens: int,
+        cached_tokens: int = 0,
+        written: int = 0,
+        written_long: int = 0,
     ) -> float | None:
         """Return the cost of one call in US dollars.
 
@@ -69,6 +80,7 @@ class Price:
             completion_tokens: All completion tokens.
             cached_tokens: Those of `prompt_tokens` that were read from a cache.
             written: Those of `prompt_tokens` that were written to a cache.
+            written_long: Those of `written` that are kept for an hour.
 
         Returns:
             Dollars, or ``None`` for a prompt longer than the price covers.
@@ -77,11 +89,13 @@ class Price:
             return None
         cached_price = self.input if self.cached is None else self.cached
         written_price = self.input if self.written is None else self.written
+        long_price = written_price if self.written_long is None else self.written_long
         fresh = max(0, prompt_tokens - cached_tokens - written)
         return (
             fresh * self.input
             + cached_tokens * cached_price
-            + written * written_price
+            + (written - written_long) * written_price
+            + written_long * long_price
             + completion_tokens * self.output
         ) / _MILLION
 
@@ -101,8 +115,8 @@ def _writes(input: float, cached: float, output: float) -> Price:
 
 
 def _claude(input: float, cached: float, output: float, *, up_to: int | None = None) -> Price:
-    # A five-minute cache write costs a quarter more than plain input.
-    return Price(input, output, cached, 1.25 * input, up_to)
+    # A cache write costs a quarter more than plain input for five minutes, twice for an hour.
+    return Price(input, output, cached, 1.25 * input, up_to, 2 * input)
 
 
 # Standard tier, list prices, read from the providers' public price pages and compared with a
@@ -114,6 +128,7 @@ _TABLE: dict[str, Price] = {
     "openai:gpt-6-astra": _writes(10.00, 1.00, 50.00),
     "openai:gpt-6-sol": _writes(2.00, 0.20, 10.00),
     "openai:gpt-6-luna": _writes(0.10, 0.01, 0.50),
+    "openai:gpt-5.6-sol": _writes(4.00, 0.40, 20.00),
     "openai:gpt-5.6-terra": _writes(2.00, 0.20, 12.00),
     "openai:gpt-5.6-luna": _writes(0.20, 0.02, 1.20),
     "openai:gpt-5.5": _openai(5.00, 0.50, 30.00, up_to=272_000),
@@ -133,6 +148,10 @@ _TABLE: dict[str, Price] = {
     "openai:gpt-4o-mini": _openai(0.15, 0.075, 0.60),
     "openai:o3": _openai(2.00, 0.50, 8.00),
     "openai:o4-mini": _openai(1.10, 0.275, 4.40),
+    "gemini:gemini-4-argon": Price(2.00, 10.00, 0.10),
+    "gemini:gemini-3.8-flash": Price(0.75, 3.75, 0.075),
+    "gemini:gemini-3.7-flash": Price(0.75, 3.75, 0.075),
+    "gemini:gemini-3.6-flash": Price(0.75, 3.75, 0.075),
     "gemini:gemini-3.5-flash": Price(1.50, 9.00, 0.15),
     "gemini:gemini-3.5-flash-lite": Price(0.30, 2.50, 0.03),
     "gemini:gemini-3.1-pro-preview": Price(2.00, 12.00, 0.20, None, 200_000),
@@ -190,11 +209,71 @@ def get_price(name: str, *, listed: bool = True) -> Price | None:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
     """
     own = {**_prices_file(), **_overrides}
-    for candidate in (name, _SNAPSHOT.sub("", name)):
-        for table in (own, _TABLE if listed else {}):
-            if candidate in table:
-                return table[candidate]
-    return None
+    names = (name, _SNAPSHOT.sub("", name))
+    found = next((own[n] for n in names if n in own), None)
+    if found is not None or not listed:
+        return found
+    return _from_package(name) or next((_TABLE[n] for n in names if n in _TABLE), None)
+
+
+def price_source(name: str) -> str:
+    """Return where `get_price` has a list price from, and of when it is."""
+    if _from_package(name) is not None:
+        return f"genai-prices {importlib.metadata.version('genai-prices')}"
+    return f"llmopt's table of {PRICES_AS_OF}"
+
+
+_PACKAGE_NAMES = {
+    "gemini": "google",
+    "gemini-legacy": "google",
+    "xai": "x-ai",
+    "moonshot": "moonshotai",
+    "bedrock": "aws",
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _from_package(name: str) -> Price | None:
+    """Price by the package ``genai-prices``, if it is there and knows the model.
+
+    Where it depends on the hour, the dearest: a cap on cost should hold.
+    """
+    provider, _, model = name.partition(":")
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+
+        _, found = get_snapshot().find_provider_model(
+            model, None, _PACKAGE_NAMES.get(provider, provider), None
+        )
+        day = datetime.datetime.now(datetime.timezone.utc)
+        prices = [
+            _converted(found.get_prices(day.replace(hour=hour, minute=45))) for hour in range(24)
+        ]
+    except (ImportError, LookupError, AttributeError, TypeError, ValueError):
+        return None
+    return max((p for p in prices if p), key=lambda p: (p.output, p.input), default=None)
+
+
+def _converted(prices: Any) -> Price | None:
+    """Turn the package's prices into ours; those of long prompts are left out."""
+    found: dict[str, float] = {}
+    up_to = None
+    for ours, theirs in (
+        ("input", "input_mtok"),
+        ("output", "output_mtok"),
+        ("cached", "cache_read_mtok"),
+        ("written", "cache_write_mtok"),
+        ("written_long", "cache_write_1h_mtok"),
+    ):
+        value = getattr(prices, theirs, None)
+        if value is None:
+            continue
+        if getattr(value, "tiers", None):
+            up_to = min(up_to or math.inf, *(tier.start for tier in value.tiers))
+        found[ours] = float(getattr(value, "base", value))
+    if not {"input", "output"} <= set(found):
+        return None
+    return Price(**found, up_to=None if up_to is None else int(up_to))
 
 
 def known_models() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -10,17 +11,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http import (
+    CONNECT_SECONDS,
     Fault,
     RateLimiter,
     Secret,
+    SmallerCap,
+    TooLarge,
     check_url,
     find_key,
+    hide,
+    http_options,
     redact,
     refused_parameter,
+    smaller_cap,
 )
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, at_once, within
@@ -28,9 +36,17 @@ from llmopt.errors import ClientError
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT = 120.0
+DEFAULT_TIMEOUT = 600.0
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Cache = Literal["short", "long", "off"]
+EFFORTS: tuple[str, ...] = get_args(Effort)
 _MOST_TOKENS = 10**12  # of one call; more is no count
-_DEADLINE = 5  # timeouts that a whole call may take
+_MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
+DEADLINE = 5
+"""Timeouts that a whole call may take."""
+_ROOM = 16_384  # tokens for hidden reasoning
+_MOST_ROOM = 2**17
+_UNUSED = 8  # answers in a row without need of it after which added room is taken back
 
 
 class MalformedBody(Exception):
@@ -47,6 +63,7 @@ class Answer:
         prompt_tokens: All prompt tokens, cached and written ones included.
         cached_tokens: Those read from a prefix cache.
         written_tokens: Those written to a prefix cache, if the provider charges that apart.
+        written_long_tokens: Those of `written_tokens` that are kept for an hour.
         completion_tokens: Over all samples, hidden reasoning included.
         cost: US dollars, if the provider itself says so.
         calls: Calls made, those included that a refused parameter wasted.
@@ -57,6 +74,7 @@ class Answer:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     written_tokens: int = 0
+    written_long_tokens: int = 0
     completion_tokens: int = 0
     cost: float | None = None
     calls: int = 1
@@ -67,11 +85,12 @@ class RemoteClient:
 
     Nothing is imported, read or sent before the first request. The API key is looked up
     at every request: the `api_key` argument first, then the environment. It is in no
-    ``repr``, log, exception or pickle; a client that was pickled with an `api_key`
+    ``repr``, log, exception, completion or pickle; a client that was pickled with an `api_key`
     argument reads the environment when it is used again. A deep copy keeps the key.
 
     The SDK's own retries are off: a failed call raises a `ClientError` whose
     ``retryable`` and ``retry_after`` say what to do, and the one retry loop is the caller's.
+    Redirections are not followed, and this machine is not asked through a proxy.
 
     A refusal, a filtered and a truncated answer come back as completions with that
     `Completion.finish_reason`. An empty answer is a completion with empty text and
@@ -79,21 +98,34 @@ class RemoteClient:
     with no completion at all is malformed, hence a retryable error.
 
     A parameter that the model refuses (reasoning models take no ``temperature``, say) is
-    left out from then on, with one warning. Where hidden reasoning uses up
-    `Request.max_tokens` and leaves no text, later requests of this client get four times the
-    room, with a warning too.
+    left out from then on, with one warning. A cap on the answer that the model finds too large
+    is lowered to what the server names, which is remembered. Hidden reasoning counts against
+    the cap at every provider: `Request.max_tokens` is therefore sent with `reasoning_tokens` on
+    top, and with more, up to 131,072, once a sample was all reasoning and no text. The added
+    room is taken back when eight answers in a row did not need it.
 
     Args:
         model: The model's name at the provider.
         api_key: API key; by default the environment is asked.
         base_url: Another address that speaks the same protocol.
-        timeout: Seconds without a byte from the server after which a call has failed. A
-            server that keeps sending a little has five times as long for the whole answer.
+        timeout: Seconds without a byte from the server after which a call has failed. Answers
+            are streamed, so that this means silence; but hidden reasoning is silent, too. A
+            server that keeps sending has five times as long for the whole answer.
         requests_per_minute: Most calls in any 60 seconds, or ``None`` for no limit.
         concurrency: Most calls at once, where one call cannot bring all samples.
         price: What tokens cost, instead of the table in `llmopt.client.prices`.
-        extra_body: Further fields for the request's JSON body, as the provider names them
-            (``{"reasoning_effort": "low"}``). Never a key: it is part of the client's state.
+        effort: How much the model is to think: ``"none"``, ``"minimal"``, ``"low"``,
+            ``"medium"``, ``"high"``, ``"xhigh"`` or ``"max"``, in the provider's own words where
+            it has one for it; ``None`` leaves its default. Not every model takes every one.
+        cache: How long the provider keeps a prompt's beginning, where that is ours to say:
+            ``"short"`` (5 minutes at Anthropic), ``"long"`` (an hour at Anthropic, for twice the
+            price of plain input) or ``"off"`` (nothing is written; OpenAI from GPT-5.6 on, too).
+        reasoning_tokens: Room for hidden reasoning beside `Request.max_tokens`; by default
+            16,384, and nothing for a model on one's own machine.
+        transport_attempts: Times one request is sent before a failure is final.
+        patience: Seconds that a provider which answers 429, 503 or 529 is waited for.
+        extra_body: Further fields for the request's JSON body, as the provider names them,
+            merged into what is sent. Never a key: it is part of the client's state.
 
     Attributes:
         name: Short model string for tables and files.
@@ -102,8 +134,14 @@ class RemoteClient:
     provider: ClassVar[str]
     package: ClassVar[str]
     """The extra to install: ``pip install "llmopt[<package>]"``."""
+    module: ClassVar[str]
+    """The SDK's module."""
     samples_per_call: ClassVar[int]
     """Samples that one call can bring."""
+    default_cap: ClassVar[int | None] = None
+    """Cap on an answer's tokens where the request names none and the protocol wants one."""
+    spellings: ClassVar[Mapping[str, str]] = {}
+    """Patterns for parameters that servers call by other names, too."""
     default_prompt = "props"
 
     def __init__(
@@ -116,32 +154,55 @@ class RemoteClient:
         requests_per_minute: int | None = None,
         concurrency: int = 8,
         price: Price | None = None,
+        effort: Effort | None = None,
+        cache: Cache = "short",
+        reasoning_tokens: int | None = None,
+        transport_attempts: int = 4,
+        patience: float = 300.0,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         if not model:
             raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout={timeout}: expected a finite number of seconds above 0")
-        if concurrency < 1:
-            raise ValueError(f"concurrency={concurrency}: expected at least 1")
+        if not 0 <= patience < math.inf:
+            raise ValueError(f"patience={patience}: expected a finite number of seconds, 0 or more")
+        for name, value, least in (
+            ("concurrency", concurrency, 1),
+            ("transport_attempts", transport_attempts, 1),
+            ("reasoning_tokens", reasoning_tokens or 0, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name}={value}: expected at least {least}")
+        if effort is not None and effort not in EFFORTS:
+            raise ValueError(f"effort={effort!r}: expected one of {', '.join(EFFORTS)}")
+        if cache not in get_args(Cache):
+            raise ValueError(f"cache={cache!r}: expected one of {', '.join(get_args(Cache))}")
         self.model = model
         self.name = f"{self.provider}:{model}"
         self.base_url = check_url(base_url) if base_url else None
         self.timeout = timeout
         self.concurrency = concurrency
         self.price = price
+        self.effort = effort
+        self.cache = cache
+        self.reasoning_tokens = reasoning_tokens
+        self.transport_attempts = transport_attempts
+        self.patience = patience
         self.extra_body = dict(extra_body or {})
         self._key = Secret(api_key)
         self._limiter = RateLimiter(requests_per_minute)
         self._refused: frozenset[str] = frozenset()
         self._samples_per_call = self.samples_per_call
-        self._room = 1
+        self._added_room: int | None = None
+        self._unused = 0
+        self._most_tokens: int | None = None
         self._sdk: tuple[int, Secret, Any] | None = None
         self._lock = threading.Lock()
 
     # What a provider adds.
 
-    def _connect(self, key: str) -> Any:
+    def _connect(self, key: Secret) -> Any:
         """Import the SDK and return its client object."""
         raise NotImplementedError
 
@@ -171,16 +232,42 @@ class RemoteClient:
         """The address for messages, if it is not the provider's usual one."""
         return self.base_url or ""
 
+    @property
+    def _own_machine(self) -> bool:
+        """Whether tokens cost nothing but time."""
+        return False
+
     # What they share.
 
     @property
     def settings(self) -> dict[str, Any]:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
-        return {"extra_body": self.extra_body}
+        added = {"effort": self.effort} if self.effort else {}
+        return {"extra_body": self.extra_body, **added}
+
+    @property
+    def priced(self) -> bool:
+        """Whether the cost of a reply will be known."""
+        return self.current_price() is not None
 
     def current_price(self) -> Price | None:
         """What tokens cost now, or ``None`` if that is not known."""
         return self.price or get_price(self.name)
+
+    def check_ready(self) -> None:
+        """Look for what a request needs and this machine has to have; nothing is sent.
+
+        Raises:
+            MissingKeyError: No API key was given.
+            PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
+            ImportError: The provider's SDK is not installed.
+        """
+        self.current_price()
+        self._find_key()
+        load(self.module, self.package)
+
+    def _find_key(self) -> Secret:
+        return find_key(self._key, self.key_variables, name=self.name, required=self._key_required)
 
     def complete(self, request: Request) -> Reply:
         """Answer one request; see `llmopt.client.base.Client.complete`.
@@ -197,7 +284,7 @@ class RemoteClient:
         """
         # Prices that cannot be read should cost no request.
         price = self.current_price()
-        key = find_key(self._key, self.key_variables, name=self.name, required=self._key_required)
+        key = self._find_key()
         sdk = self._connected(key)
         started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
         per_call = self._samples_per_call
@@ -216,8 +303,7 @@ class RemoteClient:
         for failure in failures:
             logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
         self._watch_room(request, answers)
-        failed = sum(f.requests for f in failures)
-        return self._reply(answers, failed, time.monotonic() - started, price)
+        return self._reply(answers, failures, time.monotonic() - started, price)
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -226,15 +312,23 @@ class RemoteClient:
         if connected is not None and hasattr(connected[2], "close"):
             connected[2].close()
 
-    def _connected(self, key: str | None) -> Any:
+    def _connected(self, key: Secret) -> Any:
         """Return the SDK's client, made anew after a fork or when the key changed."""
         with self._lock:
-            if self._sdk is None or self._sdk[:2] != (os.getpid(), Secret(key)):
-                self._sdk = (os.getpid(), Secret(key), self._connect(key or ""))
+            if self._sdk is None or self._sdk[:2] != (os.getpid(), key):
+                self._sdk = (os.getpid(), key, self._connect(key))
             return self._sdk[2]
 
+    def _http(self, sdk: Any, url: str) -> dict[str, Any]:
+        """Arguments that bind an OpenAI-like SDK's HTTP client to our rules."""
+        return {
+            "max_retries": 0,
+            "timeout": sdk.Timeout(self.timeout, connect=min(self.timeout, CONNECT_SECONDS)),
+            "http_client": sdk.DefaultHttpxClient(**http_options(url)),
+        }
+
     def _run(
-        self, sdk: Any, key: str | None, request: Request, counts: list[int], first_sample: int
+        self, sdk: Any, key: Secret, request: Request, counts: list[int], first_sample: int
     ) -> list[Answer | ClientError]:
         """Make one call for each of `counts`; failures are returned, not raised."""
 
@@ -257,15 +351,15 @@ class RemoteClient:
         """Whether the first call writes a cache that the other calls are to read."""
         return False
 
-    def _call(self, sdk: Any, key: str | None, request: Request) -> Answer | ClientError:
-        """Make one call, again without the parameter if the model refuses one."""
-        if request.max_tokens is not None and self._room > 1:
-            request = replace(request, max_tokens=request.max_tokens * self._room)
+    def _call(self, sdk: Any, key: Secret, request: Request) -> Answer | ClientError:
+        """Make one call, again without a parameter or with a smaller cap if the model says so."""
+        cap = self._cap(request)
         calls = 0
         while True:
+            asked = replace(request, max_tokens=cap)
             parameters = {
                 name: value
-                for name, value in self._parameters(request).items()
+                for name, value in self._parameters(asked).items()
                 if name not in self._refused
             }
             self._limiter.wait()
@@ -273,22 +367,31 @@ class RemoteClient:
             # Errors are returned, and made outside the except block: the SDK's exception,
             # which holds the request's headers, must not hang on ours as its context.
             fault = None
-            send = partial(self._send, sdk, request, parameters)
+            send = partial(self._send, sdk, asked, dict(parameters))
             try:
-                answer = _sound(within(_DEADLINE * self.timeout, send), request)
+                answer = _sound(within(DEADLINE * self.timeout, send), request, key)
             except DeadlineExceeded:
                 fault = Fault("deadline")
             except MalformedBody as error:
                 fault = Fault("malformed", str(error))
             except Exception as error:
-                fault = self._fault(error) or Fault("other", f"{type(error).__name__}: {error}")
+                fault = (
+                    self._fault(error)
+                    or transport_fault(error)
+                    or Fault("other", f"{type(error).__name__}: {error}")
+                )
             if fault is None:
                 return replace(answer, calls=calls)
-            refused = refused_parameter(fault, parameters)
+            smaller = smaller_cap(fault, cap)
+            if smaller is not None:
+                cap = smaller.cap
+                self._lower_cap(smaller)
+                continue
+            refused = refused_parameter(fault, parameters, self.spellings)
             if refused is None:
                 failure = fault.error(
                     name=self.name,
-                    timeout=_DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
+                    timeout=DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
                     variables=self.key_variables,
                     secrets=(key,),
                     where=self._where,
@@ -309,26 +412,78 @@ class RemoteClient:
                 self.name, parameter, said[:200],
             )  # fmt: skip
 
+    # Room for hidden reasoning, and the model's own limits.
+
+    @property
+    def _least_room(self) -> int:
+        if self.reasoning_tokens is not None:
+            return self.reasoning_tokens
+        thinks = self.effort not in (None, "none") or not self._own_machine
+        return _ROOM if thinks else 0
+
+    def _room(self, request: Request) -> int:
+        """Tokens beside those of the answer itself."""
+        if request.style == "completion":
+            return 0
+        return self._least_room if self._added_room is None else self._added_room
+
+    def _cap(self, request: Request) -> int | None:
+        """Tokens that one sample may take, hidden ones included."""
+        cap = self.default_cap
+        if request.max_tokens is not None:
+            cap = request.max_tokens + self._room(request)
+        return cap if cap is None or self._most_tokens is None else min(cap, self._most_tokens)
+
+    def _lower_cap(self, smaller: SmallerCap) -> None:
+        if smaller.limit is not None:
+            self._most_tokens = smaller.limit
+            logger.info("%s answers with at most %d tokens", self.name, smaller.limit)
+        if smaller.context is not None:
+            self.context_tokens: int | None = smaller.context
+
     def _watch_room(self, request: Request, answers: list[Answer]) -> None:
-        """Give hidden reasoning more room once it has left none for the answer."""
-        if request.max_tokens is None:
+        """Give hidden reasoning more room once it has left none for the answer, and take it back.
+
+        What a model once needed, it may not need with the next prompt.
+        """
+        cap = self._cap(request)
+        if request.max_tokens is None or cap is None or request.style == "completion":
             return
         samples = [c for a in answers for c in a.completions]
-        if all(c.finish_reason == "length" and not c.text.strip() for c in samples):
-            with self._lock:
-                self._room = min(self._room * 4, 64)
-            logger.warning(
-                "%s used up all %d tokens before it wrote an answer; later requests get up to "
-                "%d times as many", self.name, request.max_tokens, self._room,
-            )  # fmt: skip
+        with self._lock:
+            room = self._room(request)
+            if any(c.finish_reason == "length" and not c.text.strip() for c in samples):
+                self._unused = 0
+                self._added_room = min(max(4 * room, _ROOM), _MOST_ROOM)
+                logger.warning(
+                    "%s used up all %d tokens before it wrote an answer; later requests get up "
+                    "to %d", self.name, cap,
+                    self._cap(request),
+                )  # fmt: skip
+            elif self._added_room is not None:
+                usual = request.max_tokens + self._least_room
+                spared = all(a.completion_tokens <= usual * len(a.completions) for a in answers)
+                self._unused = self._unused + 1 if spared else 0
+                if self._unused >= _UNUSED:
+                    self._added_room = None
 
     def _reply(
-        self, answers: list[Answer], failures: int, seconds: float, price: Price | None
+        self,
+        answers: list[Answer],
+        failures: list[ClientError],
+        seconds: float,
+        price: Price | None,
     ) -> Reply:
         costs = [
             a.cost
             if a.cost is not None
-            else price.cost(a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.written_tokens)
+            else price.cost(
+                a.prompt_tokens,
+                a.completion_tokens,
+                a.cached_tokens,
+                a.written_tokens,
+                a.written_long_tokens,
+            )
             if price is not None
             else None
             for a in answers
@@ -342,7 +497,8 @@ class RemoteClient:
             completion_tokens=sum(a.completion_tokens for a in answers),
             seconds=seconds,
             cost=sum(known) if len(known) == len(costs) else None,
-            requests=sum(a.calls for a in answers) + failures,
+            requests=sum(a.calls for a in answers) + sum(f.requests for f in failures),
+            unpriced=sum(f.unpriced for f in failures),
         )
 
     def __repr__(self) -> str:
@@ -383,6 +539,7 @@ def _one_of(failures: list[ClientError]) -> ClientError:
     waits = [f.retry_after for f in failures if f.retry_after is not None]
     error.retry_after = max(waits, default=None)
     error.requests = sum(f.requests for f in failures)
+    error.unpriced = sum(f.unpriced for f in failures)
     return error
 
 
@@ -394,11 +551,11 @@ def _complied(results: list[Answer | ClientError]) -> bool:
     )
 
 
-def _sound(answer: Answer, request: Request) -> Answer:
+def _sound(answer: Answer, request: Request, key: Secret) -> Answer:
     """Return an answer whose fields are what their types say, whatever the server sent.
 
-    The SDKs pass on what they get. A number that cannot be one is taken as unknown, and
-    samples beyond those asked for are left out.
+    The SDKs pass on what they get. A number that cannot be one is taken as unknown, samples
+    beyond those asked for are left out, and so is the key, should the server say it.
 
     Raises:
         MalformedBody: A sample is no text.
@@ -408,8 +565,8 @@ def _sound(answer: Answer, request: Request) -> Answer:
     known = _is_number(cost) and 0 <= cost < math.inf  # type: ignore[operator]
     return replace(
         answer,
-        completions=tuple(_cut(c, request.stop) for c in answer.completions[: request.n]),
-        model=_text(answer.model) if isinstance(answer.model, str) else "",
+        completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
+        model=hide(_text(answer.model), (key,)) if isinstance(answer.model, str) else "",
         prompt_tokens=prompt_tokens,
         cached_tokens=min(tokens(answer.cached_tokens), prompt_tokens),
         written_tokens=min(tokens(answer.written_tokens), prompt_tokens),
@@ -432,15 +589,15 @@ def _text(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _cut(completion: Completion, stop: tuple[str, ...]) -> Completion:
+def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:
     """End a sample at the first stop string, for servers that do not take them."""
     if not isinstance(completion.text, str):
         raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
-    text = _text(completion.text)
+    text = hide(_text(completion.text), (key,))
     ends = [at for at in map(text.find, stop) if at >= 0]
-    if not ends:
-        return Completion(text, completion.finish_reason)
-    return Completion(text[: min(ends)], "stop")
+    reason: FinishReason = "stop" if ends else completion.finish_reason
+    text = text[: min(ends, default=None)]
+    return Completion(text[:_MOST_CHARACTERS], "length" if text[_MOST_CHARACTERS:] else reason)
 
 
 def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
@@ -448,22 +605,116 @@ def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
     return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")
 
 
-def status_fault(error: Any, body: object, message: str) -> Fault:
-    """Read status, headers and code off an SDK exception that holds an HTTP response.
+# How Anthropic and OpenRouter name what an error in the middle of a stream would be in HTTP.
+_STREAM_STATUS = {
+    "overloaded_error": 529,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "api_error": 500,
+    "server_error": 500,
+    "invalid_request_error": 400,
+}
+
+
+def status_fault(error: Any) -> Fault:
+    """Read status, headers, words and code off an exception of an OpenAI-like SDK.
 
     Args:
-        error: Exception with ``status_code`` and ``response``.
-        body: The decoded error object, if the SDK found one.
-        message: Words to show.
+        error: Exception with ``body`` and ``message``, and with ``status_code`` and
+            ``response`` unless it came in the middle of a stream.
     """
+    body = error.body
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {}
-    headers = {str(k).lower(): str(v) for k, v in error.response.headers.items()}
+    code = inner.get("code")
+    status = getattr(error, "status_code", None)
+    if status is None or status < 300:  # the answer had begun
+        kind = str(inner.get("type") or code)
+        is_status = isinstance(code, int) and 400 <= code < 600
+        status = code if is_status else _STREAM_STATUS.get(kind, 500)
+    response = getattr(error, "response", None)
     return Fault(
         "status",
-        str(inner.get("message") or message),
-        status=error.status_code,
-        headers=headers,
-        code=str(inner.get("code") or ""),
+        words(body) or str(error.message),
+        status=status,
+        headers={str(k).lower(): str(v) for k, v in getattr(response, "headers", {}).items()},
+        code=str(code or ""),
         parameter=str(inner.get("param") or ""),
     )
+
+
+def words(body: object) -> str:
+    """Return what an error's body says, wherever servers put it.
+
+    ``{"error": {"message": ...}}``, ``{"error": "..."}``, ``{"detail": [{"loc": ..., "msg":
+    ...}]}``, a bare text: servers differ.
+    """
+    if isinstance(body, str):
+        return body
+    if isinstance(body, Mapping):
+        for name in ("message", "error", "detail", "msg", "errors"):
+            said = words(body.get(name))
+            if said:
+                place = body.get("loc")
+                return f"{'.'.join(map(str, place))}: {said}" if isinstance(place, list) else said
+    if isinstance(body, list):
+        return "; ".join(filter(None, map(words, body)))
+    return ""
+
+
+def sdk_fault(sdk: Any, error: Exception) -> Fault | None:
+    """Say what an exception of an OpenAI-like SDK means; ``None`` if it is none of its own."""
+    if isinstance(error, sdk.APIResponseValidationError):
+        return Fault("malformed", f"{type(error).__name__}: {error}")
+    if isinstance(error, sdk.APIConnectionError):
+        return transport_fault(error) or Fault("connection", str(error.__cause__ or error))
+    if isinstance(error, sdk.APIError):
+        return status_fault(error)
+    return None
+
+
+def transport_fault(error: BaseException) -> Fault | None:
+    """Say what an exception of an HTTP library means, or of one that came of it."""
+    said = f"{type(error).__name__}: {error}"
+    link: BaseException | None = error
+    while link is not None:
+        lineage = {c.__name__ for c in type(link).__mro__}
+        said = str(link) or said
+        if isinstance(link, TooLarge | json.JSONDecodeError | UnicodeDecodeError):
+            return Fault("malformed", f"{type(link).__name__}: {link}")
+        if lineage & {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"}:
+            return Fault("connection", said)
+        if "TimeoutException" in lineage:
+            return Fault("timeout")
+        if lineage & {"TransportError", "ConnectionError"}:
+            return Fault("connection", said, unpriced=True)
+        link = link.__cause__
+    return None
+
+
+def whole_body(response: Any) -> Any | None:
+    """Return the body of a response that is no stream of events, though one was asked for.
+
+    Mappings in it become objects with attributes, as the SDKs have them.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    if "event-stream" in response.headers.get("content-type", ""):
+        return None
+    return json.loads(response.read(), object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+def closed(schema: object) -> Any:
+    """Return a JSON schema whose objects take no other fields and lack none.
+
+    Strict modes of several providers insist on that.
+    """
+    if isinstance(schema, Mapping):
+        result = {name: closed(value) for name, value in schema.items()}
+        if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
+            result.setdefault("additionalProperties", False)
+            if result.get("properties"):
+                result["required"] = list(result["properties"])
+        return result
+    return [closed(item) for item in schema] if isinstance(schema, list | tuple) else schema

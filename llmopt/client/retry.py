@@ -9,12 +9,18 @@ from collections.abc import Callable
 from llmopt.client.base import Client, Reply, Request
 from llmopt.errors import ClientError
 
+BUSY_STATUS = frozenset({429, 503, 529})
+_ATTEMPTS = 4
+_PATIENCE = 300.0
+
 
 def complete_with_retries(
     client: Client,
     request: Request,
     *,
-    attempts: int = 4,
+    attempts: int | None = None,
+    patience: float | None = None,
+    most_calls: int | None = None,
     base_delay: float = 1.0,
     max_delay: float = 60.0,
     sleep: Callable[[float], None] = time.sleep,
@@ -29,10 +35,18 @@ def complete_with_retries(
     error is honoured; one beyond `max_delay` ends the loop, since coming back earlier than
     the server allows is sure to fail.
 
+    A provider that is busy (HTTP 429, 503, 529) charges nothing and comes back in minutes, so
+    the calls that it turns down are bounded by `patience`, not by their number. A call that may
+    be charged although nothing came of it (`ClientError.unpriced`) is made once more at most.
+
     Args:
         client: The client to ask.
         request: What to ask.
-        attempts: Largest number of calls, at least 1.
+        attempts: Largest number of calls, at least 1. By default the client's
+            ``transport_attempts``, or 4, not counting those that a busy provider turned down.
+        patience: Seconds to wait in all for a busy provider; by default the client's
+            ``patience``, or 300.
+        most_calls: Largest number of calls, those included; ``None`` for no limit.
         base_delay: Seconds before the second attempt.
         max_delay: Longest wait between two attempts, in seconds.
         sleep: Waits for a number of seconds.
@@ -46,12 +60,19 @@ def complete_with_retries(
     Raises:
         ClientError: The error of the last attempt, whose message then says how many
             there were.
-        ValueError: `attempts` is below 1.
+        ValueError: `attempts` or `most_calls` is below 1.
     """
-    if attempts < 1:
-        raise ValueError(f"attempts={attempts}; expected at least 1")
+    for name, value in (("attempts", attempts), ("most_calls", most_calls)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value}; expected at least 1")
+    bounds = [bound for bound in (attempts, most_calls) if bound is not None]
+    most_calls = min(bounds, default=None)
+    if attempts is None:
+        attempts = int(getattr(client, "transport_attempts", _ATTEMPTS))
+    if patience is None:
+        patience = float(getattr(client, "patience", _PATIENCE))
     jitter = rng if rng is not None else random.Random()
-    attempt = 0
+    attempt = failed = unpriced = 0
     while True:
         attempt += 1
         try:
@@ -59,13 +80,23 @@ def complete_with_retries(
         except ClientError as error:
             if on_failure is not None:
                 on_failure(error, attempt)
-            wait = min(max_delay, base_delay * 2 ** (attempt - 1)) * jitter.uniform(0.5, 1.0)
+            busy = error.status in BUSY_STATUS
+            failed += not busy
+            unpriced += error.unpriced > 0
+            wait = min(max_delay, base_delay * 2 ** min(attempt - 1, 60)) * jitter.uniform(0.5, 1.0)
             if error.retry_after is not None:
                 wait = max(wait, error.retry_after)
-            if attempt == attempts or not error.retryable or wait > max_delay:
+            if (
+                not error.retryable
+                or attempt == most_calls
+                or failed >= attempts
+                or unpriced > 1
+                or wait > (patience if busy else max_delay)
+            ):
                 if attempt > 1:
                     _say_attempts(error, attempt)
                 raise
+            patience -= wait if busy else 0.0
             sleep(wait)
 
 

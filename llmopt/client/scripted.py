@@ -350,7 +350,8 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     count = (int, type(None))
     kinds: dict[str, Any] = {
         **dict.fromkeys(("style", "default_prompt"), str),
-        **dict.fromkeys(("chats", "columns", "grammar", "schema"), bool),
+        **dict.fromkeys(("chats", "columns", "schema"), bool),
+        "grammar": (bool, type(None)),
         **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
     }
     known = {name: data[name] for name in kinds if name in data}

@@ -11,6 +11,8 @@ from llmopt.code.checks import Function, check
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.sandbox import Sandbox
 
+Origin = Literal["llm", "user"]
+
 
 class Candidate:
     """Source that a model wrote, callable as if it were a function.
@@ -30,6 +32,7 @@ class Candidate:
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
         fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
+        origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
 
     Attributes:
         source: See above; likewise the others.
@@ -47,6 +50,7 @@ class Candidate:
         explanation: str = "",
         parent: int | None = None,
         fingerprint: str = "",
+        origin: Origin = "llm",
     ) -> None:
         self.source = source
         self.functions = tuple(functions)
@@ -56,6 +60,7 @@ class Candidate:
         self.explanation = explanation
         self.parent = parent
         self.fingerprint = fingerprint
+        self.origin: Origin = origin
         self._make = sandbox
         self._sandbox: Sandbox | None = None
         self._loaded = False
@@ -186,7 +191,7 @@ class CodeTrial:
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
         fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
-        origin: ``"llm"``, or ``"user"`` for one that was never asked.
+        origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
     """
 
     number: int
@@ -197,7 +202,7 @@ class CodeTrial:
     explanation: str = ""
     parent: int | None = None
     fingerprint: str = ""
-    origin: Literal["llm", "user"] = "llm"
+    origin: Origin = "llm"
 
 
 def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
@@ -280,4 +285,5 @@ def trial_of(candidate: Candidate, reward: float | None, feedback: str = "") -> 
         candidate.explanation,
         candidate.parent,
         candidate.fingerprint,
+        candidate.origin,
     )

@@ -17,6 +17,9 @@ from typing import Any
 from llmopt.errors import ParseError
 
 MAX_SOURCE = 100_000
+"""Characters of the longest code that is taken."""
+MAX_ANSWER = 1_000_000
+"""Characters of the longest answer that is read."""
 _MAX_EXPLANATION = 4000
 _THINK = re.compile(r"<(think|thinking|thought|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
@@ -37,7 +40,7 @@ _DEF = re.compile(r"^(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Answer:
+class CodeAnswer:
     """What was read.
 
     Attributes:
@@ -51,7 +54,7 @@ class Answer:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(text: str, names: Sequence[str]) -> Answer:
+def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
     """Read a model's answer.
 
     JSON with a ``"code"`` entry counts first, then the fenced block that defines all of
@@ -63,8 +66,12 @@ def read_answer(text: str, names: Sequence[str]) -> Answer:
         names: Functions that were asked for.
 
     Raises:
-        ParseError: There is no code in it, or too much.
+        ParseError: There is no code in it, or it is too long.
     """
+    if len(text) > MAX_ANSWER:
+        raise ParseError(
+            f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
+        )
     body = re.sub("\r\n?", "\n", _THINK.sub("", text)).replace("\ufeff", "")
     answer = _from_json(body, names) or _from_text(body, names)
     if answer is None:
@@ -91,9 +98,9 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _from_json(text: str, names: Sequence[str]) -> Answer | None:
+def _from_json(text: str, names: Sequence[str]) -> CodeAnswer | None:
     decoder = json.JSONDecoder(strict=False)  # models put raw line ends into strings
-    found = None
+    answer = None
     tried = 0
     at = text.find("{")
     while at >= 0 and tried < 50:
@@ -104,12 +111,12 @@ def _from_json(text: str, names: Sequence[str]) -> Answer | None:
             at = text.find("{", at + 1)
             continue
         if isinstance(value, dict):
-            found = _from_mapping(value, names) or found
+            answer = _from_mapping(value, names) or answer
         at = text.find("{", end)
-    return found
+    return answer
 
 
-def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> Answer | None:
+def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer | None:
     lowered = {str(k).lower(): v for k, v in value.items()}
     code = lowered.get("code", lowered.get("suggestion"))
     if isinstance(code, Mapping):  # one entry for each function
@@ -122,14 +129,14 @@ def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> Answer | No
     source = inner.source if inner is not None else _tidy(code)
     explanation = lowered.get("reasoning", lowered.get("explanation", lowered.get("answer", "")))
     values = lowered.get("values", lowered.get("params", lowered.get("parameters")))
-    return Answer(
+    return CodeAnswer(
         source,
         str(explanation)[:_MAX_EXPLANATION],
         dict(values) if isinstance(values, Mapping) else {},
     )
 
 
-def _from_text(text: str, names: Sequence[str]) -> Answer | None:
+def _from_text(text: str, names: Sequence[str]) -> CodeAnswer | None:
     blocks, prose = _blocks(text)
     programs = [b for b in blocks if _ANY_DEF.search(b)]
     whole = [b for b in programs if all(_defines(b, n) for n in names)]
@@ -142,7 +149,7 @@ def _from_text(text: str, names: Sequence[str]) -> Answer | None:
         if bare is None:
             return None
         source = bare
-    return Answer(_tidy(source), prose.strip()[:_MAX_EXPLANATION], _values(blocks))
+    return CodeAnswer(_tidy(source), prose.strip()[:_MAX_EXPLANATION], _values(blocks))
 
 
 def _with_helpers(chosen: str, programs: Sequence[str], names: Sequence[str]) -> str:

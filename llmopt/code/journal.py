@@ -1,61 +1,152 @@
-"""What a code search stores: events in one JSON Lines file, and how they are read back."""
+"""The state of a code search as the sum of its events, and the file that keeps them.
+
+Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
+``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
+(candidates of one request), ``failure`` (an ask that found none), ``tell``. A live call and a
+resumed file go through the same `CodeState.apply`.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from llmopt.client.base import Reply, Request
+from llmopt.client.base import Reply
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
+from llmopt.history import Usage
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.meter import Meter, Spent
+from llmopt.space import Space
 
 _FORMAT = 1
+_TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
 
-@dataclass
-class Draft:
-    """What one `ask` was paid and told so far, so that one that was cut off goes on from it.
+@dataclass(frozen=True)
+class Refusal:
+    """An answer that was not used.
 
     Attributes:
-        replies: Each reply, with the digest of its request.
-        refused: For each answer that was not used: the number of the candidate that it was
-            to become, its text, and what was wrong.
+        number: Number of the candidate that it was to become.
+        text: The answer, as it was sent back.
+        reason: What was wrong with it, in words for the model.
+        kind: A word for that.
     """
 
-    replies: list[tuple[str, Reply]] = field(default_factory=list)
-    refused: list[tuple[int, str, str]] = field(default_factory=list)
+    number: int
+    text: str
+    reason: str
+    kind: str
 
-    def copy(self) -> Draft:
-        """Return a draft that can be used up without a change to this one."""
-        return Draft(list(self.replies), list(self.refused))
 
-    def take_reply(self, request: Request) -> Reply | None:
-        """Remove and return the first reply to this very request."""
-        digest = request.digest()
-        for index, (stored, reply) in enumerate(self.replies):
-            if stored == digest:
-                del self.replies[index]
-                return reply
-        return None
+class CodeState:
+    """Everything a code search knows.
 
-    def take_reason(self, number: int, text: str) -> str | None:
-        """Remove and return what was wrong with this answer."""
-        for index, (for_number, refused, reason) in enumerate(self.refused):
-            if (for_number, refused) == (number, text):
-                del self.refused[index]
-                return reason
-        return None
+    Args:
+        space: Values beside the code, if any.
+
+    Attributes:
+        trials: In the order of telling.
+        asked: Candidates that were handed out and not told, by number; each a trial without
+            a score.
+        next: Number of the next candidate.
+        failures: Asks that found no usable code.
+        refusals: Answers that the ask under way, or the one that was cut off, did not use.
+        rejected: All answers that were not used, by kind.
+    """
+
+    def __init__(self, space: Space | None = None) -> None:
+        self.space = space
+        self.trials: list[CodeTrial] = []
+        self.asked: dict[int, CodeTrial] = {}
+        self.next = 0
+        self.failures = 0
+        self.refusals: list[Refusal] = []
+        self.rejected: Counter[str] = Counter()
+
+    def ask_event(self, candidates: Sequence[Candidate]) -> Event:
+        """Describe candidates of one ask: one event, so that none is there without the rest."""
+        names = ("number", "source", "explanation", "parent", "fingerprint")
+        entries = [
+            {**{name: getattr(c, name) for name in names}, "params": self._plain(c.params)}
+            for c in candidates
+        ]
+        return {"event": "ask", "candidates": entries}
+
+    def tell_event(self, trial: CodeTrial) -> Event:
+        """Describe a score or a failure."""
+        return {"event": "tell", **asdict(trial), "params": self._plain(trial.params)}
+
+    def apply(self, event: Event) -> None:
+        """Change the state by one event.
+
+        Raises:
+            LookupError: The event lacks something, or is of an unknown kind.
+            TypeError: Something in it is of another type.
+            ValueError: Something in it has a value that it cannot have.
+        """
+        kind = event["event"]
+        if kind == "reject":
+            refusal = Refusal(
+                _whole(event["number"]),
+                _text(event["text"]),
+                _text(event["reason"]),
+                _text(event.get("kind", "unreadable")),
+            )
+            self.refusals.append(refusal)
+            self.rejected[refusal.kind] += 1
+        elif kind == "ask":
+            for entry in event["candidates"]:
+                trial = self._trial({**entry, "reward": None})
+                if trial.number < self.next:
+                    raise ValueError(f"candidate {trial.number} was asked before")
+                self.asked[trial.number] = trial
+                self.next = trial.number + 1
+            self.refusals.clear()
+        elif kind == "failure":
+            self.failures += 1
+            self.refusals.clear()
+        elif kind == "tell":
+            trial = self._trial({k: v for k, v in event.items() if k != "event"})
+            if any(t.number == trial.number for t in self.trials):
+                raise ValueError(f"candidate {trial.number} was told before")
+            self.trials.append(trial)
+            self.asked.pop(trial.number, None)
+            self.next = max(self.next, trial.number + 1)
+        else:
+            raise LookupError(f"no event is called {kind!r}")
+
+    def _plain(self, params: Any) -> Any:
+        return None if self.space is None or params is None else list(self.space.flatten(params))
+
+    def _trial(self, entry: Mapping[str, Any]) -> CodeTrial:
+        if not _TRIAL_FIELDS.issuperset(entry):
+            raise LookupError(f"no entries are called {sorted(set(entry) - _TRIAL_FIELDS)}")
+        params = entry["params"]
+        if params is not None:
+            if self.space is None:
+                raise ValueError("it has values, and the search has no space")
+            params = self.space.unflatten(params)
+        trial = CodeTrial(**{**entry, "params": params})
+        for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
+            _text(text)
+        for number in (trial.number, trial.parent):
+            _whole(0 if number is None else number)
+        reward = trial.reward
+        if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
+            raise ValueError(f"the score {reward!r} is no finite number")
+        if trial.origin not in ("llm", "user"):
+            raise ValueError(f"origin {trial.origin!r}: expected 'llm' or 'user'")
+        return trial
 
 
 class Journal:
-    """The file of one search.
-
-    Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
-    ``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
-    (candidates of one request), ``failure`` (it had none), ``tell``.
+    """The file of one search, open for writing.
 
     Args:
         path: The file; created if it is not there.
@@ -63,14 +154,7 @@ class Journal:
         seed: The seed; ``None`` if it may be any.
 
     Attributes:
-        seed: The stored seed, or ``None`` in a new file without one.
-        asked: Candidates as they were handed out, in order.
-        trials: What was told, in order.
-        replies: Every stored reply, in order.
-        failures: Times that no answer could be used.
-        failed_requests: Requests that ended in an error.
-        rejections: For each answer that was not used, the kind of what was wrong with it.
-        draft: What was paid and told after the last candidate or failure.
+        seed: The stored seed, or ``None`` in a new file.
 
     Raises:
         StorageError: The file cannot be used, or holds another search.
@@ -80,37 +164,60 @@ class Journal:
         self, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int | None
     ) -> None:
         self._log = EventLog(path)
-        self.seed = seed
-        self.asked: list[Event] = []
-        self.trials: list[CodeTrial] = []
-        self.replies: list[Reply] = []
-        self.rejections: list[str] = []
-        self.failures = 0
-        self.failed_requests = 0
-        self.draft = Draft()
+        self._config = dict(config)
+        self.seed: int | None = None
         try:
-            events = self._log.events
-            if events:
-                self._check(events[0], config, seed)
-                for event in events[1:]:
-                    self._read(event)
-            else:
-                self._new = {"event": "start", "format": _FORMAT, "config": dict(config)}
+            if self._log.events:
+                self._check_start(self._log.events[0], seed)
         except BaseException:
             self._log.close()
             raise
 
-    def begin(self, seed: int) -> None:
-        """Write the first event of a new file; an old one is left alone."""
-        if not self._log.events:
-            self._log.append({**self._new, "seed": str(seed)})
+    def begin(self, seed: int, state: CodeState, meter: Meter) -> None:
+        """Start a new file, or bring a fresh state and its meter to where an old one ended.
 
-    def _check(self, start: Event, config: Mapping[str, Any], seed: int | None) -> None:
+        Raises:
+            StorageError: An event is not as llmopt wrote it, or nothing can be written.
+        """
+        events, self._log.events = self._log.events, []
+        if not events:
+            start = {"event": "start", "format": _FORMAT, "config": self._config}
+            self.append({**start, "seed": str(seed)})
+            return
+        usage = Usage()
+        paid: list[tuple[str, Reply]] = []
+        for line, event in enumerate(events[1:], start=2):
+            try:
+                kind = event["event"]
+                if kind == "reply":
+                    reply = Reply.from_dict(event["reply"])
+                    usage.add_failure(event.get("failed", 0))
+                    usage.add_reply(reply)
+                    paid.append((_text(event["digest"]), reply))
+                elif kind == "error":
+                    usage.add_failure(_whole(event["requests"]))
+                else:
+                    state.apply(event)
+                if kind == "ask":
+                    usage.proposals["llm"] = usage.proposals.get("llm", 0) + len(
+                        event["candidates"]
+                    )
+                if kind in ("ask", "failure"):
+                    paid.clear()  # the replies before it have come to this
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise self._spoilt(line, error) from error
+        meter.restore(usage, paid)
+
+    def _check_start(self, start: Event, seed: int | None) -> None:
         if start.get("event") != "start" or start.get("format") != _FORMAT:
             raise StorageError(f"{self._log.path} is no code search: give another file")
-        stored = start.get("config", {})
-        other = [k for k in (*config, *stored) if stored.get(k) != config.get(k)]
-        if seed is not None and str(seed) != start["seed"]:
+        try:
+            stored = {**start["config"]}
+            self.seed = int(start["seed"])
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._spoilt(1, error) from error
+        other = [k for k in (*self._config, *stored) if stored.get(k) != self._config.get(k)]
+        if seed is not None and seed != self.seed:
             other.append("seed")
         if other:
             names = ", ".join(dict.fromkeys(other))
@@ -118,70 +225,54 @@ class Journal:
                 f"{self._log.path} holds a search with another {names}: resume it with the "
                 "arguments that it was made with, or give another file"
             )
-        self.seed = int(start["seed"])
 
-    def _read(self, event: Event) -> None:
-        kind = event.get("event")
-        if kind == "reply":
-            reply = Reply.from_dict(event["reply"])
-            self.replies.append(reply)
-            self.draft.replies.append((event["digest"], reply))
-        elif kind == "error":
-            self.failed_requests += event["requests"]
-        elif kind == "reject":
-            self.rejections.append(event.get("kind", "unreadable"))
-            self.draft.refused.append((event["number"], event["text"], event["reason"]))
-        elif kind == "ask":
-            self.asked += event["candidates"]
-            self.draft = Draft()  # the replies before it have become this candidate
-        elif kind == "failure":
-            self.failures += 1
-            self.draft = Draft()
-        elif kind == "tell":
-            names = {f.name for f in fields(CodeTrial)}
-            self.trials.append(CodeTrial(**{k: v for k, v in event.items() if k in names}))
+    def _spoilt(self, line: int, error: Exception) -> StorageError:
+        return StorageError(
+            f"{self._log.path}, line {line}: it is not as llmopt wrote it "
+            f"({type(error).__name__}: {str(error)[:200]}). Restore the file from a copy, or move "
+            "it away to start anew"
+        )
 
-    def add_reply(self, request: Request, reply: Reply) -> None:
-        """Store a paid reply."""
-        self._log.append({"event": "reply", "digest": request.digest(), "reply": reply.to_dict()})
+    def append(self, event: Event) -> None:
+        """Write one event; it is in the file when this returns.
 
-    def add_errors(self, requests: int) -> None:
-        """Store how many requests ended in an error."""
-        self._log.append({"event": "error", "requests": requests})
-
-    def add_rejection(self, number: int, text: str, reason: str, kind: str) -> None:
-        """Store an answer that was not used."""
-        entry = {"number": number, "text": text, "reason": reason, "kind": kind}
-        self._log.append({"event": "reject", **entry})
-
-    def add_failure(self) -> None:
-        """Store that no answer could be used."""
-        self._log.append({"event": "failure"})
-
-    def add_candidates(self, candidates: list[Candidate], plain: Callable[[Any], Any]) -> None:
-        """Store candidates of one request as one event, so that none is there without the rest.
-
-        Args:
-            candidates: What was handed out.
-            plain: Makes values beside the code JSON-serializable.
+        Raises:
+            StorageError: It could not be written; the file is as it was.
         """
-        entries = [
-            {
-                "number": c.number,
-                "source": c.source,
-                "params": plain(c.params),
-                "explanation": c.explanation,
-                "parent": c.parent,
-                "fingerprint": c.fingerprint,
-            }
-            for c in candidates
-        ]
-        self._log.append({"event": "ask", "candidates": entries})
+        self._log.append(event)
 
-    def add_trial(self, trial: CodeTrial, plain: Callable[[Any], Any]) -> None:
-        """Store a score or a failure."""
-        self._log.append({"event": "tell", **asdict(trial), "params": plain(trial.params)})
+    def append_spent(self, spent: Spent) -> None:
+        """Write what a request cost: the paid reply, or how many calls failed.
+
+        Raises:
+            StorageError: As `append`.
+        """
+        if spent.reply is None:
+            self.append({"event": "error", "requests": spent.failed})
+        else:
+            paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+            self.append({"event": "reply", **paid, "failed": spent.failed})
+
+    def check(self) -> None:
+        """Raise where nothing can be written: the file is closed, or another process's.
+
+        Raises:
+            StorageError: Nothing can be written.
+        """
+        self._log.check()
 
     def close(self) -> None:
         """Close the file."""
         self._log.close()
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no whole number of 0 or more")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

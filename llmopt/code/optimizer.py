@@ -17,15 +17,15 @@ arguments goes on where a killed one stopped.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.arguments import whole_number
+from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.code.candidate import (
     Candidate,
@@ -38,14 +38,53 @@ from llmopt.code.candidate import (
 from llmopt.code.checks import Function, check
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import Draft, Journal
+from llmopt.code.journal import CodeState, Journal, Refusal
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Limits, Sandbox, require_confinement
-from llmopt.code.writer import Writer
-from llmopt.errors import LLMOptError, RewardError
+from llmopt.code.writer import CodeSituation, Writer
+from llmopt.errors import LLMOptError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage
-from llmopt.search.proposer import Limits as Caps
+from llmopt.search.eventlog import Event
+from llmopt.search.meter import Draft, Meter, Spent
+from llmopt.search.meter import Limits as Caps
 from llmopt.space import Space
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class _PromptOptions(TypedDict, total=False):
+    objective: str
+    hint: str
+    documentation: str
+    answer: str
+    best: int
+    latest: int
+    template: str
+
+
+class _WriterOptions(TypedDict, total=False):
+    repairs: int
+    attempts: int
+    temperature: float | None
+    max_output_tokens: int | None
+
+
+class _WorkerOptions(TypedDict, total=False):
+    limits: Limits | None
+    allow_unsandboxed: bool
+
+
+class _Caps(TypedDict, total=False):
+    max_requests: int | None
+    max_tokens: int | None
+    max_cost: float | None
+
+
+class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=False):
+    """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
+
+    rollout_env: tuple[str, Mapping[str, Any]] | None
 
 
 class CodeOptimizer:
@@ -57,33 +96,22 @@ class CodeOptimizer:
         doc: What it does, its inputs and its result (for a signature given as text).
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
             embedded model, which is too small for most of this.
-        objective: What the code is for.
-        hint: Advice for the model.
-        documentation: What the code may call, in words.
-        initial: Source to improve; it is not scored before you `tell` it.
+        initial: Source to improve. `ask_initial` hands it out to be scored.
         space: Values beside the code; the code finds them as the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
         strategy: A `Strategy`, or the name of one.
         imports: Modules that the code may import; trusted, and loaded before it is confined.
-        answer: ``"fenced"`` or ``"json"``, the form asked for; every form is read.
-        best: Tries in the memory that scored best.
-        latest: Tries in the memory that were made last.
-        repairs: Times that one answer is sent back with what was wrong with it.
-        attempts: Fresh requests for one `ask` before it gives up.
-        temperature: Sampling temperature; ``None`` for the provider's default.
-        max_output_tokens: Cap on the tokens of one answer.
         seed: Seed of the requests; ``None`` draws one and records it.
-        limits: What a worker may use.
-        allow_unsandboxed: Run a model's code even where it cannot be confined.
-        rollout_env: See ``env`` of `llmopt.code.sandbox.sandbox.Sandbox`.
-        max_requests: Cap on calls to the model, failed ones included.
-        max_tokens: Cap on prompt and completion tokens together.
-        max_cost: Cap in US dollars; needs a model whose price is known.
         storage: JSON Lines file to append to, and to go on from.
-        template: Jinja2 template in place of the shipped one.
+        **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``hint``,
+            ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the writer
+            (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
+            ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
+            ``allow_unsandboxed``, and ``rollout_env`` for its ``env``. Of the spending
+            (`llmopt.search.meter.Limits`): ``max_requests``, ``max_tokens``, ``max_cost``.
 
     Attributes:
-        trials: Everything that was told, in the order of telling.
+        functions: What is to be written.
         seed: The seed in use.
 
     Note:
@@ -97,111 +125,89 @@ class CodeOptimizer:
         doc: str = "",
         client: Client | str | None = None,
         *,
-        objective: str = "",
-        hint: str = "",
-        documentation: str = "",
         initial: str = "",
         space: Any = None,
         direction: Direction = "maximize",
         strategy: str | Strategy = "hill-climb",
         imports: Sequence[str] = ("math", "numpy"),
-        answer: str = "fenced",
-        best: int = 2,
-        latest: int = 3,
-        repairs: int = 2,
-        attempts: int = 2,
-        temperature: float | None = None,
-        max_output_tokens: int | None = 2000,
         seed: int | None = None,
-        limits: Limits | None = None,
-        allow_unsandboxed: bool = False,
-        rollout_env: tuple[str, Mapping[str, Any]] | None = None,
-        max_requests: int | None = None,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
-        template: str = "",
+        **options: Unpack[CodeOptions],
     ) -> None:
+        unknown = set(options) - set(CodeOptions.__annotations__)
+        if unknown:
+            name = min(unknown)
+            raise TypeError(
+                f"CodeOptimizer has no argument {name!r}: "
+                + did_you_mean(name, CodeOptions.__annotations__)
+            )
+
+        def given(part: type) -> dict[str, Any]:
+            return {name: value for name, value in options.items() if name in part.__annotations__}
+
         many = [signature] if isinstance(signature, (str, Function)) else list(signature)
         self.functions = tuple(f if isinstance(f, Function) else Function(f, doc) for f in many)
-        names = [f.name for f in self.functions]
-        if not names or len(set(names)) < len(names):
-            raise ValueError(f"functions {names}: expected one at least, and different names")
-        for name, value, least in (("repairs", repairs, 0), ("attempts", attempts, 1)):
-            if value < least:
-                raise ValueError(f"{name}={value}: expected at least {least}")
-        if answer not in ("fenced", "json"):
-            raise ValueError(f"answer={answer!r}: expected 'fenced' or 'json'")
-        if direction not in ("maximize", "minimize"):
-            raise ValueError(f"direction={direction!r}: expected 'maximize' or 'minimize'")
         self.space = None if space is None else Space.of(space)
         self.direction: Direction = direction
         self.strategy = Strategy(strategy) if isinstance(strategy, str) else strategy
         self.initial = initial
-        self._allow_unsandboxed = allow_unsandboxed
+        self._allow_unsandboxed = options.get("allow_unsandboxed", False)
+        self._make_sandbox = partial(
+            Sandbox,
+            imports=tuple(imports),
+            env=options.get("rollout_env"),
+            **given(_WorkerOptions),
+        )
         prompt = CodePrompt(
             self.functions,
-            objective,
-            hint,
-            documentation,
-            tuple(imports),
-            self.space,
-            direction,
-            "json" if answer == "json" else "fenced",
-            best,
-            latest,
-            template=template,
-        )
-
-        make_sandbox = partial(
-            Sandbox,
-            limits,
             imports=tuple(imports),
-            allow_unsandboxed=allow_unsandboxed,
-            env=rollout_env,
+            space=self.space,
+            direction=direction,
+            **given(_PromptOptions),
         )
-        self._writer = Writer(
+        self._meter = Meter(
             get_client("smollm2" if client is None else client),
-            prompt,
-            make_sandbox,
-            repairs,
-            attempts,
-            temperature,
-            max_output_tokens,
-            Caps(max_requests, max_tokens, max_cost),
+            Caps(**given(_Caps)),
+            check=self._check_storage,
+            record=self._store_spent,
         )
-        self._make_sandbox = make_sandbox
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
-        self.trials: list[CodeTrial] = []
+        self._writer = Writer(
+            self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
+        )
+        self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
-        self._next = 0
-        self._failures = 0
-        self._draft = Draft()
-        self._lock = threading.RLock()
         self._journal: Journal | None = None
         if storage is not None:
-            self._journal = Journal(storage, self._config(), seed)
-            try:
-                self._restore(self._journal)
-            except BaseException:
-                self._journal.close()
-                raise
+            self._attach(Journal(storage, self._config(), seed))
 
     @property
     def client(self) -> Client:
         """The model that is asked."""
-        return self._writer.client
+        return self._meter.client
+
+    @property
+    def trials(self) -> list[CodeTrial]:
+        """Everything that was told, in the order of telling."""
+        return self._state.trials
 
     @property
     def usage(self) -> Usage:
-        """What the model has cost."""
-        return self._writer.usage
+        """What the model has cost; answers that were sent back count at once."""
+        usage = self._meter.usage
+        usage.rejected = dict(self._state.rejected)
+        return usage
 
     @property
     def failures(self) -> int:
         """Times that `ask` found no usable code, in a resumed search all of them."""
-        return self._failures
+        return self._state.failures
+
+    @property
+    def tried(self) -> int:
+        """Candidates of the model that were told, and asks that found none."""
+        return sum(t.origin == "llm" for t in self.trials) + self.failures
 
     @property
     def best(self) -> CodeTrial | None:
@@ -221,6 +227,7 @@ class CodeOptimizer:
             explanation=trial.explanation,
             parent=trial.parent,
             fingerprint=trial.fingerprint,
+            origin=trial.origin,
         )
 
     def close(self) -> None:
@@ -250,31 +257,30 @@ class CodeOptimizer:
             "model": client_name(self.client),
         }
 
-    def _plain(self, params: Any) -> Any:
-        return None if self.space is None else list(self.space.flatten(params))
+    def _attach(self, journal: Journal) -> None:
+        self.seed = self._writer.seed = self.seed if journal.seed is None else journal.seed
+        try:
+            journal.begin(self.seed, self._state, self._meter)
+        except BaseException:
+            journal.close()
+            raise
+        self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
+        self._journal = journal
 
-    def _user_form(self, values: Any) -> Any:
-        return None if self.space is None or values is None else self.space.unflatten(values)
+    def _check_storage(self) -> None:
+        if self._journal is not None:
+            self._journal.check()
 
-    def _restore(self, journal: Journal) -> None:
-        if journal.seed is not None:
-            self.seed = journal.seed
-        journal.begin(self.seed)
-        self._failures = journal.failures
-        self._draft = journal.draft
-        self.usage.add_failure(journal.failed_requests)
-        for reply in journal.replies:
-            self.usage.add_reply(reply)
-        for kind in journal.rejections:
-            self.usage.add_rejection(kind)
-        for entry in journal.asked:
-            fields = {**entry, "params": self._user_form(entry["params"])}
-            candidate = self.candidate(CodeTrial(reward=None, **fields))
-            self._pending[candidate.number] = candidate
-            self._next = candidate.number + 1
-            self.usage.add_proposal("llm")
-        for trial in journal.trials:
-            self._accept(replace(trial, params=self._user_form(trial.params)))
+    def _store_spent(self, spent: Spent) -> None:
+        if self._journal is not None:
+            self._journal.append_spent(spent)
+
+    def _record(self, event: Event) -> None:
+        """Store an event, then let it change the state."""
+        if self._journal is not None:
+            self._meter.flush()
+            self._journal.append(event)
+        self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -301,72 +307,74 @@ class CodeOptimizer:
             ClientError: The model could not be asked.
             SandboxUnavailableError: Code cannot be confined here.
         """
-        wanted = 1 if n is None else n
-        if wanted < 1:
-            raise ValueError(f"n={n}: expected at least 1")
-        with self._lock:
-            found = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
-            if not found:
-                found = self._ask(wanted)
-            self._handed.update(c.number for c in found)
-        return found[0] if n is None else found
+        wanted = 1 if n is None else whole_number("n", n, 1)
+        with self._meter.lock:
+            candidates = [c for k, c in self._pending.items() if k not in self._handed][:wanted]
+            if not candidates:
+                with self._meter.asking() as draft:
+                    candidates = self._ask(wanted, draft)
+            self._handed.update(c.number for c in candidates)
+        return candidates[0] if n is None else candidates
 
-    def _ask(self, wanted: int) -> list[Candidate]:
-        require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
-        number = self._next
-        parent = self.strategy.parent(number, self.trials, self.direction)
-        if parent is None and self.initial:
-            parent = CodeTrial(-1, self.initial, None, None)
-        paid = self._draft.copy()
-        try:
-            found = self._writer.write(
-                number,
-                wanted,
-                parent,
-                self.trials,
-                list(self._pending.values()),
-                self.seed,
-                self._failures,
-                partial(self._send, paid),
-                self._reject,
-                paid.take_reason,
-            )
-        except NoCandidateError:
-            self._failures += 1
-            self._draft = Draft()
-            if self._journal is not None:
-                self._journal.add_failure()
-            raise
-        if self._journal is not None:
-            self._journal.add_candidates(found, self._plain)
-        self._draft = Draft()
-        for candidate in found:
+    def ask_initial(self) -> Candidate | None:
+        """Return the code to begin with, for its score to be told; no model is asked.
+
+        Returns:
+            A candidate; ``None`` without `initial`, with a `space`, whose values it would
+            lack, and once anything was asked or told.
+
+        Raises:
+            CandidateError: The code does not pass the checks.
+        """
+        with self._meter.lock:
+            if not self.initial or self.space is not None or self._next:
+                return None
+            candidate = self._adopt(encodable(self.initial), None)
             self._pending[candidate.number] = candidate
-            self._next = candidate.number + 1
-            self.usage.add_proposal("llm")
-        return found
+            self._handed.add(candidate.number)
+            return candidate
 
-    def _send(self, paid: Draft, request: Request) -> Reply:
-        stored = paid.take_reply(request)
-        if stored is not None:
-            return stored
-        before = self.usage.failed_requests
+    def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
+        require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
+        state = self._state
+        situation = CodeSituation(
+            self._next,
+            self._parent(self._next),
+            state.trials,
+            list(self._pending.values()),
+            state.failures,
+            state.refusals,
+        )
         try:
-            reply = self._writer.send(request)
-        finally:
-            failed = self.usage.failed_requests - before
-            if failed and self._journal is not None:
-                self._journal.add_errors(failed)
-        if self._journal is not None:
-            self._journal.add_reply(request, reply)
-        self._draft.replies.append((request.digest(), reply))
-        return reply
+            candidates = self._writer.write(situation, wanted, self._refuse)
+        except NoCandidateError:
+            self._record({"event": "failure"})
+            self._meter.settle(draft)
+            raise
+        try:
+            self._record(state.ask_event(candidates))
+        except BaseException:
+            for candidate in candidates:
+                candidate.close()
+            raise
+        self._meter.count_proposal("llm", len(candidates))
+        self._meter.settle(draft)
+        self._pending.update({c.number: c for c in candidates})
+        return candidates
 
-    def _reject(self, number: int, text: str, reason: str, kind: str) -> None:
-        self.usage.add_rejection(kind)
-        if self._journal is not None:
-            self._journal.add_rejection(number, text, reason, kind)
-        self._draft.refused.append((number, text, reason))
+    @property
+    def _next(self) -> int:
+        return max(self._state.next, *(k + 1 for k in self._pending), 0)
+
+    def _parent(self, number: int) -> CodeTrial | None:
+        parent = self.strategy.parent(number, self.trials, self.direction)
+        if parent is not None or not self.initial:
+            return parent
+        told = (t for t in self.trials if t.origin == "user" and t.source == self.initial)
+        return next(told, CodeTrial(-1, self.initial, None, None))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._record({"event": "reject", **asdict(refusal)})
 
     # -- telling --------------------------------------------------------------------------
 
@@ -401,7 +409,7 @@ class CodeOptimizer:
             )
         return self._tell(candidate, lambda c: trial_of(c, value, encodable(feedback)), params)
 
-    def tell_failure(self, candidate: Candidate, reason: CandidateError | str) -> CodeTrial:
+    def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score; the model is told why.
 
         Raises:
@@ -413,10 +421,9 @@ class CodeOptimizer:
     def _tell(
         self, candidate: Candidate | str, make: Callable[[Candidate], CodeTrial], params: Any
     ) -> CodeTrial:
-        with self._lock:
+        with self._meter.lock:
             if isinstance(candidate, str):
                 mine = self._adopt(encodable(candidate), params)
-                trial = replace(make(mine), origin="user")
             else:
                 mine = candidate
                 if self._pending.get(mine.number) is not mine:
@@ -424,14 +431,13 @@ class CodeOptimizer:
                         f"{mine!r} is not waiting for a score: it was told before, or another "
                         "optimizer asked for it. Tell its source (candidate.source) instead"
                     )
-                trial = make(mine)
-            if self._journal is not None:
-                self._journal.add_trial(trial, self._plain)
-            self._accept(trial)
+            self._record(self._state.tell_event(make(mine)))
+            self._pending.pop(mine.number, None)
             mine.close()
-            return trial
+            return self.trials[-1]
 
     def _adopt(self, source: str, params: Any) -> Candidate:
+        """Return source that no model wrote here as a candidate that has passed the checks."""
         values = None if self.space is None else self.space.validate(params)
         variables = self._writer.variables(values)
         with self._make_sandbox() as sandbox:
@@ -444,9 +450,5 @@ class CodeOptimizer:
             params=values,
             variables=variables,
             fingerprint=fingerprint,
+            origin="user",
         )
-
-    def _accept(self, trial: CodeTrial) -> None:
-        self.trials.append(trial)
-        self._pending.pop(trial.number, None)
-        self._next = max(self._next, trial.number + 1)

@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank
 from llmopt.code.checks import Function
@@ -69,7 +70,7 @@ class CodePrompt:
         best: Tries in the memory that scored best.
         latest: Tries in the memory that were made last.
         instruction: First paragraph.
-        template: Jinja2 template with the variables of ``code_function.j2``.
+        template: Jinja2 template with the variables of ``code_function.j2``, in place of it.
     """
 
     functions: tuple[Function, ...]
@@ -84,6 +85,15 @@ class CodePrompt:
     latest: int = 3
     instruction: str = INSTRUCTION
     template: str = ""
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in self.functions]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"functions {names}: expected one at least, and different names")
+        one_of("answer", self.answer, ("fenced", "json"))
+        one_of("direction", self.direction, ("maximize", "minimize"))
+        whole_number("best", self.best, 0)
+        whole_number("latest", self.latest, 0)
 
     def messages(
         self,

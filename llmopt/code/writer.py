@@ -6,31 +6,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmopt.client.base import Client, Completion, Message, Reply, Request, client_name
-from llmopt.client.retry import complete_with_retries
+from llmopt.arguments import whole_number
+from llmopt.client.base import Completion, Message, Reply, Request, client_name
+from llmopt.client.facts import model_facts
 from llmopt.code.candidate import Candidate, CodeTrial
-from llmopt.code.extract import Answer, encodable, read_answer
-from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.extract import CodeAnswer, encodable, read_answer
+from llmopt.code.failure import (
+    CandidateError,
+    NoCandidateError,
+    SandboxError,
+    SandboxUnavailableError,
+)
+from llmopt.code.journal import Refusal
 from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
+from llmopt.code.repair import UnusableError, cut_answer, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
-from llmopt.history import Usage
-from llmopt.search.proposer import Limits
+from llmopt.search.meter import Meter
 
-_ATTEMPTS = 4
-"""Times that one request is sent while its errors say that this may help."""
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
-Send = Callable[[Request], Reply]
-Reject = Callable[[int, str, str, str], None]
-"""Told the number of the candidate to be, the answer, what was wrong, and the kind of that."""
-Recall = Callable[[int, str], "str | None"]
-"""Says what was wrong with an answer, if that was found before this search was cut off."""
+
+class CodeSituation(NamedTuple):
+    """What the next candidates are written from.
+
+    Attributes:
+        number: Number of the first of them.
+        current: The code to improve, if any.
+        trials: Everything that was told.
+        waiting: Candidates that were handed out and not told.
+        failures: Asks that found nothing before, so that the next requests differ.
+        refusals: Answers that were refused before this ask was cut off; what they were told
+            stands, though code may fail in another way each time.
+    """
+
+    number: int
+    current: CodeTrial | None
+    trials: Sequence[CodeTrial]
+    waiting: Sequence[Candidate] = ()
+    failures: int = 0
+    refusals: Sequence[Refusal] = ()
 
 
 @dataclass
@@ -38,121 +58,102 @@ class Writer:
     """Turns a history into candidates by asking a model.
 
     Attributes:
-        client: The model.
-        prompt: What it is asked; it holds the functions and the space.
+        meter: Sends the requests and counts what they cost.
+        prompt: What the model is asked; it holds the functions and the space.
         make_sandbox: Makes a worker that is not started yet.
+        seed: Seed of the requests.
         repairs: Times that one answer is sent back with what was wrong with it.
         attempts: Fresh requests before it gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
-        limits: Caps on requests, tokens and cost.
-        usage: What was spent so far.
     """
 
-    client: Client
+    meter: Meter
     prompt: CodePrompt
     make_sandbox: Callable[[], Sandbox]
+    seed: int = 0
     repairs: int = 2
     attempts: int = 2
     temperature: float | None = None
     max_output_tokens: int | None = 2000
-    limits: Limits = field(default_factory=Limits)
-    usage: Usage = field(default_factory=Usage)
 
-    def send(self, request: Request) -> Reply:
-        """Ask the model and count what it costs.
-
-        Raises:
-            BudgetExceededError: A cap is reached.
-            ClientError: The model could not be asked.
-        """
-        self.limits.check(self.usage)
-        attempts = _ATTEMPTS
-        if self.limits.max_requests is not None:
-            attempts = min(attempts, self.limits.max_requests - self.usage.requests)
-        reply = complete_with_retries(
-            self.client,
-            request,
-            attempts=attempts,
-            on_failure=lambda error, _: self.usage.add_failure(error.requests),
-        )
-        self.usage.add_reply(reply)
-        return reply
+    def __post_init__(self) -> None:
+        whole_number("repairs", self.repairs, 0)
+        whole_number("attempts", self.attempts, 1)
 
     def write(
-        self,
-        number: int,
-        n: int,
-        current: CodeTrial | None,
-        trials: Sequence[CodeTrial],
-        waiting: Sequence[Candidate],
-        seed: int,
-        failures: int,
-        send: Send,
-        reject: Reject,
-        recall: Recall,
+        self, situation: CodeSituation, n: int, refuse: Callable[[Refusal], None]
     ) -> list[Candidate]:
         """Return up to `n` candidates that have passed every check.
 
         Args:
-            number: Number of the first of them.
+            situation: What they are written from.
             n: Samples to ask for.
-            current: The code to improve.
-            trials: Everything that was told.
-            waiting: Candidates that were handed out and not told.
-            seed: Seed of the search.
-            failures: Times that this gave up before, so that the next requests differ.
-            send: Answers a request, from the model or from what was paid before.
-            reject: Told of each answer that was not used, unless `recall` knew it.
-            recall: Knows answers that were refused before; they are not checked again.
+            refuse: Told of each answer that was not used, unless it is one of
+                ``situation.refusals``.
 
         Raises:
             NoCandidateError: No answer could be used.
+            BudgetExceededError: A cap is reached.
+            ClientError: The model could not be asked.
+            SandboxError: A worker cannot be set up; nor can an empty one.
         """
+        number, current, trials, waiting, failures, _ = situation
+        known = list(situation.refusals)
         tries: list[tuple[str, str]] = []
-        found: list[Candidate] = []
+        written: list[Candidate] = []
 
         def seed_of(*keys: int) -> int:
             # From what was asked before and not from time: a resumed search sends the very
             # requests of an uninterrupted one.
-            source = np.random.SeedSequence(seed, spawn_key=(number, failures, *keys))
+            source = np.random.SeedSequence(self.seed, spawn_key=(number, failures, *keys))
             return int(source.generate_state(1)[0]) >> 1
 
-        def improve(attempt: int, request: Request, completion: Completion) -> None:
-            for turn in range(self.repairs + 1):
-                text, mine = encodable(completion.text), number + len(found)
-                reason = recall(mine, text)
-                if reason is None:
-                    taken: list[CodeTrial | Candidate] = [*trials, *waiting, *found]
-                    try:
-                        found.append(self._build(completion, mine, current, taken))
-                        return
-                    except (ParseError, CandidateError) as error:
-                        reason = encodable(_words(error))
-                        if completion.finish_reason == "length":
-                            reason = f"it was cut off; be shorter: {reason}"
-                        reject(mine, text, reason, getattr(error, "kind", "unreadable"))
-                tries.append((text, reason))
-                repair = self._repair(request, text, reason)
-                repair = replace(repair, seed=seed_of(attempt, len(tries)))
-                if turn == self.repairs or not self._has_room(repair):
-                    return
-                completion = _completions(send(repair))[0]
+        def use(completion: Completion) -> Candidate:
+            mine = number + len(written)
+            text = cut_answer(encodable(completion.text))
+            refusal = _take(known, mine, text)
+            if refusal is None:
+                try:
+                    return self._build(completion, mine, current, [*trials, *waiting, *written])
+                except (ParseError, CandidateError) as error:
+                    reason = encodable(_words(error))
+                    if completion.finish_reason == "length":
+                        reason = f"it was cut off; be shorter: {reason}"
+                    kind = getattr(error, "kind", "unreadable")
+                refusal = Refusal(mine, text, reason, kind)
+                refuse(refusal)
+            tries.append((text, refusal.reason))
+            raise UnusableError(refusal.reason)
 
         try:
             for attempt in range(self.attempts):
                 request = self._request(current, trials, n, seed_of(attempt, 0))
-                for completion in _completions(send(request)):
-                    improve(attempt, request, completion)
-                if found:
-                    return found
+
+                def repair(
+                    completion: Completion,
+                    reason: str,
+                    request: Request = request,
+                    attempt: int = attempt,
+                ) -> Completion | None:
+                    again = self._repair(request, cut_answer(encodable(completion.text)), reason)
+                    again = replace(again, seed=seed_of(attempt, len(tries)))
+                    return _completions(self.meter.send(again))[0] if self._fits(again) else None
+
+                for completion in _completions(self.meter.send(request)):
+                    try:
+                        written.append(use_or_repair(completion, use, repair, self.repairs))
+                    except UnusableError:
+                        continue  # it is in `tries`
+                if written:
+                    return written
         except BaseException:
-            for candidate in found:
+            for candidate in written:
                 candidate.close()
             raise
         reasons = "; ".join(dict.fromkeys(reason for _, reason in tries))
         raise NoCandidateError(
-            f"the model {client_name(self.client)} gave no usable code in {self.attempts} "
+            f"the model {client_name(self.meter.client)} gave no usable code in {self.attempts} "
             f"requests with {self.repairs} repairs each: {reasons}",
             tries,
         )
@@ -161,7 +162,7 @@ class Writer:
         self, current: CodeTrial | None, trials: Sequence[CodeTrial], n: int, seed: int
     ) -> Request:
         space = self.prompt.space
-        count = getattr(self.client, "count_tokens", None)
+        count = model_facts(self.meter.client).count_tokens
         return Request(
             self.prompt.messages(current, trials, self._room(), count),
             n=n,
@@ -175,12 +176,12 @@ class Writer:
 
     def _room(self) -> int | None:
         """Tokens that a prompt may take; ``None`` where the model does not say."""
-        context = getattr(self.client, "context_tokens", None)
+        context = model_facts(self.meter.client).context_tokens
         return None if context is None else context - (self.max_output_tokens or 1000) - 64
 
-    def _has_room(self, request: Request) -> bool:
+    def _fits(self, request: Request) -> bool:
         room = self._room()
-        count = getattr(self.client, "count_tokens", count_roughly)
+        count = model_facts(self.meter.client).count_tokens or count_roughly
         return room is None or count(request.text) <= room
 
     def _repair(self, request: Request, text: str, reason: str) -> Request:
@@ -223,6 +224,13 @@ class Writer:
         try:
             candidate.check()
             self._refuse_duplicate(candidate, taken)
+        except (SandboxError, SandboxUnavailableError) as error:
+            candidate.close()
+            # The answer is paid for and would be met again by every resume: where a worker
+            # without it starts, the answer is at fault.
+            with self.make_sandbox() as empty:
+                empty.start()
+            raise CandidateError("its process broke down", "crash") from error
         except BaseException:
             candidate.close()
             raise
@@ -236,9 +244,9 @@ class Writer:
                 other.params, candidate.params
             ):
                 score = other.reward if isinstance(other, CodeTrial) else None
-                what = "" if score is None else f", which scored {score:.6g}"
+                scored = "" if score is None else f", which scored {score:.6g}"
                 raise CandidateError(
-                    f"this is the same program as try {other.number}{what}: write another one",
+                    f"this is the same program as try {other.number}{scored}: write another one",
                     "check",
                 )
 
@@ -248,7 +256,7 @@ class Writer:
             return True
         return space.key(space.flatten(a)) == space.key(space.flatten(b))
 
-    def _read_params(self, answer: Answer) -> Any:
+    def _read_params(self, answer: CodeAnswer) -> Any:
         space = self.prompt.space
         if space is None:
             return None
@@ -269,6 +277,14 @@ class Writer:
         if space is None or params is None:
             return {}
         return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
+
+
+def _take(known: list[Refusal], number: int, text: str) -> Refusal | None:
+    """Remove and return what was said of this answer."""
+    for index, refusal in enumerate(known):
+        if (refusal.number, refusal.text) == (number, text):
+            return known.pop(index)
+    return None
 
 
 def _completions(reply: Reply) -> tuple[Completion, ...]:

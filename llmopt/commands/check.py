@@ -1,4 +1,4 @@
-"""``llmopt check MODEL``: one tiny optimization prompt, and what came back."""
+"""``llmopt check MODEL``: one tiny optimization prompt, and its answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         attempts: Times the request is sent at most.
 
     Returns:
-        What happened, in lines of text, and whether the answer could be read as a point.
+        The exchange in lines of text, and whether the answer could be read as a point.
 
     Raises:
         ClientError: The model could not be asked.

@@ -144,7 +144,7 @@ def estimate(
 
 
 def price_of(client: Client) -> Price | None:
-    """Return what a client's tokens cost, or ``None`` if that is not known."""
+    """Return the price of a client's tokens, or ``None`` if it is not known."""
     from llmopt.client.local import LocalClient
 
     while not hasattr(client, "current_price"):

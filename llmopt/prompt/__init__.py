@@ -16,10 +16,11 @@
 - ``"pattern"``: plain integers for the same; see `llmopt.prompt.pattern`.
 
 A template is Jinja2 with strict undefined variables, no autoescaping, ``trim_blocks`` and
-``lstrip_blocks``. What comes before ``{{ begin_user }}`` is the system message and should
-not change during a search; what comes after is the user message, in which what changes
-comes last, so that prefix caches hit. Without it all is one user message. A template may
-include or extend its neighbours, and the shipped ones as ``llmopt/props.j2``.
+``lstrip_blocks``, rendered in Jinja2's sandbox. The text before ``{{ begin_user }}`` is the
+system message and should not change during a search. The text after it is the user message;
+its changing parts come last, so that prefix caches hit. Without the mark all is one user
+message. A template may include or extend its neighbours, and the shipped ones as
+``llmopt/props.j2``. A template out of a file of a run includes the shipped ones only.
 
 The variables:
 
@@ -34,10 +35,10 @@ The variables:
   ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
 - ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
   them, else none;
-- ``hypotheses``: the model's latest explanations with what came of them, in words, as many
-  as the option ``hypotheses`` says; ``closeups``: the best trial and as many of the latest
-  ones as the option ``closeups`` says, those with feedback, each with ``best`` (true or
-  false) and ``entry``;
+- ``hypotheses``: the model's latest explanations with their outcomes, in words, as many as
+  the option ``hypotheses`` says; ``closeups``: the best trial and the latest ones, as many as
+  the option ``closeups`` says, where they have feedback; each has ``best`` (true or false)
+  and ``entry``;
 - ``pending``: points being evaluated, in words;
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;

@@ -1,4 +1,4 @@
-"""What a prompt is made from and what it becomes: `Situation` in, `Query` out."""
+"""The frame of every prompt: it turns a `Situation` into a `Query`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ class Situation:
 
     Attributes:
         space: The search space.
-        history: What was tried, what is being evaluated, and the direction of each
-            objective.
+        history: The trials, the points being evaluated, and the direction of each objective.
         iteration: Number of the proposal being asked, from 1.
         total: Proposals planned in all; ``None`` if not known.
         description: The task in words.
@@ -47,7 +46,7 @@ class Situation:
         seed: Seed for everything random about the prompt and the reading of its answers.
         model: Facts of the model that is asked: style, context, tokenizer.
         notes: Further lines for the model.
-        out_of_range: What becomes of a number outside its range.
+        out_of_range: Whether a number outside its range is clipped or refused.
         noisy: Whether a point may be measured again.
         may_stop: Whether an answer may end the search.
     """
@@ -71,7 +70,7 @@ class Situation:
         """Return the situation of the next proposal.
 
         Args:
-            history: What was tried and what is being evaluated.
+            history: The trials and the points being evaluated.
             space: The search space.
             model: Facts of the model; see `llmopt.client.facts.model_facts`.
             **others: The other attributes but `iteration`.

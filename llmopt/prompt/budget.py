@@ -127,16 +127,16 @@ def fit_most(
     """Return the prompt with the most entries that fits, or ``None`` if none does.
 
     Entries of one history are about equally long, so the number that fits is extrapolated
-    from a few and then corrected: a handful of renderings, none of them much longer than
-    what fits. After eight corrections the search is a plain bisection.
+    from a few and then corrected. This takes a handful of renderings, none of them much
+    longer than the limit. After eight corrections the search is a plain bisection.
 
     Args:
         render: Makes the prompt with the first k entries.
-        size: Tokens of what `render` made; grows with k.
+        size: Tokens of a prompt that `render` made; grows with k.
         limit: The most tokens there may be.
         entries: How many entries there are.
         align: Shrink the number of entries left out up to a multiple of a power of two,
-            about a tenth of what is shown, so that the prompt's start stays the same over
+            about a tenth of the entries shown, so that the prompt's start stays the same over
             several proposals and prefix caches hit.
     """
     kept = render(0)

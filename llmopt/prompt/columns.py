@@ -27,14 +27,14 @@ from llmopt.prompt.base import Complaint, Query, Situation
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.frame import Frame, share_places, slope_frame, weigh, whole_frame
 from llmopt.prompt.notation import Letters
-from llmopt.prompt.options import changed_options, check_positive
+from llmopt.prompt.options import check_positive
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.pattern import (
     FrameKind,
     LevelsPrompt,
     LineReader,
+    RowPrompt,
     best_first,
-    check_row_options,
     encode_trials,
     fit_frame,
     picked_trials,
@@ -79,7 +79,7 @@ _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
 
 
 @dataclass(repr=False)
-class ColumnsPrompt:
+class ColumnsPrompt(RowPrompt):
     """One line for each parameter: its levels in the best trials, best first.
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
@@ -122,19 +122,8 @@ class ColumnsPrompt:
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        self.history = self.selection
-        self.best, self.last = self.history.best, self.history.last
-        check_row_options(self)
+        super().__post_init__()
         check_positive("widen_after", self.widen_after, "trials")
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
-        return f"{type(self).__name__}({given})"
-
-    @property
-    def selection(self) -> Selection:
-        """Which trials are shown."""
-        return Selection.of(self.history, self.best, self.last)
 
     @property
     def start(self) -> LevelsPrompt:
@@ -146,10 +135,6 @@ class ColumnsPrompt:
             max_tokens=self.max_tokens,
             style="completion",
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
-        return {"name": self.name, **changed_options(self)}
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
@@ -331,7 +316,7 @@ def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
 
 
 def read_line(line: str) -> tuple[int, bool, list[int]]:
-    """Return what `write_line` was given."""
+    """Return the arguments of `write_line`."""
     head, *letters = line.split(" ")
     n = ascii_uppercase.index(head.upper()) + 1
     return n, head.islower(), [ascii_lowercase.index(letter) for letter in letters]

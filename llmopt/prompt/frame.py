@@ -1,4 +1,4 @@
-"""What the numbers of a `PatternPrompt` stand for: cells of the search space, or of a part of it.
+"""Frames: the meaning of the numbers of a `PatternPrompt`, as cells of the search space.
 
 A frame gives each dimension a range of integers. A dimension with few values is shown by the
 index of its value. A continuous one is cut into cells, over its whole range or over a window
@@ -73,7 +73,7 @@ def whole_cells(first: int, last: int) -> Cells:
 
 @dataclass(frozen=True)
 class Axes:
-    """Coordinates of the cells' own: ``unit = mean + matrix @ coordinate``.
+    """Axes of the cells: ``unit = mean + matrix @ coordinate``.
 
     Attributes:
         mean: ``(n,)`` unit coordinates of the origin.
@@ -85,8 +85,8 @@ class Axes:
 
     def coordinates(self, units: np.ndarray) -> np.ndarray:
         """Return the coordinates of one point, ``(n,)``, or of several, ``(count, n)``."""
-        found: np.ndarray = np.linalg.solve(self.matrix, (units - self.mean).T).T
-        return found
+        coordinates: np.ndarray = np.linalg.solve(self.matrix, (units - self.mean).T).T
+        return coordinates
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def covariance_frame(
     """Fit the cells to elites, along axes that take their correlation half into account.
 
     Taken whole, the covariance of a few elites lets a search converge too early. The axes are
-    those nearest to the parameters' own (Kessy, Lewin and Strimmer 2018, arXiv 1512.00809,
+    nearest to the axes of the parameters (Kessy, Lewin and Strimmer 2018, arXiv 1512.00809,
     ZCA-cor), for the weighted correlation shrunk by half towards none, or by more where there
     are fewer elites than dimensions.
 
@@ -234,14 +234,14 @@ def covariance_frame(
     mean, deviation = _moments(units, least[chosen])
     scaled = (units - mean) / deviation
     count, n = scaled.shape
-    own = (weigh(count)[:, None] * scaled).T @ scaled
+    correlation = (weigh(count)[:, None] * scaled).T @ scaled
     # Where discrete values agree, the least deviation keeps their neighbours in reach.
     dimensions = [whole.space.dimensions[i] for i in chosen]
     discrete = np.array([d.count < math.inf for d in dimensions])
     agree = np.flatnonzero(discrete & (deviation <= least[chosen]))
-    own[agree, agree] = 1.0
+    correlation[agree, agree] = 1.0
     share = min(0.5, count / (2 * n))
-    blend = share * own + (1 - share) * np.diag(np.diag(own))
+    blend = share * correlation + (1 - share) * np.diag(np.diag(correlation))
     # A direction in which the elites do not differ stays open by a hundredth.
     variances, directions = np.linalg.eigh(blend)
     roots = np.sqrt(np.maximum(variances, 1e-4))
@@ -254,10 +254,9 @@ def covariance_frame(
 def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Frame, int | None]:
     """Turn a frame's axes so that one of them points to where points get better.
 
-    The slope is that of a ridge regression of the places' normal scores on the coordinates and
-    their squares, in which points count the less the farther they are from the frame's middle.
-    The axis nearest to it is reflected onto it (Householder): the others turn too, as far as all
-    stay orthogonal where they were and what was one unit long stays so.
+    The slope comes from a ridge regression of the places' normal scores on the coordinates and
+    their squares; points far from the frame's middle count less. A Householder reflection takes
+    the nearest axis onto the slope. It turns the other axes, too, and keeps lengths and angles.
 
     Args:
         frame: One of `covariance_frame`.
@@ -300,7 +299,7 @@ def slope_frame(frame: Frame, units: np.ndarray, places: np.ndarray) -> tuple[Fr
 
 
 def share_places(keys: Sequence[Hashable]) -> np.ndarray:
-    """Return ``(count,)`` places from 0 on of what is given best first; equal keys share theirs."""
+    """Return ``(count,)`` places from 0 on of keys, given best first; equal keys share a place."""
     places = np.arange(len(keys), dtype=float)
     equal = defaultdict(list)
     for i, key in enumerate(keys):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from string import ascii_lowercase
-from typing import Protocol
 
 from llmopt.errors import ParseError
 from llmopt.prompt.frame import Cells, Levels, whole_cells
@@ -17,43 +17,60 @@ _LETTER = re.compile(r"[A-Za-z]")
 _WORD = re.compile(r"[^\W\d_]{2}")
 
 
-class Notation(Protocol):
+class Notation(ABC):
     """A way to write rows.
 
     Attributes:
         exact: With at most this many values a dimension is shown by their index.
         whole: Cells of a continuous dimension over its whole range.
         window: Lowest and highest integer of cells over a part of the range.
-        words: What a row is, for a model that is told; ``{n}`` stands for its length.
+        words: A row in words, for a chat; ``{n}`` stands for its length.
     """
 
     exact: int
     whole: Cells
     window: tuple[int, int]
     words: str
+    _before: str  # stands before each item
+    _between: str  # stands between two items
 
-    def line(self, row: Sequence[int]) -> str:
-        """Return a row as text, without a line break."""
-        ...
-
+    @abstractmethod
     def numbers(self, text: str, n: int) -> list[int]:
         """Read a row of `n` integers from an answer.
 
         Raises:
             ParseError: There are fewer.
         """
-        ...
+
+    @abstractmethod
+    def _item(self, integer: int) -> str:
+        """Return an integer as text."""
+
+    @abstractmethod
+    def _range(self, first: int, last: int) -> str:
+        """Return the grammar of the items in a range."""
+
+    def line(self, row: Sequence[int]) -> str:
+        """Return a row as text, without a line break."""
+        return self._between.join([self._before + self._item(k) for k in row])
 
     def grammar(self, parts: Sequence[Levels | Cells]) -> str:
-        """Return the GBNF grammar of one line in these ranges."""
-        ...
+        """Return the GBNF grammar of one line in these ranges, and its line break."""
+        rules: dict[tuple[int, int], str] = {}
+        for part in parts:
+            rules.setdefault((part.first, part.last), f"i{len(rules)}")
+        before = f'"{self._before}" ' if self._before else ""
+        between = f' "{self._between}" ' if self._between else " "
+        line = between.join(before + rules[part.first, part.last] for part in parts)
+        body = [f"{name} ::= {self._range(*bounds)}" for bounds, name in rules.items()]
+        return "\n".join([rf'root ::= {line} "\n"', *body])
 
     def tokens(self, parts: Sequence[Levels | Cells]) -> int:
         """Return the tokens of the longest line where every character is one, with room."""
-        ...
+        return 8 + sum(len(self._item(part.last)) + 1 + len(self._between) for part in parts)
 
 
-class Integers:
+class Integers(Notation):
     """``53,41,70``: about three tokens a number."""
 
     exact = 100
@@ -61,85 +78,55 @@ class Integers:
     whole = whole_cells(0, 99)
     window = (10, 99)
     words = "{n} integers, separated by commas"
-
-    def line(self, row: Sequence[int]) -> str:
-        """Return a row as text, without a line break."""
-        return ",".join(map(str, row))
+    _before, _between = "", ","
 
     def numbers(self, text: str, n: int) -> list[int]:
-        """Read a row of `n` integers from an answer.
-
-        Raises:
-            ParseError: There are fewer.
-        """
+        """Read the first line of `n` integers, or the first `n` of all."""
         lines = [_INTEGER.findall(line) for line in text.splitlines()]
         exact = next((line for line in lines if len(line) == n), None)
         longer = next((line for line in lines if len(line) > n), None)
-        found = exact or longer or [match for line in lines for match in line]
-        if len(found) < n:
+        numbers = exact or longer or [match for line in lines for match in line]
+        if len(numbers) < n:
             raise ParseError(
-                f"found {len(found)} integers, expected one line of {n}, separated by commas", text
+                f"found {len(numbers)} integers, expected one line of {n}, separated by commas",
+                text,
             )
-        return [round(float(number)) for number in found[:n]]
+        return [round(float(number)) for number in numbers[:n]]
 
-    def grammar(self, parts: Sequence[Levels | Cells]) -> str:
-        """Return the GBNF grammar of one line: integers, commas, line break."""
-        rules: dict[tuple[int, int], str] = {}
-        for part in parts:
-            rules.setdefault((part.first, part.last), f"i{len(rules)}")
-        line = ' "," '.join(rules[part.first, part.last] for part in parts)
-        body = [f"{name} ::= {integer_range(*bounds)}" for bounds, name in rules.items()]
-        return "\n".join([rf'root ::= {line} "\n"', *body])
+    def _item(self, integer: int) -> str:
+        return str(integer)
 
-    def tokens(self, parts: Sequence[Levels | Cells]) -> int:
-        """Return the tokens of the longest line where every character is one, with room."""
-        return 8 + sum(len(str(part.last)) + 2 for part in parts)
+    def _range(self, first: int, last: int) -> str:
+        return integer_range(first, last)
 
 
-class Letters:
+class Letters(Notation):
     """`` k h q``: one token for a letter with its space in the usual vocabularies."""
 
     exact = len(ascii_lowercase)
     whole = whole_cells(0, exact - 1)
     window = (0, exact - 1)
     words = "{n} letters, separated by spaces, each a level from a, the lowest, to z, the highest"
-
-    def line(self, row: Sequence[int]) -> str:
-        """Return a row as text, without a line break."""
-        return "".join(f" {ascii_lowercase[k]}" for k in row)
+    _before, _between = " ", ""
 
     def numbers(self, text: str, n: int) -> list[int]:
-        """Read a row of `n` integers from an answer.
-
-        Raises:
-            ParseError: There are fewer.
-        """
+        """Read the first row of `n` letters that stand by themselves."""
         runs = [_LETTER.findall(run) for run in _LETTERS.findall(text)]
         lines = [line for line in text.splitlines() if not _WORD.search(line)]
         joined = [letter for line in lines for letter in _LETTER.findall(line)]
-        found = next((run for run in [*runs, joined] if len(run) == n), None)
-        if found is None:
+        letters = next((run for run in [*runs, joined] if len(run) == n), None)
+        if letters is None:
             given = max([*map(len, runs), len(joined)])
             raise ParseError(
                 f"found {given} letters, expected one line of {n}, separated by spaces", text
             )
-        return [ascii_lowercase.index(letter.lower()) for letter in found]
+        return [ascii_lowercase.index(letter.lower()) for letter in letters]
 
-    def grammar(self, parts: Sequence[Levels | Cells]) -> str:
-        """Return the GBNF grammar of one line: a space before each letter, a line break."""
-        rules: dict[tuple[int, int], str] = {}
-        for part in parts:
-            rules.setdefault((part.first, part.last), f"i{len(rules)}")
-        line = " ".join(f'" " {rules[part.first, part.last]}' for part in parts)
-        body = [
-            f"{name} ::= [{ascii_lowercase[first]}-{ascii_lowercase[last]}]"
-            for (first, last), name in rules.items()
-        ]
-        return "\n".join([rf'root ::= {line} "\n"', *body])
+    def _item(self, integer: int) -> str:
+        return ascii_lowercase[integer]
 
-    def tokens(self, parts: Sequence[Levels | Cells]) -> int:
-        """Return the tokens of the longest line where every character is one, with room."""
-        return 8 + 2 * len(parts)
+    def _range(self, first: int, last: int) -> str:
+        return f"[{ascii_lowercase[first]}-{ascii_lowercase[last]}]"
 
 
 def integer_range(first: int, last: int) -> str:

@@ -7,7 +7,7 @@ the text's length.
 What is read, in this order:
 
 1. Reasoning in ``<think>`` tags is dropped. A tag that was never closed means that the
-   answer was cut off, so what follows it is not read.
+   answer was cut off, so the rest is not read.
 2. The first line that names every parameter once (``a: 1, b: 2`` or ``a = 1; b = 2``), or
    the first JSON object that does, also nested under a key such as ``"params"``.
 3. The first run of lines that together name every parameter.
@@ -98,7 +98,7 @@ def parse_parameters(
             range are kept as they are, but for the dimension's own step.
 
     Returns:
-        A valid point, and what was said about it.
+        A valid point and its explanation.
 
     Raises:
         ParseError: There is no point in the text; ``reason`` can be sent to the model.
@@ -113,20 +113,20 @@ def parse_parameters(
     if not answer.strip():
         cut = "the reasoning was not followed by an answer" if text.strip() else "it is empty"
         raise ParseError(f"{cut}; {_expected(names)}", text)
-    found = Reader(_FENCE.sub("", answer), space, names)
-    first = found.first()
+    reader = Reader(_FENCE.sub("", answer), space, names)
+    first = reader.first()
     if first is None:
-        _fail(found, text)
+        _fail(reader, text)
     values, end, explanation = first
     point, clipped = settle(values, space, names, out_of_range, text)
     if explanation is None:
-        explanation = found.text[end:]
+        explanation = reader.text[end:]
     explanation = explanation.strip().lstrip(".,;:|*)]}`\"' \n\t").strip()
     return Reading(point, explanation[:MAX_EXPLANATION], clipped)
 
 
 def strip_thinking(text: str) -> str:
-    """Return the text without what stands in ``<think>`` tags.
+    """Return the text without the parts in ``<think>`` tags.
 
     An opening tag without its end hides all that follows; an end without its opening tag
     (chat templates may open it in the prompt) hides all that comes before.
@@ -223,17 +223,17 @@ class Reader:
         )
         for match in scan.finditer(self.text):
             key = _label_key(match[1])
-            found = known.get(key, folded.get(key.casefold()))
-            if found is None:
+            place = known.get(key, folded.get(key.casefold()))
+            if place is None:
                 continue
             start = end_of(BEFORE_VALUE, self.text, match.end())
-            read = self.matchers[found].match(self.text, match.end(), start)
+            read = self.matchers[place].match(self.text, match.end(), start)
             if read is None:
                 rest = self.text[match.end() : match.end() + 40]
-                self.unreadable[found] = re.split(r"[,;\n]", rest, maxsplit=1)[0].strip()
+                self.unreadable[place] = re.split(r"[,;\n]", rest, maxsplit=1)[0].strip()
                 continue
             line = bisect_right(self.line_ends, match.start())
-            yield _Assignment(found, read[0], match.start(), read[1], line)
+            yield _Assignment(place, read[0], match.start(), read[1], line)
 
     def _complete_sets(self, items: Sequence[_Assignment]) -> Iterator[list[_Assignment]]:
         current: dict[int, _Assignment] = {}
@@ -295,11 +295,11 @@ class Reader:
         for end in [*self.line_ends, len(self.text)]:
             first = end_of(_LINE_PREFIX, self.text, start)
             if first < end:
-                found = self._values_between(first, end)
-                if found is None and first > start:  # "- 1, 2" may be a bullet or a minus
-                    found = self._values_between(start, end)
-                if found:
-                    best = found
+                listed = self._values_between(first, end)
+                if listed is None and first > start:  # "- 1, 2" may be a bullet or a minus
+                    listed = self._values_between(start, end)
+                if listed:
+                    best = listed
                     break
             start = end + 1
         for bracket in _BRACKETS.finditer(self.text):
@@ -309,11 +309,11 @@ class Reader:
             tail = self.text[bracket.end() : min(self._line_end(bracket.end()), bracket.end() + 80)]
             if _NOT_AN_ANSWER.search(before) or _ECHO.search(tail):
                 continue
-            found = self._values_between(bracket.start(1), bracket.end(1))
-            if found and self._is_range(found[0]):
-                self.range = self.range or (found[0], bracket.end(), None)
-            elif found:
-                return found[0], bracket.end(), None
+            listed = self._values_between(bracket.start(1), bracket.end(1))
+            if listed and self._is_range(listed[0]):
+                self.range = self.range or (listed[0], bracket.end(), None)
+            elif listed:
+                return listed[0], bracket.end(), None
         return best
 
     def _is_range(self, values: Sequence[Value]) -> bool:
@@ -370,22 +370,22 @@ def settle(
         raise ParseError(str(error), raw) from error
 
 
-def _fail(found: Reader, raw: str) -> NoReturn:
-    names = found.labels
-    seen = {item.index for item in found.assignments}
-    unreadable = {i: t for i, t in found.unreadable.items() if i not in seen}
+def _fail(reader: Reader, raw: str) -> NoReturn:
+    names = reader.labels
+    seen = {item.index for item in reader.assignments}
+    unreadable = {i: t for i, t in reader.unreadable.items() if i not in seen}
     missing = [i for i in range(len(names)) if i not in seen and i not in unreadable]
     if unreadable:
         index, got = min(unreadable.items())
         reason = f"`{names[index]}` has no readable value (got {got!r})"
-        if isinstance(found.space.dimensions[index], Float | Int):
+        if isinstance(reader.space.dimensions[index], Float | Int):
             reason += ", expected a plain number"
     elif seen and missing:
         listed = ", ".join(f"`{names[i]}`" for i in missing[:8])
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
         reason = f"there is no value for {listed}{more}"
-    elif found.lengths:
-        reason = f"found {max(found.lengths)} values, expected {found.n}"
+    elif reader.lengths:
+        reason = f"found {max(reader.lengths)} values, expected {reader.n}"
     else:
         reason = "no parameter values were found"
     raise ParseError(f"{reason}; {_expected(names)}", raw)

@@ -82,8 +82,8 @@ def parse_change(
     for found in _NAMED.finditer(block):
         if " ".join(found[1].strip("*_`\"' ").casefold().split()) not in known:
             raise ParseError(f"{found[1]!r} is none of the parameters", text)
-    values = list(points[start - 1])
+    changed = list(points[start - 1])
     for change in changes:
-        values[change.index] = change.value
-    point, clipped = settle(values, space, names, out_of_range, text)
+        changed[change.index] = change.value
+    point, clipped = settle(changed, space, names, out_of_range, text)
     return Reading(point, before, clipped)

@@ -11,11 +11,16 @@ import re
 from collections.abc import Iterator, Sequence
 
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import OutOfRange, Reading, parse_parameters, strip_thinking
+from llmopt.prompt.parse import (
+    MAX_EXPLANATION,
+    OutOfRange,
+    Reading,
+    parse_parameters,
+    strip_thinking,
+)
 from llmopt.space import Space
 
 _MAX_HYPOTHESIS = 240  # characters shown again for each hypothesis
-_MAX_EXPLANATION = 4000
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
 MARKER = re.compile(
     r"(?<=[.!?][ ])proposal:[ ]?"
@@ -71,7 +76,7 @@ def parse_last(
         out_of_range: As for `parse_parameters`.
 
     Returns:
-        The point; its ``explanation`` is what precedes it, then what follows it.
+        The point; its ``explanation`` is the text before it, then the text after it.
 
     Raises:
         ParseError: There is no point in the text, or it is refused for its range.
@@ -92,16 +97,16 @@ def _parse_last(
     trouble: ParseError | None = None
     for start, block in _candidates(answer, names, marks):
         try:
-            found = parse_parameters(block, space, labels=labels)
+            reading = parse_parameters(block, space, labels=labels)
         except ParseError as error:
             trouble = trouble or error
             continue
-        if found.clipped:  # refused here if at all: an earlier point is not what was meant
+        if reading.clipped:  # refused here if at all: an earlier point was not meant
             parse_parameters(block, space, labels=labels, out_of_range=out_of_range)
         before = _OPEN_FENCE.sub("", answer[:start].rstrip()).strip()
-        reasons = f"{before}\n\n{found.explanation}".strip()
-        return Reading(found.values, reasons[:_MAX_EXPLANATION], found.clipped)
-    if marks and trouble is not None:  # what stands elsewhere is the critique's
+        reasons = f"{before}\n\n{reading.explanation}".strip()
+        return Reading(reading.values, reasons[:MAX_EXPLANATION], reading.clipped)
+    if marks and trouble is not None:  # points elsewhere belong to the critique
         raise trouble
     return parse_parameters(text, space, labels=labels, out_of_range=out_of_range)
 
@@ -142,17 +147,17 @@ def _row(row: re.Match[str]) -> str:
 
 
 def hypothesis_of(explanation: str) -> str:
-    """Return what a model's explanation put to the test, in one short line.
+    """Return the hypothesis in a model's explanation, in one short line.
 
     Args:
-        explanation: What the model said about a point.
+        explanation: The model's words about a point.
 
     Returns:
         The text of its last ``Hypothesis:``; without one, how the explanation begins.
         At most 240 characters without line breaks or double quotes.
     """
-    found = list(_HYPOTHESIS.finditer(explanation))
-    text = explanation[found[-1].end() :].lstrip() if found else explanation.strip()
+    marks = list(_HYPOTHESIS.finditer(explanation))
+    text = explanation[marks[-1].end() :].lstrip() if marks else explanation.strip()
     end = _HEADING.search(text)
     if end is not None and end.start() > 0:
         text = text[: end.start()]

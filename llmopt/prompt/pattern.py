@@ -34,8 +34,48 @@ FrameKind = Literal["elites", "covariance", "space"]
 _NOTATIONS: dict[str, Notation] = {"integers": Integers(), "letters": Letters()}
 
 
+class RowPrompt:
+    """Options of a prompt that shows trials as levels of a frame, and their checks."""
+
+    name: str
+    history: Keep | Selection
+    best: int
+    last: int
+    frame: FrameKind
+    spread: float
+    min_deviation: float
+    order: Literal["ascending", "shuffled"]
+    max_tokens: int | None
+    max_prompt_tokens: int | None
+
+    def __post_init__(self) -> None:
+        self.history = self.selection
+        self.best, self.last = self.history.best, self.history.last
+        check_option("frame", self.frame, ("elites", "covariance", "space"))
+        check_option("order", self.order, ("ascending", "shuffled"))
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        for name in ("spread", "min_deviation"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
+        return f"{type(self).__name__}({given})"
+
+    @property
+    def selection(self) -> Selection:
+        """Which trials are shown."""
+        return Selection.of(self.history, self.best, self.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
+        return {"name": self.name, **changed_options(self)}
+
+
 @dataclass(repr=False)
-class PatternPrompt:
+class PatternPrompt(RowPrompt):
     """The best trials as lines of integers, worst first. It can be pickled.
 
     Failed and pruned trials, feedback, notes, pending points and the task's description
@@ -93,24 +133,9 @@ class PatternPrompt:
     name: str = field(default="pattern", init=False)
 
     def __post_init__(self) -> None:
-        self.history = self.selection
-        self.best, self.last = self.history.best, self.history.last
+        super().__post_init__()
         check_option("notation", self.notation, tuple(_NOTATIONS))
         check_option("style", self.style, (None, "completion", "chat"))
-        check_row_options(self)
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
-        return f"{type(self).__name__}({given})"
-
-    @property
-    def selection(self) -> Selection:
-        """Which trials are shown."""
-        return Selection.of(self.history, self.best, self.last)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
-        return {"name": self.name, **changed_options(self)}
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
@@ -198,22 +223,6 @@ def _task(notation: Notation, frame: Frame) -> str:
 
 
 # Rows of levels, which the prompt `columns` shows, too --------------------------------------
-
-
-def check_row_options(prompt: Any) -> None:
-    """Check the options of a prompt that shows trials as levels of a frame.
-
-    Raises:
-        ValueError: An option is not valid.
-    """
-    check_option("frame", prompt.frame, ("elites", "covariance", "space"))
-    check_option("order", prompt.order, ("ascending", "shuffled"))
-    check_positive("max_tokens", prompt.max_tokens)
-    check_positive("max_prompt_tokens", prompt.max_prompt_tokens)
-    for name in ("spread", "min_deviation"):
-        value = getattr(prompt, name)
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value!r}: expected a finite number above 0")
 
 
 def picked_trials(selection: Selection, situation: Situation) -> list[tuple[int, Trial]]:

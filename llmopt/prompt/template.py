@@ -35,7 +35,7 @@ from llmopt.prompt.words import (
 from llmopt.space import Space
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "props-critic", "opro")
-_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no text that is shown holds it
+_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text holds it
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
@@ -70,7 +70,7 @@ class TemplatePrompt:
             over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
         hypotheses: How many of the model's latest explanations the template is given, each
-            with what came of it.
+            with its outcome.
         closeups: Of how many of the latest trials the template is given the feedback, next
             to that of the best one.
         answer_last: Whether answers give their reasons before the values. Then the last
@@ -143,7 +143,7 @@ class TemplatePrompt:
         return Selection.of(self.history, self.best, self.last)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form with what differs from the defaults; `get_prompt` takes it."""
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
         data: dict[str, Any] = {"name": self.name, **self._options()}
         if data.get("labels"):
             data["labels"] = list(data["labels"])
@@ -256,7 +256,7 @@ class TemplatePrompt:
         return {id(t): i for i, t in enumerate(order)}
 
     def _thoughts(self, history: History) -> list[str]:
-        """Return the model's latest hypotheses and what came of them, the oldest first."""
+        """Return the model's latest hypotheses and their outcomes, the oldest first."""
         told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
         latest = list(islice(told, self.hypotheses))
         return [describe_hypothesis(t, history) for t in reversed(latest)]
@@ -324,8 +324,8 @@ class TemplatePrompt:
 
     def _compile(self) -> jinja2.Template:
         if self._compiled is None:
-            own = f"{self.name}.j2" if self.name in SHIPPED else self.name
-            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({own: self.template})]
+            file = f"{self.name}.j2" if self.name in SHIPPED else self.name
+            loaders: list[jinja2.BaseLoader] = [jinja2.DictLoader({file: self.template})]
             if self.folder is not None and not self.sealed:
                 loaders.append(jinja2.FileSystemLoader(self.folder))
             loaders.append(jinja2.FunctionLoader(shipped_template))
@@ -337,9 +337,9 @@ class TemplatePrompt:
                 lstrip_blocks=True,
             )
             try:
-                self._compiled = environment.get_template(own)
+                self._compiled = environment.get_template(file)
             except Exception as error:
-                raise _template_error(own, error, ()) from error
+                raise _template_error(file, error, ()) from error
         return self._compiled
 
     def _render(self, variables: dict[str, Any]) -> str:
@@ -373,10 +373,10 @@ def shipped_prompt(name: str, **options: Any) -> TemplatePrompt:
 def shipped_template(file: str) -> str | None:
     """Return a shipped template's text by its file name, or ``None``."""
     name = file.removeprefix("llmopt/")
-    found = resources.files("llmopt.prompt.templates") / name
-    if "/" in name or "\\" in name or not name.endswith(".j2") or not found.is_file():
+    path = resources.files("llmopt.prompt.templates") / name
+    if "/" in name or "\\" in name or not name.endswith(".j2") or not path.is_file():
         return None
-    return found.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def _same(a: Trial, b: Trial) -> bool:

@@ -54,12 +54,12 @@ class ValueMatcher:
             return _number_at(text, start, self.integral)
         spaces = end_of(_BLANK, text, plain)
         for position in (spaces, start):
-            found = self.pattern.match(text, position)
-            if found:
-                folded = self.by_fold.get(found[0].casefold(), _MISSING)
-                value = self.by_text.get(found[0], folded)
+            match = self.pattern.match(text, position)
+            if match:
+                folded = self.by_fold.get(match[0].casefold(), _MISSING)
+                value = self.by_text.get(match[0], folded)
                 if value is not _MISSING:  # the pattern also takes a dotless i for an i
-                    return value, found.end()
+                    return value, match.end()
         number = _number_at(text, start, integral=False)
         if number:
             for choice in self.choices:
@@ -86,18 +86,18 @@ _MISSING = object()
 
 
 def _number_at(text: str, start: int, integral: bool) -> tuple[Value, int] | None:
-    found = NUMBER.match(text, start)
-    if found is None:
+    match = NUMBER.match(text, start)
+    if match is None:
         odd = _NOT_FINITE.match(text, start)
         return (math.nan, odd.end()) if odd else None
-    base = found["base"].translate(_ASCII_MINUS)
-    exponent = (found["exp"] or found["power"] or "").translate(_ASCII_MINUS)
+    base = match["base"].translate(_ASCII_MINUS)
+    exponent = (match["exp"] or match["power"] or "").translate(_ASCII_MINUS)
     if integral and not exponent and base.lstrip("+-").isdigit():
-        return int(base), found.end()
+        return int(base), match.end()
     number = float(f"{base}e{exponent}" if exponent else base)
     if integral and math.isfinite(number) and number.is_integer():
-        return int(number), found.end()
-    return number, found.end()
+        return int(number), match.end()
+    return number, match.end()
 
 
 def _json_text(choice: Any) -> str:
@@ -117,5 +117,5 @@ def _is_number(value: Any) -> bool:
 
 def end_of(pattern: re.Pattern[str], text: str, position: int) -> int:
     """Return where a match that begins at `position` ends; `position` if there is none."""
-    found = pattern.match(text, position)
-    return found.end() if found else position
+    match = pattern.match(text, position)
+    return match.end() if match else position

@@ -80,7 +80,7 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
 
 
 def describe_hypothesis(trial: Trial, history: History) -> str:
-    """Return what a proposal put to the test, and what came of it, in one line.
+    """Return the hypothesis behind a proposal and its outcome, in one line.
 
     Args:
         trial: A trial with an explanation.
@@ -139,7 +139,7 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
 
 
 def describe_goal(directions: tuple[Direction, ...]) -> str:
-    """Return what is wanted, to follow "find"."""
+    """Return the goal in words, to follow "find"."""
     if len(directions) == 1:
         extreme = "maximum" if directions[0] == "maximize" else "minimum"
         return f"the global {extreme} of an unknown function f"

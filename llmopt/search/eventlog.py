@@ -136,6 +136,21 @@ class EventLog:
         except OSError:  # a file system without locks
             logger.warning("%s: the file system has no locks", self.path)
 
+    def check(self) -> BinaryIO:
+        """Return the open file, or raise where this process cannot write to it.
+
+        Raises:
+            StorageError: It is closed, or belongs to the process that this one was forked from.
+        """
+        if self._file is None:
+            raise StorageError(f"{self.path} is closed: resume the run to write to it again")
+        if os.getpid() != self._process:
+            raise StorageError(
+                f"{self.path} belongs to the process that this one was forked from: return the "
+                "results there and tell them there"
+            )
+        return self._file
+
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event; it is in the file when this returns.
 
@@ -146,24 +161,18 @@ class EventLog:
             StorageError: It could not be written (the disk is full, say). The file is as
                 it was before the call, so that the caller can try again.
         """
-        if self._file is None:
-            raise StorageError(f"{self.path} is closed: resume the run to write to it again")
-        if os.getpid() != self._process:
-            raise StorageError(
-                f"{self.path} belongs to the process that this one was forked from: return the "
-                "results there and tell them there"
-            )
+        file = self.check()
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         try:
             if self._torn:
-                self._file.truncate(self._size)
+                file.truncate(self._size)
             self._torn = True
             written = 0
             while written < len(line):
-                written += self._file.write(line[written:])
+                written += file.write(line[written:])
         except OSError as error:
             with contextlib.suppress(OSError):
-                self._file.truncate(self._size)
+                file.truncate(self._size)
                 self._torn = False
             raise StorageError(
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "

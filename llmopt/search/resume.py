@@ -10,8 +10,8 @@ from typing import Any
 from llmopt.client.base import Reply
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.search.eventlog import Event
-from llmopt.search.meter import Meter
+from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.meter import Meter, Spent
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 
@@ -92,6 +92,19 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]
     return {**stored, **options}
+
+
+def record_spent(log: EventLog, spent: Spent) -> None:
+    """Write what a request cost; `replay` reads it back.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    if spent.reply is None:
+        log.append({"event": "failure", "requests": spent.failed})
+    else:
+        event = {"event": "reply", "digest": spent.request.digest()}
+        log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
 
 
 def replay(

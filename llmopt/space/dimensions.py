@@ -78,6 +78,9 @@ class _Dimension(ABC):
     decimals: int | None
     narrow: np.dtype[Any] | None
     _name: str
+    # Of a `Categorical` alone; there, annotations would make them arguments.
+    labels: tuple[str, ...]
+    _index: dict[Hashable, int]
 
     def bound(self: _Bound, name: str, dtype: str | None, decimals: int | None) -> _Bound:
         """Return this dimension as a part of a space.
@@ -175,7 +178,8 @@ class _Number(_Dimension):
 
     def place(self, value: Value) -> int:
         """Return how many steps above `low` a value is; `value` is the way back."""
-        return round((value - self.low) / (self._step or 1))
+        steps: float = (value - self.low) / (self._step or 1)
+        return round(steps)
 
     def draw(self, u: float) -> Value:
         """Return the value of a uniform number in [0, 1)."""
@@ -275,11 +279,7 @@ class Float(_Number):
         )
 
     def check(self, value: Value) -> float:
-        """Return a value in exact form.
-
-        Raises:
-            ParameterError: It does not belong to the dimension.
-        """
+        """Return a value in exact form, or raise `ParameterError`."""
         number = self._number(value)
         if not self._least <= number <= self._most:
             raise self._outside(number)
@@ -379,11 +379,7 @@ class Int(_Number):
         return _describe(self, None if self.step == 1 else self.step)
 
     def check(self, value: Value) -> int:
-        """Return a value in exact form.
-
-        Raises:
-            ParameterError: It does not belong to the dimension.
-        """
+        """Return a value in exact form, or raise `ParameterError`."""
         number = self._number(value)
         if not self.low <= number <= self.high:
             raise self._outside(number)
@@ -428,15 +424,8 @@ class Int(_Number):
         return number
 
 
-class _Choices(_Dimension):
-    """Attributes of a `Categorical` that its annotations would make arguments."""
-
-    labels: tuple[str, ...]
-    _index: dict[Hashable, int]
-
-
 @dataclass(frozen=True, repr=False, eq=False)
-class Categorical(_Choices):
+class Categorical(_Dimension):
     """One of several choices, in no order.
 
     Choices may be any hashable values, ``None`` included. ``1``, ``1.0`` and ``True`` are
@@ -504,11 +493,7 @@ class Categorical(_Choices):
         )
 
     def code(self, value: Value) -> int:
-        """Return the index of a choice.
-
-        Raises:
-            ParameterError: It is not one of the choices.
-        """
+        """Return the index of a choice, or raise `ParameterError`."""
         try:
             index = self._index.get(identity(value))
         except TypeError:
@@ -527,11 +512,7 @@ class Categorical(_Choices):
     key = place = code
 
     def restore(self, code: object) -> Hashable:
-        """Return the choice of an index.
-
-        Raises:
-            ParameterError: There is none.
-        """
+        """Return the choice of an index, or raise `ParameterError`."""
         if type(code) is not int or not 0 <= code < self.count:
             raise ParameterError(
                 f"`{self._name}`: stored choice {code!r}; expected an index from 0 to "
@@ -540,11 +521,7 @@ class Categorical(_Choices):
         return self.choices[code]
 
     def check(self, value: Value) -> Hashable:
-        """Return a choice in exact form.
-
-        Raises:
-            ParameterError: It is not one of the choices.
-        """
+        """Return a choice in exact form, or raise `ParameterError`."""
         return self.choices[self.code(value)]
 
     clip = check
@@ -652,11 +629,6 @@ def _check_step(kind: str, step: float, log: bool) -> None:
 def _count_steps(low: float, high: float, step: float) -> int:
     """Whole steps from `low` to `high`, forgiving rounding errors of the three."""
     return math.floor((high - low) / step * (1 + 1e-15) + 1e-9)
-
-
-def level_count(dimension: Dimension) -> float:
-    """How many values a dimension has; infinity for a continuous one."""
-    return dimension.count
 
 
 # Text ---------------------------------------------------------------------------------

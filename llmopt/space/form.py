@@ -1,7 +1,7 @@
 """Layouts: the form in which the user gives and gets parameters.
 
 A layout turns parameters (a dict, an array, nested dicts and tuples) into a flat list of
-values and back. It knows names, shapes and types, but not what a value may be.
+values and back. It knows names, shapes and types, but not which values are valid.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def plain_layout(dimensions: Mapping[str, Dimension]) -> Layout:
 
 
 def layout_from_dict(data: Mapping[str, Any]) -> Layout:
-    """Rebuild a layout from what its `to_dict` returned.
+    """Rebuild a layout from the result of its `to_dict`.
 
     Raises:
         SpaceError: There is no layout of that kind.

@@ -1,4 +1,4 @@
-"""Search spaces: what may be proposed, in which form, and how it is shown.
+"""Search spaces: the valid points, their form, and their text in prompts.
 
 A `Space` is an ordered list of named scalar dimensions (`Float`, `Int`, `Categorical`)
 together with the form in which the user wants parameters back: a plain dict, or whatever
@@ -93,7 +93,7 @@ class Space:
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
         """Make a space from a Gymnasium space; parameters keep its form.
 
-        `unflatten` returns what ``space.contains`` accepts: for a `Box` an array of its
+        `unflatten` returns parameters that ``space.contains`` accepts: for a `Box` an array of its
         shape and dtype, for a `Discrete` a NumPy integer, and so on. Dimensions are named
         ``params[0]``, ``params[0,1]`` (arrays), ``key``, ``key[0]``, ``key.sub`` (`Dict`)
         and ``[0]`` (`Tuple`). The Gymnasium space itself is not kept.
@@ -375,7 +375,7 @@ class Space:
         """Return the valid flat point nearest to a point of the unit cube.
 
         Args:
-            unit: ``(len(self),)`` numbers; those outside [0, 1] are moved to its ends.
+            unit: ``(len(self),)`` numbers; numbers outside [0, 1] are moved to its ends.
 
         Raises:
             ParameterError: The shape is wrong, or a number is NaN.

@@ -49,7 +49,7 @@ def identity(value: Any) -> Hashable:
 
 
 def stable_repr(value: object) -> str:
-    """`repr` without what differs from run to run: memory addresses, the order of a set."""
+    """`repr` without the parts that differ from run to run: addresses, the order of a set."""
     if isinstance(value, frozenset):
         return f"frozenset({{{', '.join(sorted(map(stable_repr, value)))}}})"
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

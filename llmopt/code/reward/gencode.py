@@ -16,15 +16,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.client.base import Message, Request
+from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.registry import get_client
-from llmopt.client.retry import complete_with_retries
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, inspect_source
 from llmopt.code.extract import read_answer
 from llmopt.code.failure import CandidateError
+from llmopt.code.repair import UnusableError, cut_answer, use_or_repair
 from llmopt.code.sandbox.sandbox import Limits, Sandbox
 from llmopt.errors import ParseError
+from llmopt.history import Usage
+from llmopt.search.meter import Limits as Caps
+from llmopt.search.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +84,9 @@ class GenCode:
         signature: What the model was asked to write. Its name in the answer may differ.
         limits: What the worker may use.
         allow_unsandboxed: Run the code even where it cannot be confined.
+        max_requests: Cap on calls to the model, failed ones included.
+        max_tokens: Cap on prompt and completion tokens together.
+        max_cost: Cap in US dollars; needs a model whose price is known.
     """
 
     def __init__(
@@ -92,9 +98,14 @@ class GenCode:
         signature: str = SIGNATURE,
         limits: Limits | None = None,
         allow_unsandboxed: bool = False,
+        max_requests: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
     ) -> None:
         self.current_index = 0
         self.llm: Any = get_client(llm) if isinstance(llm, str) else llm
+        client: Client = self.llm if hasattr(self.llm, "complete") else _Chat(self.llm)
+        self._meter = Meter(client, Caps(max_requests, max_tokens, max_cost))
         self.env_name = str(env)
         self.success_func = getattr(env, "success_func", None)
         self.response: str | None = None
@@ -102,6 +113,11 @@ class GenCode:
         self._repairs = repairs
         self._signature = signature
         self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
+
+    @property
+    def usage(self) -> Usage:
+        """What repairs have cost; VIRAL's chat objects say no tokens and no price."""
+        return self._meter.usage
 
     def get(self, response: str) -> State:
         """Return a new state with the reward function of an answer.
@@ -111,6 +127,7 @@ class GenCode:
 
         Raises:
             CandidateError: It cannot be used, repairs included.
+            BudgetExceededError: A cap is reached.
         """
         self.response = response
         self.current_index += 1
@@ -125,24 +142,30 @@ class GenCode:
 
         Raises:
             CandidateError: It cannot be used, repairs included.
+            BudgetExceededError: A cap is reached.
         """
-        for turn in range(self._repairs + 1):
-            if error is not None:
-                self._ask_for_repair(error)
-            function = None
-            try:
-                self.get_clean_response()
-                function = self.compile_reward_function()
-                self._test_on_samples(function)
-                return function
-            except (ParseError, CandidateError) as failure:
-                if function is not None:
-                    function.close()
-                error = failure.feedback() if isinstance(failure, CandidateError) else str(failure)
-                logger.warning("reward function %d: %s", self.current_index, error)
-                if turn == self._repairs or self.llm is None:
-                    raise CandidateError(error, "check") from failure
-        raise CandidateError(error or "no answer", "check")
+        answer = self.response or ""
+        if error is not None:
+            answer = self._ask_for_repair(answer, error) or answer
+        try:
+            return use_or_repair(answer, self._use, self._ask_for_repair, self._repairs)
+        except UnusableError as failure:
+            raise CandidateError(failure.reason, "check") from failure
+
+    def _use(self, answer: str) -> Candidate:
+        self.response = answer
+        function = None
+        try:
+            self.get_clean_response()
+            function = self.compile_reward_function()
+            self._test_on_samples(function)
+            return function
+        except (ParseError, CandidateError) as error:
+            if function is not None:
+                function.close()
+            reason = error.feedback() if isinstance(error, CandidateError) else str(error)
+            logger.warning("reward function %d: %s", self.current_index, reason)
+            raise UnusableError(reason) from error
 
     def get_clean_response(self) -> None:
         """Cut the code out of ``self.response``, changing no word of it.
@@ -225,25 +248,39 @@ class GenCode:
         every = (*steps, (last, True, False), (last, False, True))
         return [dict(zip(names, values, strict=False)) for values in every]
 
-    def _ask_for_repair(self, error: str) -> None:
-        if hasattr(self.llm, "complete"):
-            request = Request(
-                (
-                    Message("user", f"Write the Python function `def {self._signature}:`."),
-                    Message("assistant", self.response or "(nothing)"),
-                    Message("user", f"{error}\nCorrect it and give the complete function again."),
-                )
+    def _ask_for_repair(self, answer: str, error: str) -> str | None:
+        if self.llm is None:
+            return None
+        # What was cut out of the answer, where code was found in it.
+        request = Request(
+            (
+                Message("user", f"Write the Python function `def {self._signature}:`."),
+                Message("assistant", cut_answer(self.response or answer) or "(nothing)"),
+                Message("user", f"{error}\nCorrect it and give the complete function again."),
             )
-            completions = complete_with_retries(self.llm, request).completions
-            self.response = completions[0].text if completions else ""
-            return
-        self.llm.add_message(error)
-        answer = self.llm.generate_response(stream=True)
-        show = getattr(self.llm, "print_Generator_and_return", None)
+        )
+        completions = self._meter.send(request).completions
+        return completions[0].text if completions else ""
+
+
+class _Chat:
+    """VIRAL's chat object as a client: it keeps the conversation itself."""
+
+    name = "chat"
+
+    def __init__(self, chat: Any) -> None:
+        self._chat = chat
+
+    def complete(self, request: Request) -> Reply:
+        """Send what was wrong, which is all that the chat has not seen."""
+        self._chat.add_message(request.messages[-1].content)
+        answer = self._chat.generate_response(stream=True)
+        show = getattr(self._chat, "print_Generator_and_return", None)
         if show is not None:
-            self.response = str(show(answer))
+            text = str(show(answer))
         else:
-            self.response = answer if isinstance(answer, str) else "".join(map(str, answer))
+            text = answer if isinstance(answer, str) else "".join(map(str, answer))
+        return Reply((Completion(text),))
 
 
 class _Reward(Candidate):

@@ -20,13 +20,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward.judge import Judgement, actor, judge
 from llmopt.policies.linear import LinearPolicy
+from llmopt.search.cma import CMA
 
 SIGNATURE = "reward(obs, action, next_obs, info)"
 DOC = (

@@ -1,48 +1,39 @@
-"""``llmopt report``: a web page and Markdown tables, made of a benchmark's raw lines alone."""
+"""Markdown tables of a benchmark's raw lines: one line for each problem, losses included."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.bench.main import Cell, read_results
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.charts import number
-from llmopt.benchmarks.report.page import ReportError, page
-from llmopt.benchmarks.report.stats import (
-    Comparison,
+from llmopt.benchmarks.report.runs import (
+    Grouped,
     ProblemKey,
+    ReportError,
     Runs,
-    compare,
-    duels,
     first_model,
-    format_interval,
-    format_p,
     group,
     group_of,
     notes,
-    quartiles,
     titles,
 )
-from llmopt.benchmarks.run.folder import write_text
-from llmopt.benchmarks.run.pictures import choose_renderer, policy_gif
+from llmopt.benchmarks.report.stats import (
+    Comparison,
+    compare,
+    duels,
+    format_interval,
+    format_p,
+    quartiles,
+)
 from llmopt.benchmarks.tasks.table import PUBLISHED_BOX
-from llmopt.errors import StorageError
-from llmopt.policies.rollout import held_out_seeds
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
 _JOINED = "\u00a0"  # a space at which no narrow cell breaks
-
-Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
-
-# -- Markdown -----------------------------------------------------------------------------
 
 
 def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
@@ -71,14 +62,22 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
 
 def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
     """Make the main table: each problem's model, the usual rivals and the best baseline."""
-    present = {own.method: label for runs in grouped.values() for label, own in runs.items()}
+    present = {
+        method_runs.method: label
+        for runs in grouped.values()
+        for label, method_runs in runs.items()
+    }
     usual = [present[method] for method in ("cma", "random") if method in present]
     shown = [*([model] if model else []), *usual]
     head = ["problem", "budget", *shown, "best baseline"]
     rows = []
     for key, runs in grouped.items():
-        medians = {label: float(np.median(own.heldout)) for label, own in runs.items()}
-        baselines = [label for label, own in runs.items() if group_of(own) == "baseline"]
+        medians = {
+            label: float(np.median(method_runs.heldout)) for label, method_runs in runs.items()
+        }
+        baselines = [
+            label for label, method_runs in runs.items() if group_of(method_runs) == "baseline"
+        ]
         best = max(baselines, key=medians.__getitem__, default=None)
         top = max((medians[x] for x in (*shown, best) if x in medians), default=math.inf)
         cells = [
@@ -109,19 +108,26 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
 
 def _ablations_of(model: str, grouped: Grouped) -> list[str]:
     """Return the labels of a model's ablations: its own prompt, asked of it or of no model."""
-    labelled = {label: own for runs in grouped.values() for label, own in runs.items()}
+    labelled = {
+        label: method_runs for runs in grouped.values() for label, method_runs in runs.items()
+    }
 
-    def name_of(own: Runs) -> str:
-        return str(next(iter(own.lines.values()))["model"])
+    def name_of(method_runs: Runs) -> str:
+        return str(next(iter(method_runs.lines.values()))["model"])
 
     main = labelled[model]
-    found = []
-    for label, own in labelled.items():
-        entry = METHODS.get(own.method)
-        if entry and entry.group == "ablation" and entry.asked == METHODS[main.method].asked:
-            if not entry.asks_model or name_of(own) == name_of(main):
-                found.append(label)
-    return found
+    ablations = []
+    for label, method_runs in labelled.items():
+        spec = METHODS.get(method_runs.method)
+        asked = METHODS[main.method]
+        if (
+            spec
+            and spec.group == "ablation"
+            and ((spec.prompt, spec.partner) == (asked.prompt, asked.partner))
+        ):
+            if not spec.asks_model or name_of(method_runs) == name_of(main):
+                ablations.append(label)
+    return ablations
 
 
 def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
@@ -153,17 +159,17 @@ def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
 def _markdown_methods(grouped: Grouped, model: str | None) -> list[str]:
     """Make the table of methods: ranks, aggregates, wins and losses."""
     compared: Comparison = compare(grouped)
-    found = {d.label: d for d in duels(grouped, model)} if model else {}
+    fought = {d.label: d for d in duels(grouped, model)} if model else {}
     labels = sorted(compared.labels, key=compared.mean_rank.__getitem__)
     rows = []
-    for label in (*labels, *(other for other in found if other not in labels)):
+    for label in (*labels, *(other for other in fought if other not in labels)):
         row = [label, "–", "–"]
         if label in labels:
             low, high = compared.interval[label]
             interval = format_interval(compared.iqm[label], low, high)
             row = [label, f"{compared.mean_rank[label]:.2f}", interval]
         if model:
-            d = found.get(label)
+            d = fought.get(label)
             row += (
                 ["–"] * 4
                 if d is None
@@ -189,38 +195,38 @@ def _markdown_costs(grouped: Grouped) -> list[str]:
     """Say what the models cost, and how many of their points they did not deliver."""
     owns: dict[str, list[Runs]] = {}
     for runs in grouped.values():
-        for label, own in runs.items():
-            if own.method in METHODS and METHODS[own.method].asks_model:
-                owns.setdefault(label, []).append(own)
+        for label, method_runs in runs.items():
+            if method_runs.method in METHODS and METHODS[method_runs.method].asks_model:
+                owns.setdefault(label, []).append(method_runs)
     text: list[str] = []
     for label, many in owns.items():
-        count = sum(len(own.lines) for own in many)
+        count = sum(len(method_runs.lines) for method_runs in many)
         spent = {
-            name: sum(own.total("usage", name) for own in many) / count
+            name: sum(method_runs.total("usage", name) for method_runs in many) / count
             for name in ("requests", "prompt_tokens", "completion_tokens")
         }
-        costs = [own.cost for own in many]
+        costs = [method_runs.cost for method_runs in many]
         total = sum(c for c in costs if c is not None)
         cost = f"${total / count:.4f}" if total else "no money"
         cost = "an unknown cost" if None in costs else cost
-        sources = [line["sources"] for own in many for line in own.lines.values()]
-        lost = sum(found.get("fallback", 0) for found in sources)
-        asked = lost + sum(found.get("llm", 0) for found in sources)
-        own = sum(found.get("cma", 0) for found in sources)
+        sources = [line["sources"] for method_runs in many for line in method_runs.lines.values()]
+        lost = sum(counts.get("fallback", 0) for counts in sources)
+        asked = lost + sum(counts.get("llm", 0) for counts in sources)
+        partner = sum(counts.get("cma", 0) for counts in sources)
         text += [
             "",
             f"A run of {label} took {spent['requests']:,.0f} requests, "
             f"{spent['prompt_tokens']:,.0f} prompt and {spent['completion_tokens']:,.0f} answer "
             f"tokens and {cost} (means over {count} runs). Fallback: {lost:,} of the {asked:,} "
             "points asked of it were not delivered, and drawn at random instead."
-            + (f" CMA-ES gave {own:,} points beside the model's {asked:,}." if own else ""),
+            + (f" CMA-ES gave {partner:,} points beside the model's {asked:,}." if partner else ""),
         ]
     return text
 
 
 def _budget(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     """Return evaluations and seeds; the least and the most seeds where methods differ."""
-    counts = sorted({len(own.lines) for own in runs.values()})
+    counts = sorted({len(method_runs.lines) for method_runs in runs.values()})
     seeds = "–".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
     return _JOINED.join((f"{key.evaluations:,}", "×", seeds))
 
@@ -286,63 +292,3 @@ def between_markers(text: str, table: str) -> str:
             "table belongs"
         )
     return f"{head}{begin}\n{table}{end}{tail}"
-
-
-# -- command line -------------------------------------------------------------------------
-
-
-def render_best(line: Mapping[str, Any]) -> bytes | None:
-    """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
-    cell = Cell.of(dict(line))
-    try:
-        seed = held_out_seeds(cell.seed, 1)[0]
-        return policy_gif(cell.get_task(), line["best_params"], seed)
-    except Exception as error:
-        # A picture is no part of the results: whatever a renderer raises, the page goes on.
-        print(
-            f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}",
-            file=sys.stderr,
-        )
-        return None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``llmopt report``."""
-    add = parser.add_argument
-    add("results", nargs="+", type=Path, metavar="FILE", help="what llmopt bench wrote")
-    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
-    add("--markdown", type=Path, metavar="FILE", help="write the Markdown tables here, too")
-    add(
-        "--readme",
-        type=Path,
-        metavar="FILE",
-        help=f"put the Markdown tables between {BEGIN} and {END} of this file",
-    )
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policies")
-
-
-def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Raises:
-        LLMOptError: A file cannot be read or written, or holds no results.
-    """
-    choose_renderer()
-    lines = read_results(*args.results)
-    for note in notes(group(lines)):
-        print(f"llmopt: {note}", file=sys.stderr)
-    write_text(args.out, page(lines, gif=render_best if args.gif else None))
-    written = [args.out]
-    source = ", ".join(f"`{path.as_posix()}`" for path in args.results)
-    if args.markdown:
-        write_text(args.markdown, markdown(lines, source))
-        written.append(args.markdown)
-    if args.readme:
-        try:
-            text = args.readme.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot read {args.readme}: {error}") from error
-        write_text(args.readme, between_markers(text, markdown(lines, source)))
-        written.append(args.readme)
-    print("\n".join(map(str, written)))
-    return 0

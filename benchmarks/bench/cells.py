@@ -1,0 +1,297 @@
+"""The cells of ``llmopt bench``: each one search from one seed, and one line of raw data.
+
+Cells of one task and seed share their warm-up points, the starts of their episodes and the
+held-out starts. Each finished cell is appended to a JSON Lines file and never run again; a kill
+loses only the cells in progress.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from llmopt.benchmarks.extras import package_versions
+from llmopt.benchmarks.methods.model import ModelMethod
+from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, method_seed
+from llmopt.benchmarks.pool import run_pool
+from llmopt.benchmarks.runner import (
+    Asked,
+    Outcome,
+    best_index,
+    draw_warmup,
+    make_problem,
+    repeatable,
+    search,
+)
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.client.base import Client, client_name
+from llmopt.client.registry import get_client
+from llmopt.errors import FallbackWarning, LLMOptError, StorageError, did_you_mean
+from llmopt.policies.rollout import HELD_OUT_STARTS, Evaluation, held_out_seeds, selection_seeds
+from llmopt.search.eventlog import EventLog, read_events
+
+_EXPLANATION = 600  # characters kept of what the model said about one point
+
+
+class BenchConfigError(LLMOptError, ValueError):
+    """A benchmark was asked for with options that cannot be."""
+
+
+@dataclass(frozen=True)
+class BenchCell:
+    """One search: what is run once and never again.
+
+    Attributes:
+        task: Alias, task id or Gymnasium id.
+        method: A key of `llmopt.benchmarks.methods.table.METHODS`.
+        seed: Seed of everything random.
+        evaluations: Points after the warm-up.
+        episodes: Selection episodes of one evaluation.
+        warmup: Points shared by all methods before the search.
+        heldout: Fresh starts on which the best point is judged.
+        box: Bounds of every parameter; ``None`` for the task's own.
+        bias: Whether the policy has a bias; ``None`` for the task's own choice.
+        model: Model string; empty for a method that asks none.
+        batch: Points asked of a model in one request; 0 for a method that has no requests.
+        max_tokens: Cap on a model's answer; 0 for the prompt's own.
+    """
+
+    task: str
+    method: str
+    seed: int
+    evaluations: int = 100
+    episodes: int = 5
+    warmup: int = 20
+    heldout: int = HELD_OUT_STARTS
+    box: tuple[float, float] | None = None
+    bias: bool | None = None
+    model: str = ""
+    batch: int = 0
+    max_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"seed": 0, "evaluations": 1, "episodes": 1, "warmup": 0, "heldout": 1}
+        least |= {"batch": 0, "max_tokens": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise BenchConfigError(
+                    f"{name}={value!r}: expected a whole number of at least {low}"
+                )
+        if self.method not in METHODS:
+            raise BenchConfigError(
+                f"unknown method {self.method!r}: {did_you_mean(self.method, METHODS)}"
+            )
+
+    @classmethod
+    def make(cls, *, model: str = "smollm2", batch: int = 1, **options: Any) -> BenchCell:
+        """Make a cell; the model and its batch are left out where the method has no use for them.
+
+        Raises:
+            BenchConfigError: An option is not valid.
+        """
+        cell = cls(model=model, batch=batch, **options)
+        spec = METHODS[cell.method]
+        if spec.asks_model:
+            return replace(cell, batch=1) if cell.method == "llm-published" else cell
+        batch = batch if spec.group == "ablation" else 0
+        return replace(cell, model="", batch=batch, max_tokens=0)
+
+    @classmethod
+    def of(cls, line: dict[str, Any]) -> BenchCell:
+        """Return the cell of a line of raw data.
+
+        Raises:
+            StorageError: The line is not one of a benchmark.
+        """
+        try:
+            names = {f.name for f in fields(cls)}
+            known = {k: v for k, v in line["cell"].items() if k in names}
+            box = known["box"]
+            return cls(**{**known, "box": box and (float(box[0]), float(box[1]))})
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"a line of the results is not a benchmark's ({error!r}): give the file that "
+                "llmopt bench wrote"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.method} seed {self.seed} ({self.evaluations})"
+
+    def get_task(self) -> Task:
+        """Return the task.
+
+        Raises:
+            UnknownTaskError: There is no such task.
+            SpaceError: The box is not valid.
+        """
+        return get_task(self.task, bias=self.bias, box=self.box)
+
+
+def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
+    """Run one cell in this process, on one core.
+
+    Args:
+        cell: What to run.
+        client: The model, in place of the one that the cell names.
+
+    Returns:
+        Its line of raw data: the cell, every mean return (warm-up first), the best point
+        and its held-out returns, what was spent, what the model said.
+
+    Raises:
+        LLMOptError: The task or method does not exist here, or the model failed.
+    """
+    spec = check_method(cell.method)
+    if client is None and spec.asks_model:
+        client = repeatable(load_model(cell.model), spec.prompt)
+    task = cell.get_task()
+    evaluator = _evaluator(task)
+    policy = evaluator.policy
+    seeds = selection_seeds(cell.seed, cell.episodes)
+    started = time.perf_counter()
+    warmup = draw_warmup(task.box, policy.n_parameters, cell.warmup, cell.seed).tolist()
+    outcomes = evaluator.evaluate_batch(warmup, seeds) if warmup else []
+    points: list[list[float]] = list(warmup)
+    evaluating = time.perf_counter() - started
+    told = [(params, _told(outcome)) for params, outcome in zip(warmup, outcomes, strict=True)]
+    method = spec.make(
+        make_problem(task, policy, cell.evaluations, told, spec.prompt),
+        method_seed(cell.seed, cell.method),
+        Asking(client, max(cell.batch, 1), cell.max_tokens or None),
+    )
+    sources: dict[str, int] = {}
+    said: list[list[Any]] = []
+
+    def evaluate(asked: Asked) -> Outcome:
+        nonlocal evaluating
+        began = time.perf_counter()
+        outcome = evaluator.evaluate(asked.params, seeds)
+        evaluating += time.perf_counter() - began
+        points.append(asked.params.tolist())
+        outcomes.append(outcome)
+        if asked.proposal is not None:
+            source, words = asked.proposal.source, asked.proposal.explanation.strip()
+            sources[source] = sources.get(source, 0) + 1
+            if words:
+                said.append([asked.index, words[:_EXPLANATION]])
+        return _told(outcome)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
+        search(method, cell.evaluations, evaluate)
+    proposing = time.perf_counter() - started - evaluating
+    means = [outcome.mean for outcome in outcomes]
+    best = best_index(means)
+    judged = None
+    if best is not None:
+        judged = evaluator.evaluate(points[best], held_out_seeds(cell.seed, cell.heldout))
+    asks = spec.asks_model and isinstance(method, ModelMethod)
+    return {
+        "cell": asdict(cell),
+        "task": task.id,
+        "env_id": task.env_id,
+        "box": list(task.box),
+        "bias": task.bias,
+        "parameters": policy.n_parameters,
+        "model": client_name(client) if client is not None and asks else "",
+        "means": [_short(mean) for mean in means],
+        "failures": means.count(None),
+        "best_index": best,
+        "best_params": None if best is None else points[best],
+        "selection": None if best is None else means[best],
+        "heldout": None if judged is None else judged.mean,
+        "heldout_returns": [] if judged is None else [_short(r) for r in judged.returns],
+        "episodes": sum(len(outcome.lengths) for outcome in outcomes),
+        "steps": sum(sum(outcome.lengths) for outcome in outcomes),
+        "seconds": {"proposing": round(proposing, 3), "evaluating": round(evaluating, 3)},
+        "sources": sources,
+        "usage": asdict(method.usage) if asks and isinstance(method, ModelMethod) else None,
+        "explanations": said,
+        "versions": package_versions(),
+    }
+
+
+def _told(evaluation: Evaluation) -> Outcome:
+    return Outcome(evaluation.mean, evaluation.failure)
+
+
+@functools.lru_cache(maxsize=4)
+def _evaluator(task: Task) -> FastEvaluator:
+    """Return the evaluator of a task, kept for the next cell of this process."""
+    return FastEvaluator(task, workers=1)
+
+
+@functools.cache
+def load_model(model: str, threads: int | None = None) -> Client:
+    """Return a model, loaded once for each process.
+
+    Args:
+        model: Model string.
+        threads: Threads of a model that runs in this process.
+    """
+    local = model == "smollm2" or model.startswith("gguf:")
+    return get_client(model, **({"threads": threads} if local and threads else {}))
+
+
+def _short(value: float | None) -> float | None:
+    """Round to seven digits, which keeps the raw data small."""
+    return None if value is None else float(f"{value:.7g}")
+
+
+def run_bench(
+    cells: Iterable[BenchCell], out: str | Path, *, jobs: int = 1, client: Client | None = None
+) -> list[tuple[BenchCell, str]]:
+    """Run the cells that a file does not hold yet, and append a line for each.
+
+    Args:
+        cells: What to run; repeated cells are run once.
+        out: JSON Lines file; created if it is not there.
+        jobs: Processes. With more than one, each keeps to one core, a local model included.
+        client: The model for all cells that ask one, in place of those that they name; only
+            with one job.
+
+    Returns:
+        The cells that could not be run, each with the reason. They are not in the file, and
+        the next call tries them again.
+
+    Raises:
+        BenchConfigError: `jobs` is less than 1, or is more than one with a client.
+        StorageError: The file cannot be used.
+    """
+    if jobs < 1 or (jobs > 1 and client is not None):
+        raise BenchConfigError(
+            f"jobs={jobs}: expected at least 1, and exactly 1 with a client object"
+        )
+    run = functools.partial(_run, threads=None if jobs == 1 else 1, client=client)
+    return run_pool(cells, run, EventLog(out), BenchCell.of, jobs=jobs, summary=_summary)
+
+
+def _run(cell: BenchCell, threads: int | None, client: Client | None) -> dict[str, Any]:
+    if client is None and threads and METHODS[cell.method].asks_model:
+        client = repeatable(load_model(cell.model, threads), METHODS[cell.method].prompt)
+    return run_cell(cell, client)
+
+
+def _summary(line: dict[str, Any]) -> str:
+    score = "all points failed" if line["heldout"] is None else f"{line['heldout']:.2f}"
+    return f"held-out {score}, {sum(line['seconds'].values()):.0f} s"
+
+
+def read_results(*paths: str | Path) -> list[dict[str, Any]]:
+    """Read the lines of one or more result files; the first of equal cells counts.
+
+    Raises:
+        StorageError: A file cannot be read or is not a benchmark's.
+    """
+    lines: dict[BenchCell, dict[str, Any]] = {}
+    for path in paths:
+        for line in read_events(path):
+            lines.setdefault(BenchCell.of(line), line)
+    return list(lines.values())

@@ -1,0 +1,145 @@
+"""``llmopt bench``: many cells of task, method and seed, each run once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from llmopt.benchmarks.bench.cells import (
+    BenchCell,
+    BenchConfigError,
+    load_model,
+    read_results,
+    run_bench,
+)
+from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.methods.table import METHODS, check_method
+from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.client.base import default_prompt
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt bench``."""
+    add = parser.add_argument
+    add(
+        "--suite",
+        choices=sorted(SUITES),
+        help="a committed set of cells; it goes without --tasks and what follows that",
+    )
+    add("--out", type=Path, metavar="FILE", help="results (default: bench.jsonl, or the suite's)")
+    add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
+    add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
+    add(
+        "--batch",
+        type=int,
+        metavar="N",
+        help=f"points of one request (default: 1, as of llmopt run; {BATCH} for a suite)",
+    )
+    add(
+        "--max-tokens",
+        type=int,
+        default=0,
+        metavar="N",
+        help="cap on a model's answer (default: 0, the prompt's own)",
+    )
+    add(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="which to run (default: the model under the prompt that suits it, draws with no model "
+        "from that prompt's grammar, cma, random); of a suite, only these. "
+        f"There are {', '.join(METHODS)}",
+    )
+    add("--dry-run", action="store_true", help="list the cells that are missing, and stop")
+    aliases = ", ".join(t.alias for t in TASKS)
+    add("--tasks", nargs="+", metavar="TASK", help=f"{aliases}, or any Gymnasium id")
+    add("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N-1 (default: 5)")
+    add("--evaluations", type=int, default=100, metavar="N", help="of each cell (default: 100)")
+    add("--episodes", type=int, default=5, metavar="K", help="of one evaluation (default: 5)")
+    add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
+    add("--heldout", type=int, default=100, metavar="H", help="fresh starts (default: 100)")
+    add("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="bounds of every parameter")
+    add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
+
+
+def _default_methods(model: str) -> tuple[str, ...]:
+    """Return the model under the prompt that suits it, its ablations, and two baselines."""
+    prompt = default_prompt(load_model(model))
+    ablations = [
+        name
+        for name, spec in METHODS.items()
+        if spec.group == "ablation"
+        and not spec.asks_model
+        and (spec.prompt, spec.partner) == (prompt, None)
+    ]
+    return (f"llm-{prompt}", *ablations, "cma", "random")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0, or 1 if cells could not be run.
+
+    Raises:
+        LLMOptError: The options, a task or a method are not valid.
+    """
+    cells = _cells(args)
+    for method in dict.fromkeys(cell.method for cell in cells):
+        if not args.dry_run:
+            check_method(method)
+    for task in {(c.task, c.bias, c.box): c for c in cells}.values():
+        task.get_task()
+    out = args.out or _default_out(args.suite)
+    if args.dry_run:
+        done = set(map(BenchCell.of, read_results(out))) if Path(out).exists() else set()
+        for cell in dict.fromkeys(cells):
+            if cell not in done:
+                print(json.dumps(asdict(cell)))
+        return 0
+    try:
+        failures = run_bench(cells, out, jobs=args.jobs)
+    except KeyboardInterrupt:
+        print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _cells(args: argparse.Namespace) -> list[BenchCell]:
+    if args.suite and args.tasks:
+        raise BenchConfigError("--suite and --tasks do not go together: a suite names its tasks")
+    if args.suite:
+        cells = SUITES[args.suite](args.model, BATCH if args.batch is None else args.batch)
+        return [c for c in cells if not args.methods or c.method in args.methods]
+    if not args.tasks:
+        raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
+    if args.seeds < 1:
+        raise BenchConfigError(f"--seeds {args.seeds}: expected at least 1")
+    methods = args.methods or _default_methods(args.model)
+    return [
+        BenchCell.make(
+            task=task,
+            method=method,
+            seed=seed,
+            evaluations=args.evaluations,
+            episodes=args.episodes,
+            warmup=args.warmup,
+            heldout=args.heldout,
+            box=args.box and (args.box[0], args.box[1]),
+            bias=args.bias,
+            model=args.model,
+            batch=1 if args.batch is None else args.batch,
+            max_tokens=args.max_tokens,
+        )
+        for task in args.tasks
+        for seed in range(args.seeds)
+        for method in methods
+    ]
+
+
+def _default_out(suite: str | None) -> Path:
+    return Path(f"benchmarks/results/{suite}.jsonl") if suite else Path("bench.jsonl")

@@ -1,0 +1,178 @@
+"""A model as a method of the benchmark, with the warm-up told beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.benchmarks.methods.protocol import Problem
+from llmopt.client.base import Client
+from llmopt.errors import StorageError
+from llmopt.history import Proposal, Trial, Usage
+from llmopt.optimizer import LLMOptimizer
+from llmopt.prompt import Prompt, Query, Situation
+from llmopt.search.bandit import Partner
+from llmopt.space import Space
+
+
+def shown_decimals(low: float, high: float) -> int:
+    """Decimals shown to a model: one for the published box, more for a narrower one."""
+    return max(1, 2 - math.floor(math.log10(high - low)))
+
+
+def parameter_space(low: float, high: float, n: int) -> Space:
+    """Return the space that a model searches: `n` numbers, shown with few decimals."""
+    box = spaces.Box(low, high, (n,), dtype=np.float64)
+    return Space.from_gymnasium(box, decimals=shown_decimals(low, high))
+
+
+class ModelMethod:
+    """`LLMOptimizer` as a method.
+
+    With a storage file it goes on where a killed search stopped: it hands out the points of
+    the file again, and takes their rewards without telling them twice.
+
+    Args:
+        problem: What to solve.
+        client: The model.
+        prompt: A prompt object or a shipped prompt's name.
+        seed: Source of all randomness.
+        batch_size: Points asked of the model in one request.
+        partner: See `LLMOptimizer`.
+        ask_warmup: Whether the warm-up points are asked for before they are told, as the
+            storage of run folders of llmopt 0.1 has it.
+        **options: Storage and caps of `LLMOptimizer`.
+
+    Attributes:
+        last: The proposal asked last: its source, its explanation, its share of the costs.
+
+    Raises:
+        StorageError: The storage holds another search, or cannot be used.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        client: Client,
+        prompt: str | Prompt,
+        seed: np.random.SeedSequence,
+        batch_size: int = 1,
+        partner: Partner | None = None,
+        *,
+        ask_warmup: bool = False,
+        **options: Any,
+    ) -> None:
+        points = [np.array(params) for params, _ in problem.warmup]
+        self._optimizer = LLMOptimizer(
+            parameter_space(problem.low, problem.high, problem.n),
+            client,
+            prompt,
+            seed=int(seed.generate_state(1)[0]),
+            warmup=points if ask_warmup else 0,
+            total=len(points) + problem.evaluations or None,
+            description=problem.description,
+            batch_size=batch_size,
+            partner=partner,
+            **options,
+        )
+        self.last: Proposal | None = None
+        self._again: Trial | None = None
+        stored = deque(self._optimizer.trials)
+        try:
+            notes = problem.notes or ("",) * len(points)
+            for (params, reward), note in zip(problem.warmup, notes, strict=True):
+                if stored:
+                    if stored.popleft().values != params:
+                        raise StorageError(
+                            "the model's storage was begun with other warm-up points: restore "
+                            "the files of the run, or start a new one"
+                        )
+                    continue
+                if ask_warmup and not self._optimizer.pending:
+                    self._optimizer.ask()
+                if reward is None:
+                    self.tell_failure(np.array(params), note)
+                else:
+                    self.tell(np.array(params), reward, note)
+        except BaseException:
+            self.close()
+            raise
+        self._stored = stored
+
+    @property
+    def usage(self) -> Usage:
+        """What the model has cost so far."""
+        return self._optimizer.usage
+
+    def ask(self) -> np.ndarray:
+        """Return the next point; one model request for each batch."""
+        if self._stored:
+            trial = self._again = self._stored.popleft()
+            self.last = Proposal(
+                trial.values,
+                trial.source,
+                trial.explanation,
+                trial.prompt_tokens,
+                trial.completion_tokens,
+                trial.seconds,
+            )
+        else:
+            if not self._optimizer.pending:  # else a kill cut its evaluation off
+                self._optimizer.ask()
+            self.last = self._optimizer.pending[0]
+        return np.array(self._optimizer.space.unflatten(self.last.values))
+
+    def tell(self, params: Any, reward: float, feedback: str = "") -> None:
+        """Report the reward, with words for prompts that show them."""
+        if self._again is None:
+            self._optimizer.tell(params, reward, feedback=feedback)
+        self._again = None
+
+    def tell_failure(self, params: Any, reason: str) -> None:
+        """Report that there is no reward."""
+        if self._again is None:
+            self._optimizer.tell_failure(params, reason)
+        self._again = None
+
+    def close(self) -> None:
+        """Close the storage."""
+        self._optimizer.close()
+
+
+@dataclass
+class ShuffledRewards:
+    """A prompt in which the complete trials have changed their rewards at random.
+
+    An ablation: a method that does as well with it does not use what the rewards say.
+
+    Attributes:
+        prompt: The prompt that is shown such a history.
+    """
+
+    prompt: Prompt
+
+    @property
+    def name(self) -> str:
+        """The prompt's name, marked."""
+        return f"{self.prompt.name}-shuffled"
+
+    def prepare(self, situation: Situation) -> Query:
+        """Make the question for one situation; see `Prompt.prepare`."""
+        history = situation.history
+        rng = np.random.default_rng([situation.seed, situation.iteration])
+        order = iter(rng.permutation(len(history.complete)))
+        rewards = [t.rewards for t in history.complete]
+        trials: tuple[Trial, ...] = tuple(
+            replace(t, rewards=rewards[next(order)]) if t.state == "complete" else t
+            for t in history.trials
+        )
+        return self.prompt.prepare(replace(situation, history=replace(history, trials=trials)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form."""
+        return {"name": self.name, "prompt": self.prompt.to_dict()}

@@ -1,0 +1,65 @@
+"""What a method of the benchmark is, and what it is to solve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class Method(Protocol):
+    """A search: ``ask``, ``tell`` (or ``tell_failure``), ``ask``, and so on.
+
+    Everything random comes from the seed, so that telling the same rewards again leads to
+    the same points (a model has to answer the same again for that).
+    """
+
+    def ask(self) -> np.ndarray:
+        """Return the next ``(n,)`` point."""
+        ...
+
+    def tell(self, params: Any, reward: float) -> None:
+        """Report the reward (larger is better) of the point asked last."""
+        ...
+
+    def tell_failure(self, params: Any, reason: str) -> None:
+        """Report that the point asked last has no reward."""
+        ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method is to solve.
+
+    Attributes:
+        low: Lower bound of every parameter.
+        high: Upper bound of every parameter.
+        n: Number of parameters.
+        evaluations: Points that will be asked for.
+        warmup: Points evaluated beforehand, each with its reward; ``None`` for a failed one.
+        description: The task in words.
+        optimum: About the best reward there is, for the one method that is told it.
+        notes: What a model is told with each warm-up point: feedback, or why it failed;
+            empty for no words on any.
+    """
+
+    low: float
+    high: float
+    n: int
+    evaluations: int
+    warmup: tuple[tuple[tuple[float, ...], float | None], ...] = ()
+    description: str = ""
+    optimum: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> tuple[float, ...] | None:
+        """The best warm-up point, or ``None``."""
+        scored = [(reward, params) for params, reward in self.warmup if reward is not None]
+        return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+    @property
+    def rewards(self) -> list[float]:
+        """The warm-up rewards that there are."""
+        return [reward for _, reward in self.warmup if reward is not None]

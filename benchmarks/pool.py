@@ -1,0 +1,129 @@
+"""The cells of a benchmark or an experiment: run in processes, each kept as soon as it is done."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import fields
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from llmopt.errors import LLMOptError
+from llmopt.search.eventlog import EventLog
+
+CellT = TypeVar("CellT")
+Line = dict[str, Any]
+
+
+def run_pool(
+    cells: Iterable[CellT],
+    run: Callable[[CellT], Line],
+    log: EventLog,
+    cell_of: Callable[[Line], CellT],
+    *,
+    jobs: int = 1,
+    summary: Callable[[Line], str] = lambda line: "done",
+) -> list[tuple[CellT, str]]:
+    """Run the cells that a log does not hold yet, append a line for each, and close the log.
+
+    A cell that fails keeps no other from running. It is not in the log, so that the next call
+    tries it again.
+
+    Args:
+        cells: What `run` is called with: hashable, and pickled where there are several jobs;
+            repeated ones are run once.
+        run: Runs a cell and returns its line. A function of a module where there are several
+            jobs.
+        log: Takes the lines, in the order in which cells finish.
+        cell_of: Returns the cell of a line.
+        jobs: Cells run at once, each in a process of its own that keeps to one core.
+        summary: Says in some words what a line holds, for the progress on standard error.
+
+    Returns:
+        The cells that failed, each with the reason.
+    """
+    wanted = list(dict.fromkeys(cells))
+    failures: list[tuple[CellT, str]] = []
+    try:
+        done = {cell_of(line) for line in log.events}
+        missing = [cell for cell in wanted if cell not in done]
+        _say(
+            f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done, {len(missing)} to "
+            f"run, to {log.path}"
+        )
+        started = time.perf_counter()
+        results = _results(missing, partial(_attempt, run), jobs)
+        for number, (cell, line, reason) in enumerate(results, start=1):
+            if line is None:
+                failures.append((cell, reason))
+            else:
+                log.append(line)
+            left = (time.perf_counter() - started) / number * (len(missing) - number)
+            shown = reason if line is None else summary(line)
+            _say(f"{number}/{len(missing)} {cell}: {shown}; {math.ceil(left / 60)} min left")
+    finally:
+        log.close()
+    for cell, reason in failures:
+        _say(f"not run: {cell}: {reason}")
+    return failures
+
+
+def cell_reader(kind: Callable[..., CellT]) -> Callable[[Line], CellT]:
+    """Return a function that reads a dataclass from a line in which its fields stand by name."""
+    names = [field.name for field in fields(cast(Any, kind))]
+    return lambda line: kind(**{name: line[name] for name in names})
+
+
+def _say(text: str) -> None:
+    print(f"llmopt: {text}", file=sys.stderr, flush=True)
+
+
+def _attempt(run: Callable[[CellT], Line], cell: CellT) -> tuple[CellT, Line | None, str]:
+    """Run a cell; its own failure comes back as words, so that the others go on."""
+    try:
+        return cell, run(cell), ""
+    except (LLMOptError, ImportError) as error:
+        return cell, None, " ".join(str(error).split())
+
+
+def _results(
+    cells: Sequence[CellT], attempt: Callable[[CellT], tuple[CellT, Line | None, str]], jobs: int
+) -> Iterator[tuple[CellT, Line | None, str]]:
+    if jobs == 1:
+        yield from map(attempt, cells)
+        return
+    with _one_thread_each():
+        # A fresh process each: a fork would copy a loaded model's threads.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(jobs, mp_context=context)
+        try:
+            futures = [pool.submit(attempt, cell) for cell in cells]
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            # Without this the pool would finish every cell before the error shows.
+            workers = list(pool._processes.values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.terminate()
+            raise
+        pool.shutdown()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep the linear algebra of the processes that are started meanwhile to one thread."""
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    unset = [name for name in names if name not in os.environ]
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]

@@ -1,0 +1,75 @@
+"""``llmopt report``: a web page and Markdown tables, made of a benchmark's raw lines alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from llmopt.benchmarks.bench.cells import BenchCell, read_results
+from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
+from llmopt.benchmarks.report.page import page
+from llmopt.benchmarks.report.runs import group, notes
+from llmopt.benchmarks.run.pictures import choose_renderer, policy_gif
+from llmopt.errors import StorageError
+from llmopt.files import write_text_atomically
+from llmopt.policies.rollout import held_out_seeds
+
+
+def render_best(line: Mapping[str, Any]) -> bytes | None:
+    """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
+    cell = BenchCell.of(dict(line))
+    try:
+        seed = held_out_seeds(cell.seed, 1)[0]
+        return policy_gif(cell.get_task(), line["best_params"], seed)
+    except Exception as error:
+        # A picture is no part of the results: whatever a renderer raises, the page goes on.
+        print(
+            f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}",
+            file=sys.stderr,
+        )
+        return None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt report``."""
+    add = parser.add_argument
+    add("results", nargs="+", type=Path, metavar="FILE", help="what llmopt bench wrote")
+    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
+    add("--markdown", type=Path, metavar="FILE", help="write the Markdown tables here, too")
+    add(
+        "--readme",
+        type=Path,
+        metavar="FILE",
+        help=f"put the Markdown tables between {BEGIN} and {END} of this file",
+    )
+    add("--no-gif", dest="gif", action="store_false", help="do not render the best policies")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Raises:
+        LLMOptError: A file cannot be read or written, or holds no results.
+    """
+    choose_renderer()
+    lines = read_results(*args.results)
+    for note in notes(group(lines)):
+        print(f"llmopt: {note}", file=sys.stderr)
+    write_text_atomically(args.out, page(lines, gif=render_best if args.gif else None))
+    written = [args.out]
+    source = ", ".join(f"`{path.as_posix()}`" for path in args.results)
+    if args.markdown:
+        write_text_atomically(args.markdown, markdown(lines, source))
+        written.append(args.markdown)
+    if args.readme:
+        try:
+            text = args.readme.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"cannot read {args.readme}: {error}") from error
+        write_text_atomically(args.readme, between_markers(text, markdown(lines, source)))
+        written.append(args.readme)
+    print("\n".join(map(str, written)))
+    return 0

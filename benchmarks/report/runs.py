@@ -1,0 +1,320 @@
+"""Raw lines of a benchmark, sorted by problem and method, and named for readers.
+
+The score of a run is the mean return of its best point on starts that no search saw
+(``heldout``), never the best score on the starts that chose that point.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.run.pictures import best_so_far
+from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.benchmarks.tasks.targets import TARGETS
+from llmopt.errors import LLMOptError
+
+
+class ReportError(LLMOptError, ValueError):
+    """A report cannot be made of what was given."""
+
+
+@dataclass(frozen=True, order=True)
+class ProblemKey:
+    """What makes runs comparable: the task, the budget and the starts of the judgement."""
+
+    task: str
+    evaluations: int
+    episodes: int
+    warmup: int
+    heldout: int
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.evaluations} evaluations"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one method on one problem, by seed.
+
+    Attributes:
+        problem: What was solved.
+        label: The method's name for readers.
+        method: A key of `METHODS`.
+        lines: Raw lines by seed.
+    """
+
+    problem: ProblemKey
+    label: str
+    method: str
+    lines: Mapping[int, Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, in order."""
+        return tuple(sorted(self.lines))
+
+    @cached_property
+    def heldout(self) -> np.ndarray:
+        """Held-out mean of each seed; a run whose points all failed has its floor."""
+        return np.array([score(self.lines[s]) for s in self.seeds], dtype=float)
+
+    @cached_property
+    def curves(self) -> np.ndarray:
+        """``(n_seeds, n_points)`` best mean on the selection starts so far, warm-up first."""
+        return np.array([best_so_far(self.lines[s]["means"]) for s in self.seeds])
+
+    @property
+    def to_target(self) -> list[float]:
+        """Evaluations until the target was reached, warm-up included; infinite if never."""
+        target = TARGETS.get(str(next(iter(self.lines.values()))["env_id"]))
+        if target is None:
+            return [math.nan] * len(self.lines)
+        return [evaluations_to(curve, target) for curve in self.curves]
+
+    def total(self, *path: str) -> float:
+        """Sum of one number of the lines, such as ``total("usage", "requests")``."""
+        total = 0.0
+        for line in self.lines.values():
+            value: Any = line
+            for key in path:
+                value = (value or {}).get(key)
+            total += value or 0.0
+        return total
+
+    def mean(self, *path: str) -> float:
+        """Mean over the seeds of one number of the lines."""
+        return self.total(*path) / len(self.lines)
+
+    @property
+    def cost(self) -> float | None:
+        """US dollars of all requests; ``None`` where the price is not known."""
+        costs = [(line.get("usage") or {"cost": 0.0})["cost"] for line in self.lines.values()]
+        return None if any(c is None for c in costs) else float(sum(costs))
+
+    @property
+    def fallback_share(self) -> float | None:
+        """Share of the points asked of a model, or its stand-in, that were drawn at random."""
+        counts = [line["sources"] for line in self.lines.values() if line["sources"]]
+        asked = sum(c.get("llm", 0) + c.get("fallback", 0) for c in counts)
+        return sum(c.get("fallback", 0) for c in counts) / asked if asked else None
+
+
+Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
+"""Runs by problem and label, as `group` returns them."""
+
+
+def score(line: Mapping[str, Any]) -> float:
+    """Return the score of one run: its best point's mean return on held-out starts.
+
+    Where a run has none (all of its points failed, or the best one did on the held-out
+    starts) it is the worst return that the run has seen, or minus infinity.
+    """
+    if line["heldout"] is not None:
+        return float(line["heldout"])
+    return min((m for m in line["means"] if m is not None), default=-math.inf)
+
+
+def label_of(line: Mapping[str, Any]) -> str:
+    """Return a line's method as tables call it."""
+    method = str(line["cell"]["method"])
+    model = line.get("model") or line["cell"].get("model") or "model"
+    return METHODS[method].label.format(model=model) if method in METHODS else method
+
+
+def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]:
+    """Sort raw lines by problem and method label, both in the order of tables.
+
+    No run is lost: where lines of one label differ in how the model was asked, each way is
+    a method of its own. Of equal cells the first counts.
+    """
+    grouped: dict[ProblemKey, dict[str, dict[int, Mapping[str, Any]]]] = defaultdict(dict)
+    methods: dict[str, str] = {}
+    lines = list(lines)
+    ways: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for line in lines:
+        ways[label_of(line)].append(_asking(line["cell"]))
+    for line in lines:
+        cell = line["cell"]
+        key = ProblemKey(
+            line["task"], cell["evaluations"], cell["episodes"], cell["warmup"], cell["heldout"]
+        )
+        label = label_of(line)
+        differ = [len(set(column)) > 1 for column in zip(*ways[label], strict=True)]
+        label += "".join(
+            f", {part}" for part, other in zip(_asking(cell), differ, strict=True) if other
+        )
+        methods[label] = cell["method"]
+        grouped[key].setdefault(label, {}).setdefault(cell["seed"], line)
+    order = list(METHODS)
+
+    def place(label: str) -> tuple[int, str]:
+        method = methods[label]
+        return order.index(method) if method in order else len(order), label
+
+    return {
+        key: {
+            label: Runs(key, label, methods[label], grouped[key][label])
+            for label in sorted(grouped[key], key=place)
+        }
+        for key in sorted(grouped, key=lambda k: (_task_place(k.task), k))
+    }
+
+
+def _asking(cell: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say how a cell's model is asked, as a label says it where this differs."""
+    cap = cell.get("max_tokens")
+    return (
+        str(cell.get("model") or "no model"),
+        f"{cell['batch']} a request",
+        f"answers up to {cap} tokens" if cap else "answers as long as the prompt allows",
+    )
+
+
+def _task_place(task: str) -> int:
+    places = [i for i, t in enumerate(TASKS) if task.startswith(t.env_id)]
+    return places[0] if places else len(TASKS)
+
+
+def evaluations_to(curve: np.ndarray, target: float) -> float:
+    """Return the number of the first point that reaches a target, from 1; infinity if none."""
+    reached = np.flatnonzero(curve >= target)
+    return float(reached[0] + 1) if reached.size else math.inf
+
+
+def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
+    """Return a problem's name for readers."""
+    line = any_line(runs)
+    low, high = line["box"]
+    parts = [line["env_id"]]
+    if not line["bias"]:
+        parts.append("no bias")
+    parts.append(f"box ±{high:g}" if low == -high else f"box [{low:g}, {high:g}]")
+    parts.append(f"{key.evaluations} evaluations")
+    return ", ".join(parts)
+
+
+def titles(grouped: Grouped) -> dict[ProblemKey, str]:
+    """Return every problem's name, with as much of the budget as tells them apart."""
+    names = {key: problem_title(key, runs) for key, runs in grouped.items()}
+    for name, words in (
+        ("episodes", "{} episodes each"),
+        ("warmup", "{} warm-up policies"),
+        ("heldout", "{} held-out starts"),
+    ):
+        alike: dict[str, set[int]] = defaultdict(set)
+        for key, title in names.items():
+            alike[title].add(getattr(key, name))
+        for key, title in names.items():
+            if len(alike[title]) > 1:
+                names[key] = f"{title}, {words.format(getattr(key, name))}"
+    return names
+
+
+def any_line(runs: Mapping[str, Runs]) -> Mapping[str, Any]:
+    """Return some raw line of a problem, for what is the same in all of them."""
+    return next(iter(next(iter(runs.values())).lines.values()))
+
+
+def first_model(grouped: Grouped) -> str | None:
+    """Return the label of the headline model's method, or ``None``.
+
+    It is the one that was run on the most problems; of several the first of `METHODS`, and of
+    several models the one with the most runs.
+    """
+    problems: Counter[tuple[int, str]] = Counter()
+    counts: Counter[tuple[int, str]] = Counter()
+    order = list(METHODS)
+    for runs in grouped.values():
+        for label, method_runs in runs.items():
+            if group_of(method_runs) == "model":
+                problems[order.index(method_runs.method), label] += 1
+                counts[order.index(method_runs.method), label] += len(method_runs.lines)
+    return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
+
+
+def missing_runs(
+    grouped: Grouped,
+) -> dict[ProblemKey, dict[str, tuple[int, ...]]]:
+    """Return the seeds that a method lacks where another method of the problem has them."""
+    missing: dict[ProblemKey, dict[str, tuple[int, ...]]] = {}
+    for key, runs in grouped.items():
+        seeds = {s for method_runs in runs.values() for s in method_runs.lines}
+        for label, method_runs in runs.items():
+            lacking = tuple(sorted(seeds - set(method_runs.lines)))
+            if lacking:
+                missing.setdefault(key, {})[label] = lacking
+    return missing
+
+
+def notes(grouped: Grouped) -> list[str]:
+    """Say what a reader of the tables has to know: what is missing, and what failed."""
+    named = titles(grouped)
+    texts: list[str] = []
+    gaps = missing_runs(grouped)
+    if gaps:
+        count = sum(len(seeds) for lacking in gaps.values() for seeds in lacking.values())
+        text = " ".join(
+            f"{named[key]}: "
+            + "; ".join(
+                f"{seed_list(seeds)} of {', '.join(k for k, v in lacking.items() if v == seeds)}"
+                for seeds in dict.fromkeys(lacking.values())
+            )
+            + "."
+            for key, lacking in gaps.items()
+        )
+        texts.append(
+            f"Unfinished: {count} runs that other methods of the same problem have are missing, so "
+            f"that medians of a problem are not over the same seeds. {text}"
+        )
+    everyone = dict.fromkeys(label for runs in grouped.values() for label in runs)
+    part = [
+        f"{label} ({sum(label in runs for runs in grouped.values())})"
+        for label in everyone
+        if any(label not in runs for runs in grouped.values())
+    ]
+    if part:
+        texts.append(f"Not on all of the {len(grouped)} problems: {', '.join(part)}.")
+    unjudged = [
+        f"{label} on {named[key]}, seed {seed}"
+        for key, runs in grouped.items()
+        for label, method_runs in runs.items()
+        for seed, line in sorted(method_runs.lines.items())
+        if line["heldout"] is None
+    ]
+    if unjudged:
+        texts.append(
+            "Runs with no held-out score, as all of their points failed or the best one did; they "
+            f"count as the worst return that they saw: {'; '.join(unjudged)}."
+        )
+    return texts
+
+
+def seed_list(seeds: Sequence[int]) -> str:
+    """Return seeds in words, such as ``"seeds 0, 3 to 5, 8"``.
+
+    Args:
+        seeds: In order.
+    """
+    spans: list[list[int]] = []
+    for seed in seeds:
+        if spans and seed == spans[-1][1] + 1:
+            spans[-1][1] = seed
+        else:
+            spans.append([seed, seed])
+    text = ", ".join(
+        f"{a}" if a == b else f"{a}{', ' if b == a + 1 else ' to '}{b}" for a, b in spans
+    )
+    return f"seed{'s' if len(seeds) > 1 else ''} {text}"
+
+
+def group_of(runs: Runs) -> str:
+    """Return ``"model"``, ``"ablation"`` or ``"baseline"``."""
+    return METHODS[runs.method].group if runs.method in METHODS else "baseline"

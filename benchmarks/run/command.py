@@ -1,0 +1,152 @@
+"""``llmopt run``: a model searches one task's policy, beside CMA-ES and random search."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
+from llmopt.benchmarks.run.folder import is_empty, read_config
+from llmopt.benchmarks.run.session import Contestants, default_folder, run
+from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.errors import LLMOptError, StorageError
+from llmopt.prompt import PROMPTS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt run``. One that is not given is not in the namespace."""
+    names = ", ".join(t.alias for t in TASKS)
+    parser.argument_default = argparse.SUPPRESS
+    parser.add_argument("task", metavar="TASK", help=f"{names}, or any Gymnasium id")
+    add = parser.add_argument
+    add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
+    add(
+        "--prompt",
+        metavar="P",
+        help=f"{', '.join(PROMPTS)}, or a template's path (default: auto, what suits the model)",
+    )
+    add("--batch", type=int, metavar="N", help="points of one request to a model (default: 1)")
+    add("--iterations", type=int, metavar="N", help="evaluations of each method (default: 100)")
+    add("--episodes", type=int, metavar="K", help="episodes of one evaluation (default: 5)")
+    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
+    add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
+    add("--resume", action="store_true", help="go on with the run in the folder")
+    add(
+        "--warmup",
+        type=_count_or_folder,
+        metavar="N|DIR",
+        help="points shared by all methods before the search, drawn or loaded (default: 20)",
+    )
+    add(
+        "--bias",
+        action=argparse.BooleanOptionalAction,
+        help="policy with or without a bias (default: the task's)",
+    )
+    add(
+        "--box",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="bounds of every parameter (default: -6 6)",
+    )
+    add(
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help=f"which to run (default: {' '.join(DEFAULT_METHODS)}): llm, the model under --prompt, "
+        f"and {', '.join(METHODS)}",
+    )
+    add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
+    add(
+        "--statistics",
+        action="store_true",
+        help="tell the model what each policy did in its episodes; props, props-plus, props-critic "
+        "and opro show it",
+    )
+    add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
+    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
+    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
+    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
+    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+
+
+def _count_or_folder(text: str) -> int | str:
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand.
+
+    Returns:
+        0, or 130 after Ctrl-C.
+
+    Raises:
+        LLMOptError: See `run`.
+    """
+    given = dict(vars(args))
+    out, resume = given.pop("out", None), given.pop("resume", False)
+    for name in ("methods", "box"):
+        if name in given:
+            given[name] = tuple(given[name])
+    config = RunConfig(**given)
+    if resume:
+        if out is not None and is_empty(Path(out)):
+            raise StorageError(
+                f"--resume: {out} holds no run; give the folder of one, or leave --resume out to "
+                "begin a run there"
+            )
+        out = Path(out) if out is not None else default_folder(config, Contestants(config), True)
+        if not is_empty(out):  # what was not given is as it was
+            config = replace(RunConfig.from_dict(read_config(out)["run"]), **given)
+    if not resume and "llm" in config.methods:
+        from llmopt.benchmarks.run.estimate import estimate_run
+
+        print(f"llmopt: {estimate_run(config).summary()}", file=sys.stderr)
+    begun: list[Path] = []
+
+    def announce(path: Path) -> None:
+        begun.append(path)
+        print(f"llmopt: writing to {path}", file=sys.stderr)
+
+    def advice() -> str:
+        command = ["llmopt", "run", config.task, "--resume", "--out", str(begun[0])]
+        return f"everything so far is kept; go on with: {shlex.join(command)}"
+
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            result = run(config, out, resume=resume, progress=True, announce=announce)
+        except KeyboardInterrupt:
+            if not begun:
+                raise
+            print(f"\nllmopt: stopped; {advice()}", file=sys.stderr)
+            return 130
+        except (LLMOptError, ImportError) as error:
+            if not begun:
+                raise
+            raise LLMOptError(f"{error}; {advice()}") from error
+    print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
+    shown = "" if result.best is None else f"  (of {result.best.label})"
+    for name, note in (
+        ("learning_curve.png", ""),
+        ("best_policy.gif", shown),
+        ("trials.jsonl", ""),
+    ):
+        if (result.path / name).exists():
+            print(f"  {result.path / name}{note}")
+    return 0
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    from tqdm import tqdm
+
+    tqdm.write(f"llmopt: warning: {' '.join(str(message).split())}", file=sys.stderr)

@@ -1,0 +1,149 @@
+"""What ``llmopt run`` is to do, and whether a folder holds that very run."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from llmopt.benchmarks.extras import package_versions
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.run.folder import read_config
+from llmopt.errors import LLMOptError, StorageError, did_you_mean
+
+DEFAULT_METHODS = ("llm", "cma", "random")
+RUN_METHODS = ("llm", *METHODS)
+# What a resumed run may change: it touches no result.
+_MINOR = ("gif", "max_requests", "max_tokens", "max_cost")
+
+
+class RunConfigError(LLMOptError, ValueError):
+    """A run was asked for with options that cannot be."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run does; equal configurations give equal runs.
+
+    Attributes:
+        task: Alias, task id or Gymnasium id.
+        model: Model string (see `llmopt.get_client`).
+        prompt: A shipped prompt's name, a template's text or path, or ``"auto"``; of ``"llm"``.
+        iterations: Evaluations of each method after the warm-up.
+        episodes: Episodes of one evaluation.
+        seed: Of everything random.
+        warmup: Warm-up points that all methods share: how many to draw, or a folder in the
+            published layout.
+        bias: Whether the policy has a bias; ``None`` for the task's own choice.
+        box: Bounds of every parameter; ``None`` for the task's own.
+        methods: In the order in which they run: ``"llm"`` for the model under `prompt`, and keys
+            of `llmopt.benchmarks.methods.METHODS`.
+        description: The task in words, for prompts that use it; ``None`` for the task's own.
+        statistics: Whether the model is told with each reward what the policy did in its
+            episodes, for prompts that show feedback.
+        heldout: Fresh starts on which each method's best policy is judged.
+        gif: Whether to render the best policy.
+        max_requests: Calls to the model after which the run stops, failed ones included.
+        max_tokens: Prompt and completion tokens after which it stops.
+        max_cost: US dollars after which it stops; needs a model whose price is known.
+        batch: Points asked of a model in one request.
+    """
+
+    task: str
+    model: str = "smollm2"
+    prompt: str = "auto"
+    iterations: int = 100
+    episodes: int = 5
+    seed: int = 0
+    warmup: int | str = 20
+    bias: bool | None = None
+    box: tuple[float, float] | None = None
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    description: str | None = None
+    statistics: bool = False
+    heldout: int = 100
+    gif: bool = True
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
+        for name, least in least_of.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise RunConfigError(
+                    f"{name}={value!r}: expected a whole number of at least {least}"
+                )
+        if isinstance(self.warmup, int) and self.warmup < 0:
+            raise RunConfigError(
+                f"warmup={self.warmup}: expected 0 or more points, or a folder of them"
+            )
+        for name in ("max_requests", "max_tokens", "max_cost"):
+            cap = getattr(self, name)
+            if cap is not None and not cap >= 0:  # not a number is refused too
+                raise RunConfigError(f"{name}={cap!r}: expected 0 or more")
+        if not self.methods or len(set(self.methods)) < len(self.methods):
+            raise RunConfigError(
+                f"methods={' '.join(self.methods) or '()'}: expected one or more, each once, such "
+                f"as {', '.join(DEFAULT_METHODS)}"
+            )
+        for method in self.methods:
+            if method not in RUN_METHODS:
+                near = did_you_mean(method, RUN_METHODS)
+                raise RunConfigError(f"unknown method {method!r}: {near}")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
+        """Rebuild a configuration from its JSON form.
+
+        Raises:
+            StorageError: It is not one.
+        """
+        try:
+            known = dict(data)
+            known["methods"] = tuple(known["methods"])
+            known["box"] = known["box"] and (float(known["box"][0]), float(known["box"][1]))
+            return cls(**known)
+        except (KeyError, TypeError, IndexError) as error:
+            raise StorageError(
+                f"the run's config.json was written by another version of llmopt, or changed by "
+                f"something else ({error!r}): start a new run"
+            ) from error
+
+
+def run_versions() -> dict[str, str]:
+    """Return the versions that ``config.json`` names."""
+    return {"python": platform.python_version(), **package_versions()}
+
+
+def check_same(config: RunConfig, path: Path) -> None:
+    """Compare a configuration with that of the run in a folder.
+
+    Raises:
+        RunConfigError: They differ; the message says in what.
+    """
+    stored = read_config(path)
+    before = RunConfig.from_dict(stored["run"])
+    changed = [
+        f"{f.name} (there {getattr(before, f.name)!r}, now {getattr(config, f.name)!r})"
+        for f in fields(RunConfig)
+        if f.name not in _MINOR and getattr(before, f.name) != getattr(config, f.name)
+    ]
+    if changed:
+        raise RunConfigError(
+            f"{path} holds a run with another configuration: {', '.join(changed)}. Give the same "
+            "options to go on with it, or another folder to start a new run"
+        )
+    old, new = stored.get("versions", {}), run_versions()
+    moved = [f"{k} {old[k]} -> {new.get(k, 'none')}" for k in old if old[k] != new.get(k)]
+    if moved:
+        warnings.warn(
+            f"{path} was begun with other versions ({', '.join(moved)}): what follows may not be "
+            "what an uninterrupted run would have given",
+            stacklevel=2,
+        )

@@ -1,0 +1,554 @@
+"""``llmopt run`` from Python: every method searches one task, in a run folder.
+
+All methods get the same warm-up points, the same number of evaluations, and the same starts in
+each evaluation. The best policy of each is then judged on starts that no search saw.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.extras import require_packages
+from llmopt.benchmarks.methods.model import ModelMethod
+from llmopt.benchmarks.methods.table import (
+    METHODS,
+    Asking,
+    MethodSpec,
+    check_method,
+    method_seed,
+    prompt_spec,
+)
+from llmopt.benchmarks.run.config import RunConfig, RunConfigError, check_same, run_versions
+from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty
+from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
+from llmopt.benchmarks.run.published import (
+    WARMUP,
+    OverallLog,
+    Record,
+    WarmupPoint,
+    load_warmup,
+    step_line,
+)
+from llmopt.benchmarks.run.results import MethodResult, Progress, RunResult, format_table
+from llmopt.benchmarks.runner import (
+    Asked,
+    Outcome,
+    draw_warmup,
+    make_problem,
+    repeatable,
+    search,
+)
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.client.base import Client, client_name, default_prompt
+from llmopt.client.registry import get_client
+from llmopt.errors import StorageError
+from llmopt.files import write_bytes_atomically, write_text_atomically
+from llmopt.history import Usage
+from llmopt.policies.rollout import RolloutStatistics, held_out_seeds, selection_seeds, stream
+from llmopt.prompt import get_prompt
+from llmopt.search.eventlog import EventLog
+
+# Run folders of llmopt 0.1 hold points drawn from streams by position.
+_OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
+
+
+class Contestants:
+    """The methods of a run, with the model that some of them ask.
+
+    Args:
+        config: The run.
+        client: The model, in place of the one that ``config.model`` names.
+
+    Attributes:
+        specs: By name in `RunConfig.methods`.
+        labels: What tables and pictures call each.
+        seed_names: The name from which each draws its seed.
+        client: The model; ``None`` where no method asks one.
+        model: Its name.
+        prompt: The names of the prompts that it is asked with.
+
+    Raises:
+        RunConfigError: Two of the methods are the same.
+        LLMOptError: There is no such model or prompt.
+    """
+
+    def __init__(self, config: RunConfig, client: Client | None = None) -> None:
+        self.specs = {name: METHODS[name] for name in config.methods if name in METHODS}
+        self.seed_names = {name: name for name in config.methods}
+        self._made = client is None
+        asks = len(self.specs) < len(config.methods) or any(
+            spec.asks_model for spec in self.specs.values()
+        )
+        self.client = (get_client(config.model) if self._made else client) if asks else None
+        self.model = "baselines" if self.client is None else client_name(self.client)
+        if "llm" in config.methods and self.client is not None:
+            shown = default_prompt(self.client) if config.prompt == "auto" else config.prompt
+            prompt = get_prompt(shown)
+            self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
+            self.seed_names["llm"] = f"llm-{prompt.name}"
+        self.labels = {
+            name: self.specs[name].label.format(model=self.model)
+            if self.specs[name].asks_model
+            else name
+            for name in config.methods
+        }
+        if len(set(self.seed_names.values())) < len(self.seed_names):
+            raise RunConfigError(
+                f"the methods llm and {self.seed_names['llm']} are the same: leave one of them out"
+            )
+        prompts = [_prompt_name(spec) for spec in self.specs.values() if spec.asks_model]
+        self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
+
+    def client_for(self, spec: MethodSpec) -> Client | None:
+        """Return the model as one of the methods asks it."""
+        if not (spec.asks_model and self._made and self.client is not None):
+            return self.client
+        return repeatable(self.client, spec.prompt)
+
+
+def _prompt_name(spec: MethodSpec) -> str:
+    return spec.prompt if isinstance(spec.prompt, str) else getattr(spec.prompt, "name", "")
+
+
+def run(
+    config: RunConfig,
+    out: str | Path | None = None,
+    *,
+    client: Client | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    announce: Callable[[Path], None] | None = None,
+) -> RunResult:
+    """Run every method on a task and write everything to a run folder.
+
+    Args:
+        config: What to do.
+        out: The run folder; ``runs/<task>-<model>-<prompt>-seed<seed>`` (with a number if
+            there is one already) if not given.
+        client: The model, in place of the one that ``config.model`` names.
+        resume: Whether to go on with the run that the folder holds. A missing or empty
+            folder starts one.
+        progress: Whether to show a progress bar on standard error.
+        announce: Called with the folder once the run has begun in it.
+
+    Returns:
+        What each method found.
+
+    Raises:
+        RunConfigError: The folder's run was asked for with other options.
+        LLMOptError: The task, model or prompt does not exist, a package is missing, the
+            model failed, or the folder cannot be written. What was done is kept: a call
+            with ``resume=True`` goes on from there.
+
+    Note:
+        Costs about ``config.iterations / config.batch`` model requests for each method that
+        asks the model.
+    """
+    require_packages("this run", ["matplotlib", *(["tqdm"] if progress else [])])
+    for name in config.methods:
+        if name in METHODS:
+            check_method(name)
+    choose_renderer()
+    task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
+    contestants = Contestants(config, client)
+    with FastEvaluator(task, workers=1) as evaluator:
+        points = warmup_points(config, task, evaluator.policy.n_parameters)
+        path = Path(out) if out is not None else default_folder(config, contestants, resume)
+        if resume and not is_empty(path):
+            check_same(config, path)
+            folder = RunFolder(path)
+        else:
+            folder = RunFolder.create(path, _describe(config, task, evaluator, contestants))
+        with folder:
+            if announce is not None:
+                announce(path)
+            return _Session(config, task, evaluator, folder, contestants).all(points, progress)
+
+
+class _Session:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: Task,
+        evaluator: FastEvaluator,
+        folder: RunFolder,
+        contestants: Contestants,
+    ) -> None:
+        self.config = config
+        self.task = task
+        self.evaluator = evaluator
+        self.folder = folder
+        self.contestants = contestants
+        self.seeds = selection_seeds(config.seed, config.episodes)
+        self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
+        self.usage: dict[str, Usage] = {}
+        self.feedback = _Feedback(folder.path / "statistics.jsonl", config.statistics)
+        self.old = "method_seeds" not in folder.config
+
+    def all(self, points: Sequence[WarmupPoint], progress: bool) -> RunResult:
+        points = self._kept_points(points)
+        methods = self.config.methods
+        total = len(points) + len(methods) * self.config.iterations
+        labels = {name: self.contestants.labels[name] for name in methods}
+        with self.feedback, Progress(total, labels, progress) as self.progress:
+            for records in self.folder.records.values():
+                for record in records:
+                    self.progress.step(record)
+            self._warm_up(points)
+            for method in methods:
+                self._search(method)
+                self._judge(method)
+        return self._finish()
+
+    def _kept_points(self, points: Sequence[WarmupPoint]) -> list[WarmupPoint]:
+        """Keep the warm-up points with the run, so that a resume needs nothing else."""
+        file = self.folder.path / WARMUP / "points.json"
+        if not file.exists():
+            write_text_atomically(file, json.dumps([asdict(p) for p in points]) + "\n")
+            return list(points)
+        try:
+            stored = json.loads(file.read_text())
+            return [WarmupPoint(tuple(p["params"]), tuple(p["returns"])) for p in stored]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"cannot read {file} ({error!r}): restore it") from error
+
+    def _warm_up(self, points: Sequence[WarmupPoint]) -> None:
+        done = self.folder.records.setdefault(WARMUP, [])
+        for index in range(len(done), len(points)):
+            point = points[index]
+            if point.returns:
+                record = Record(WARMUP, index, point.params, point.returns, (), source="loaded")
+                self.folder.write_warmup(record, ())
+                self._keep(record)
+            else:
+                self._evaluate(WARMUP, index, point.params, published=True, source=WARMUP)
+
+    def _evaluate(
+        self,
+        method: str,
+        index: int,
+        params: Sequence[float],
+        published: bool,
+        cpu_seconds: float = 0.0,
+        **facts: Any,
+    ) -> Record:
+        started = time.process_time()
+        steps: list[str] = []
+        statistics = RolloutStatistics(self.evaluator.policy) if self.config.statistics else None
+
+        def note(episode: int, observation: Any, action: Any, reward: float) -> None:
+            if episode == 0:
+                steps.append(step_line(observation, action, reward))
+            if statistics is not None:
+                statistics(episode, observation, action, reward)
+
+        outcome = self.evaluator.evaluate(params, self.seeds, note if published else None)
+        record = Record(
+            method,
+            index,
+            tuple(map(float, params)),
+            outcome.returns,
+            outcome.lengths,
+            outcome.failure,
+            evaluation_seconds=outcome.seconds,
+            cpu_seconds=cpu_seconds + time.process_time() - started,
+            **facts,
+        )
+        # The other files come first: a kill in between makes them again, and a record is
+        # never without its files.
+        if statistics is not None and published:
+            self.feedback.add(record, statistics.line(outcome, self.evaluator.step_cap))
+        if method == WARMUP:
+            self.folder.write_warmup(record, steps)
+        elif published:
+            self.folder.write_episode(record, self.evaluator.policy, steps)
+        self._keep(record)
+        return record
+
+    def _keep(self, record: Record) -> None:
+        self.folder.add(record)
+        self.progress.step(record)
+
+    def _search(self, name: str) -> None:
+        spec = self.contestants.specs[name]
+        warmup = self.folder.records[WARMUP]
+        done = self.folder.records.setdefault(name, [])
+        log = OverallLog(self.folder.home(name) / "overall_log.txt", warmup, done)
+        if spec.group == "baseline" and len(done) == self.config.iterations:
+            return
+        self.progress.say(self.contestants.labels[name])
+        problem = make_problem(
+            self.task,
+            self.evaluator.policy,
+            self.config.iterations,
+            [(record.params, self._told(record)) for record in warmup],
+            spec.prompt,
+        )
+        client = self.contestants.client_for(spec)
+        asking = Asking(client, self.config.batch, options=self._model_options(name, spec))
+        method = spec.make(problem, self._stream(name), asking)
+        evaluate = functools.partial(self._answer, name, list(done), log)
+        if not isinstance(method, ModelMethod):
+            search(method, self.config.iterations, evaluate)
+            return
+        try:
+            search(method, self.config.iterations, evaluate)
+            self.usage[name] = method.usage
+        finally:
+            method.close()
+
+    def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
+        """Look a point up among those of an interrupted run, or evaluate it."""
+        proposal = asked.proposal
+        if asked.index < len(done):
+            record = done[asked.index]
+            if np.array_equal(asked.params, record.params):
+                return self._told(record)
+            if proposal is not None:
+                raise StorageError(
+                    f"{self.folder.path}: trials.jsonl and optimizer.jsonl do not belong to one "
+                    f"run (they differ at point {asked.index} of {name}); restore both"
+                )
+            raise StorageError(
+                f"{name} does not propose again what it did before the interruption "
+                f"(at point {asked.index}): its package or NumPy has changed since. Go on with "
+                "the versions in config.json, or start a new run"
+            )
+        facts: dict[str, Any] = {"source": name}
+        if proposal is not None:
+            facts = {
+                "source": proposal.source,
+                "explanation": proposal.explanation,
+                "prompt_tokens": proposal.prompt_tokens,
+                "completion_tokens": proposal.completion_tokens,
+                "model_seconds": proposal.seconds,
+            }
+        record = self._evaluate(
+            name,
+            asked.index,
+            asked.params.tolist(),
+            published=proposal is not None,
+            cpu_seconds=asked.cpu_seconds,
+            **facts,
+        )
+        log.add(record)
+        return self._told(record)
+
+    def _told(self, record: Record) -> Outcome:
+        return Outcome(record.mean, record.failure or self.feedback.of(record))
+
+    def _stream(self, name: str) -> np.random.SeedSequence:
+        if self.old and name in _OLD_STREAMS:
+            return stream(self.config.seed, "method", _OLD_STREAMS[name])
+        return method_seed(self.config.seed, self.contestants.seed_names[name])
+
+    def _model_options(self, name: str, spec: MethodSpec) -> dict[str, Any]:
+        """Return storage and caps of a method that asks a model, or of its stand-in."""
+        options: dict[str, Any] = {
+            "storage": self.folder.home(name) / "optimizer.jsonl",
+            "ask_warmup": self.old,
+        }
+        if spec.asks_model:  # the caps hold for all of the run's methods together
+            spent = [self.usage[n] for n in self.usage if self.contestants.specs[n].asks_model]
+            caps = {
+                "max_requests": sum(u.requests for u in spent),
+                "max_tokens": sum(u.prompt_tokens + u.completion_tokens for u in spent),
+                "max_cost": sum(u.cost or 0.0 for u in spent),
+            }
+            for cap, used in caps.items():
+                most = getattr(self.config, cap)
+                options[cap] = None if most is None else max(most - used, 0)
+        return options
+
+    def _judge(self, method: str) -> None:
+        """Run a method's best policy on the held-out starts."""
+        best = best_record([*self.folder.records[WARMUP], *self.folder.records[method]])
+        if best is None or method in self.folder.heldout:
+            return
+        self.progress.say(f"{self.contestants.labels[method]}: held-out starts")
+        outcome = self.evaluator.evaluate(best.params, self.heldout_seeds)
+        self.folder.add_heldout(
+            Record(
+                method,
+                best.index,
+                best.params,
+                outcome.returns,
+                outcome.lengths,
+                outcome.failure,
+                source=best.source,
+                evaluation_seconds=outcome.seconds,
+            )
+        )
+
+    def _finish(self) -> RunResult:
+        results = tuple(self._result(name) for name in self.config.methods)
+        table = format_table(results, self.config)
+        path = self.folder.path
+        rows = json.dumps([asdict(r) for r in results], indent=2)
+        write_text_atomically(path / "summary.json", rows + "\n")
+        write_text_atomically(path / "summary.txt", table)
+        warmup = self.folder.records[WARMUP]
+        write_bytes_atomically(
+            path / "learning_curve.png",
+            learning_curve(
+                {
+                    r.label: [p.mean for p in [*warmup, *self.folder.records[r.method]]]
+                    for r in results
+                },
+                warmup=len(warmup),
+                title=f"{self.task.env_id}, linear policy, seed {self.config.seed}",
+                episodes=self.config.episodes,
+                heldout={r.label: r.heldout for r in results},
+            ),
+        )
+        scored = [r for r in results if r.selection is not None]
+        best = max(scored, key=lambda r: r.selection or 0.0, default=None)
+        if self.config.gif and best is not None:
+            self._render(best)
+        return RunResult(path, results, best, table)
+
+    def _result(self, name: str) -> MethodResult:
+        records = [*self.folder.records[WARMUP], *self.folder.records[name]]
+        best = best_record(records)
+        heldout = self.folder.heldout.get(name)
+        score = None if heldout is None else heldout.mean
+        error = None
+        if heldout is not None and score is not None and len(heldout.returns) > 1:
+            error = float(np.std(heldout.returns, ddof=1) / np.sqrt(len(heldout.returns)))
+        asks = self.contestants.specs[name].asks_model
+        usage = self.usage.get(name, Usage()) if asks else Usage()
+        return MethodResult(
+            method=name,
+            label=self.contestants.labels[name],
+            selection=None if best is None else best.mean,
+            heldout=score,
+            heldout_error=error,
+            episodes=sum(len(r.lengths) for r in records),
+            steps=sum(sum(r.lengths) for r in records),
+            requests=usage.requests,
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            seconds=sum(r.evaluation_seconds for r in records) + usage.seconds,
+            fallback_share=usage.fallback_share if asks else None,
+            failures=sum(r.mean is None for r in records),
+            params=None if best is None else best.params,
+        )
+
+    def _render(self, best: MethodResult) -> None:
+        """Draw the best policy; what goes wrong there is a warning, for the results stand."""
+        try:
+            picture = policy_gif(self.task, best.params, self.heldout_seeds[0])
+        except Exception as error:
+            warnings.warn(
+                f"no GIF of the best policy: {self.task.env_id} could not be rendered "
+                f"({type(error).__name__}: {error}). The results are complete; --no-gif leaves "
+                "this out",
+                stacklevel=2,
+            )
+            return
+        write_bytes_atomically(self.folder.path / "best_policy.gif", picture)
+
+
+class _Feedback:
+    """What is told with the rewards, in a file of its own, so that a resumed run tells the same.
+
+    Args:
+        path: The file, made where there is feedback to tell.
+        wanted: Whether there is.
+    """
+
+    def __init__(self, path: Path, wanted: bool) -> None:
+        self._path = path if wanted else None
+        self._log: EventLog | None = None
+        self._texts: dict[tuple[str, int], str] = {}
+
+    def __enter__(self) -> _Feedback:
+        if self._path is not None:
+            self._log = EventLog(self._path)
+            for event in self._log.events:
+                self._texts[event.get("method", ""), event.get("index", -1)] = event.get("text", "")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._log is not None:
+            self._log.close()
+
+    def add(self, record: Record, text: str) -> None:
+        if self._log is not None:
+            event = {"event": "statistics", "method": record.method, "index": record.index}
+            self._log.append({**event, "text": text})
+            self._texts[record.method, record.index] = text
+
+    def of(self, record: Record) -> str:
+        """Return what is told with a record's reward; empty where nothing is known."""
+        return self._texts.get((record.method, record.index), "")
+
+
+def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
+    """Draw or load the shared warm-up points."""
+    if isinstance(config.warmup, int):
+        drawn = draw_warmup(task.box, n, config.warmup, config.seed)
+        return [WarmupPoint(tuple(row)) for row in drawn.tolist()]
+    low, high = task.box
+    points = load_warmup(config.warmup, n)
+    inside: list[WarmupPoint] = []
+    for point in points:
+        clipped = tuple(np.clip(point.params, low, high).tolist())
+        # A moved point is another policy: its stored returns are not its own.
+        inside.append(point if clipped == point.params else WarmupPoint(clipped))
+    moved = sum(a is not b for a, b in zip(points, inside, strict=True))
+    if moved:
+        warnings.warn(
+            f"{moved} of {len(points)} loaded warm-up points lie outside [{low:g}, {high:g}]: "
+            "they are moved to its border and evaluated anew; --box LOW HIGH widens it",
+            stacklevel=2,
+        )
+    return inside
+
+
+def _describe(
+    config: RunConfig, task: Task, evaluator: FastEvaluator, contestants: Contestants
+) -> dict[str, Any]:
+    """Return what ``config.json`` holds."""
+    return {
+        "run": asdict(config),
+        "task": {
+            **asdict(task),
+            "parameters": evaluator.policy.n_parameters,
+            "step_cap": evaluator.step_cap,
+        },
+        "model": contestants.model,
+        "prompt": contestants.prompt,
+        "selection_seeds": selection_seeds(config.seed, config.episodes),
+        "method_seeds": {
+            name: list(method_seed(config.seed, seed_name).spawn_key)
+            for name, seed_name in contestants.seed_names.items()
+        },
+        "versions": run_versions(),
+    }
+
+
+def default_folder(config: RunConfig, contestants: Contestants, resume: bool) -> Path:
+    """Name the folder; with `resume`, the newest of that name if there is one."""
+    parts = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
+    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
+    number = 1
+    while not is_empty(_numbered(name, number)):
+        number += 1
+    return _numbered(name, number - 1 if resume and number > 1 else number)
+
+
+def _numbered(name: str, number: int) -> Path:
+    return Path("runs") / (name if number == 1 else f"{name}-{number}")

@@ -1,0 +1,179 @@
+"""One search of one method, the same for ``llmopt run`` and ``llmopt bench``.
+
+All methods of a task and seed meet the same warm-up points (`draw_warmup`), the same starts
+and the same problem (`make_problem`), and are asked and told by one loop (`search`). A method
+draws from a stream of its own (`method_seed`), so that it finds the same points whichever
+command runs it, and whatever runs beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llmopt.benchmarks.methods.model import ModelMethod, shown_decimals
+from llmopt.benchmarks.methods.protocol import Method, Problem
+from llmopt.benchmarks.tasks.table import Task
+from llmopt.benchmarks.tasks.targets import OPTIMA
+from llmopt.client.base import Client
+from llmopt.client.local import LocalClient
+from llmopt.history import Proposal
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import stream
+from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.pattern import PatternPrompt
+
+# Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
+_NUMERIC = ("auto", "props", "props-ab", "opro", "columns", "levels", "pattern")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A point that a method proposes.
+
+    Attributes:
+        index: Position among the method's own points, from 0.
+        params: ``(n,)`` point.
+        proposal: What a model said with it; ``None`` for a method without one.
+        cpu_seconds: Processor seconds of proposing it.
+    """
+
+    index: int
+    params: np.ndarray
+    proposal: Proposal | None
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method is told about a point.
+
+    Attributes:
+        reward: Mean return, or ``None`` for a failed evaluation.
+        note: Why it failed; of a sound evaluation the feedback that a model is shown.
+    """
+
+    reward: float | None
+    note: str = ""
+
+
+def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> None:
+    """Ask a method for its points one by one, and tell it what each one scored.
+
+    Args:
+        method: What searches.
+        count: Points wanted.
+        evaluate: Evaluates a point, or looks it up where a run goes on.
+    """
+    model = method if isinstance(method, ModelMethod) else None
+    for index in range(count):
+        started = time.process_time()
+        params = method.ask()
+        proposal = model.last if model is not None else None
+        outcome = evaluate(Asked(index, params, proposal, time.process_time() - started))
+        if outcome.reward is None:
+            method.tell_failure(params, outcome.note)
+        elif model is not None:
+            model.tell(params, outcome.reward, outcome.note)
+        else:
+            method.tell(params, outcome.reward)
+
+
+def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.ndarray:
+    """Draw the warm-up points of a run.
+
+    They are normal with half the box's half-width as standard deviation, so N(0, 3) for the
+    published box, clipped to it and rounded to the decimals that a prompt shows.
+
+    Args:
+        box: Low and high bound of every parameter.
+        n: Number of parameters.
+        count: Points wanted.
+        seed: The run's seed.
+
+    Returns:
+        ``(count, n)`` array.
+    """
+    low, high = box
+    rng = np.random.default_rng(stream(seed, "warmup"))
+    drawn = rng.normal((low + high) / 2, (high - low) / 4, (count, n))
+    points: np.ndarray = np.clip(drawn.round(shown_decimals(low, high)), low, high)
+    return points
+
+
+def make_problem(
+    task: Task,
+    policy: LinearPolicy,
+    evaluations: int,
+    warmup: Sequence[tuple[Sequence[float], Outcome]],
+    prompt: str | Prompt | None = None,
+) -> Problem:
+    """Return what a method of a task is to solve.
+
+    Args:
+        task: What is searched.
+        policy: Whose parameters are searched.
+        evaluations: Points that the method will be asked for.
+        warmup: The shared points, each with its outcome.
+        prompt: The prompt of a method that has one.
+    """
+    low, high = task.box
+    return Problem(
+        low,
+        high,
+        policy.n_parameters,
+        evaluations,
+        tuple((tuple(map(float, params)), outcome.reward) for params, outcome in warmup),
+        prompt_description(task, policy, prompt),
+        OPTIMA.get(task.env_id),
+        tuple(outcome.note for _, outcome in warmup),
+    )
+
+
+def prompt_description(task: Task, policy: LinearPolicy, prompt: str | Prompt | None) -> str:
+    """Return the task in words, for prompts that make use of it with the parameters' meaning.
+
+    The prompts `_NUMERIC` do without the meaning, as published ProPS does.
+
+    Args:
+        task: What is searched.
+        policy: Whose parameters are searched.
+        prompt: The prompt, its name or its template; ``None`` for a method without one.
+    """
+    name = prompt if isinstance(prompt, str) or prompt is None else prompt.name
+    if name is None or name in _NUMERIC or (name == "props-plus" and not task.description):
+        return task.description
+    return task.words(policy)
+
+
+def best_index(means: Sequence[float | None]) -> int | None:
+    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    return max(sound, key=lambda i: (means[i], -i), default=None)
+
+
+def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
+    """Have a local model answer one and the same request always alike.
+
+    What is left in its cache changes llama.cpp's rounding, so that a resumed run would part
+    from a whole one. The prompts of patterns change near their beginning with every new elite:
+    for them the cache would serve next to nothing, and is turned off.
+
+    Args:
+        client: The model, whose settings are changed.
+        prompt: The prompt that it will be asked with.
+
+    Returns:
+        The client.
+    """
+    if isinstance(client, LocalClient):
+        if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt | PatternPrompt):
+            client.sampling.update(cache_prompt=False, id_slot=0)
+        else:
+            for name in ("cache_prompt", "id_slot"):
+                client.sampling.pop(name, None)
+    return client

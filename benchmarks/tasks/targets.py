@@ -1,0 +1,38 @@
+"""What is known about the tasks' returns: the best, and what counts as solved."""
+
+OPTIMA = {
+    "MountainCarContinuous-v0": 100.0,
+    "Swimmer-v5": 360.0,
+    "CartPole-v1": 500.0,
+    "MountainCar-v0": -100.0,
+    "Pendulum-v1": -150.0,
+    "Acrobot-v1": -80.0,
+    "InvertedPendulum-v5": 1000.0,
+    "InvertedDoublePendulum-v5": 9350.0,
+    "Reacher-v5": -4.0,
+    "Hopper-v5": 3500.0,
+    "Walker2d-v5": 4000.0,
+    "HalfCheetah-v5": 5000.0,
+    "FrozenLake-v1": 0.74,
+    "CliffWalking-v1": -13.0,
+}
+"""About the best known return: told to the model by the published loop, and by nothing else."""
+
+TARGETS = {
+    "MountainCarContinuous-v0": 90.0,
+    "Swimmer-v5": 300.0,
+    "CartPole-v1": 475.0,
+    "MountainCar-v0": -110.0,
+    "Pendulum-v1": -300.0,
+    "Acrobot-v1": -100.0,
+    "InvertedPendulum-v5": 950.0,
+    "InvertedDoublePendulum-v5": 9100.0,
+    "Reacher-v5": -6.0,
+    "Hopper-v5": 1000.0,
+    "Walker2d-v5": 1000.0,
+    "HalfCheetah-v5": 2000.0,
+    "FrozenLake-v1": 0.7,
+    "CliffWalking-v1": -13.0,
+}
+"""Mean return on the selection starts that counts as solved (for most of the classic tasks
+Gymnasium's own threshold)."""

@@ -1,0 +1,60 @@
+"""The one repair loop: an answer that cannot be used is sent back with what was wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+MAX_SENT_BACK = 20_000
+"""Characters of a bad answer that are sent back and stored; the rest is cut."""
+
+
+class UnusableError(Exception):
+    """An answer cannot be used. It never leaves the package.
+
+    Attributes:
+        reason: What was wrong, in words for the model.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def use_or_repair(
+    answer: A,
+    use: Callable[[A], T],
+    ask_again: Callable[[A, str], A | None],
+    repairs: int,
+) -> T:
+    """Return what comes of an answer, or of one of its repairs.
+
+    Args:
+        answer: The first answer.
+        use: Makes something of an answer, or raises `UnusableError`.
+        ask_again: Sends an answer back with the reason and returns the next one; ``None``
+            where it cannot be sent back.
+        repairs: Most times that it is sent back.
+
+    Raises:
+        UnusableError: The last answer cannot be used either.
+    """
+    for turn in range(repairs + 1):
+        try:
+            return use(answer)
+        except UnusableError as error:
+            following = ask_again(answer, error.reason) if turn < repairs else None
+            if following is None:
+                raise
+            answer = following
+    raise ValueError(f"repairs={repairs}: expected 0 or more")
+
+
+def cut_answer(text: str) -> str:
+    """Return an answer as it is sent back and stored."""
+    if len(text) <= MAX_SENT_BACK:
+        return text
+    return f"{text[:MAX_SENT_BACK]}\n... (cut; the answer had {len(text)} characters)"

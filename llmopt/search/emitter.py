@@ -1,0 +1,366 @@
+"""From a history to new points: the interface, and the emitter that asks a model.
+
+An emitter keeps no history of its own, so that whoever has one (`LLMOptimizer`, an Optuna
+study, a Nevergrad optimizer) gets the same points from the same replies. The words are those
+of pyribs (Tjanaka et al. 2023, arXiv 2303.00191).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from llmopt.arguments import one_of, whole_number
+from llmopt.client.base import Client, Completion, Reply, client_name
+from llmopt.client.facts import model_facts
+from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
+from llmopt.history import History, Proposal, Usage
+from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
+from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.space import Space, Value
+
+_FALLBACK_DRAWS = 100
+_UNUSABLE = {
+    "filter": "the answer was withheld by the provider's content filter",
+    "refusal": "the model declined to answer",
+}
+
+
+class Emitter(Protocol):
+    """Whoever proposes points."""
+
+    def propose(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int = 1,
+        *,
+        taken: Set[Hashable] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> list[Proposal]:
+        """Return at most `n` new points, different from each other.
+
+        Args:
+            space: The search space.
+            history: What was tried and what is being evaluated.
+            rng: Source of all randomness; advanced.
+            n: Points wanted.
+            taken: Keys (`Space.key`) of the points not to propose again; computed from
+                `history` if not given. Left as it is.
+            notes: Further lines for a prompt.
+        """
+        ...
+
+
+def keys_of(space: Space, history: History) -> set[Hashable]:
+    """Return the keys (`Space.key`) of all points that a history holds."""
+    told = (t.values for t in history.trials)
+    return {space.key(values) for values in (*told, *history.pending)}
+
+
+class ModelEmitter:
+    """Turns a history into proposals by asking a model: prompt, model, reading, checks.
+
+    Retries are bounded, and points drawn at random take over where the model does not deliver.
+
+    Args:
+        client: The model.
+        prompt: A prompt object, a shipped prompt's name, a template's text or path, or
+            ``"auto"`` for the one that suits the client.
+        description: The task in words, for prompts that use it.
+        total: Proposals planned in all, for prompts that say "k of N".
+        attempts: Requests with an unusable sample that one batch of points may take before
+            the fallback does the rest. The request after one tells a chat model what was
+            wrong with its answer. Requests whose samples are all usable are not counted.
+        out_of_range: ``"clip"`` moves a value outside its range to the bound, ``"reject"``
+            asks again.
+        on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
+            caller; ``"fallback"`` draws the points at random, loudly and counted.
+        transport_attempts: Times one and the same request is sent before a connection
+            error, a time-out or an overloaded server counts as a failure.
+        limits: Caps on requests, tokens and cost.
+
+    Attributes:
+        meter: Sends the requests and counts what they cost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        prompt: str | Path | Prompt = "auto",
+        *,
+        description: str = "",
+        total: int | None = None,
+        attempts: int = 3,
+        out_of_range: Literal["clip", "reject"] = "clip",
+        on_error: Literal["raise", "fallback"] = "raise",
+        transport_attempts: int = 4,
+        limits: Limits | None = None,
+    ) -> None:
+        if not isinstance(description, str):
+            raise ValueError(f"description={description!r}: expected a string")
+        one_of("out_of_range", out_of_range, ("clip", "reject"))
+        one_of("on_error", on_error, ("raise", "fallback"))
+        if prompt == "auto":
+            prompt = model_facts(client).default_prompt
+        self.prompt = get_prompt(prompt)
+        check_prompt_for(self.prompt, client)
+        self.description = description
+        self.total = None if total is None else whole_number("total", total, 1)
+        self.attempts = whole_number("attempts", attempts, 1)
+        self.out_of_range = out_of_range
+        self.on_error = on_error
+        self.meter = Meter(client, limits, transport_attempts=transport_attempts)
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self.meter.client
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self.meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.meter.limits = limits
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self.meter.usage
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "meter": copy.copy(self.meter)}  # a copy has its own account
+
+    def propose(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int = 1,
+        *,
+        taken: Set[Hashable] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> list[Proposal]:
+        """Return `n` new points, different from each other and from all that were tried.
+
+        Only in a finite space with fewer than `n` untried points are points repeated.
+
+        Args:
+            space: The search space.
+            history: What was tried and what is being evaluated.
+            rng: Source of all randomness; advanced.
+            n: Points wanted. One request asks for all of them where the client can.
+            taken: Keys (`Space.key`) of the points not to propose again; computed from
+                `history` if not given.
+            notes: Further lines for the prompt.
+
+        Returns:
+            `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
+            made is divided evenly among them. Of fallbacks a `FallbackWarning` tells;
+            inside of ``meter.asking()`` its text is left in the draft.
+
+        Raises:
+            BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+        """
+        with self.meter.asking() as draft:
+            taken = keys_of(space, history) if taken is None else taken
+            proposals = self._propose(space, history, rng, n, set(taken), notes, draft)
+        if draft.settled:
+            for text in draft.warnings:
+                warnings.warn(text, FallbackWarning, stacklevel=2)
+        return proposals
+
+    def _propose(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int,
+        seen: set[Hashable],
+        notes: tuple[str, ...],
+        draft: Draft,
+    ) -> list[Proposal]:
+        facts = model_facts(self.client)
+        found: list[Proposal] = []
+        replies: list[Reply] = []
+        complaint: Complaint | None = None
+        trouble = ""
+        misses = 0
+        while len(found) < n and misses < self.attempts and len(seen) < space.cardinality:
+            wanted = n - len(found)
+            samples = min(wanted, facts.max_samples or wanted)
+            handed = tuple(p.values for p in found)
+            view = replace(history, pending=history.pending + handed) if handed else history
+            query = self._prepare(space, view, rng, samples, complaint, notes)
+            try:
+                reply = self.meter.send(query.request)
+            except BudgetExceededError:
+                if self.on_error == "raise":
+                    raise
+                trouble = "the request budget is used up"
+                break
+            except ClientError as error:
+                if self.on_error == "raise":
+                    raise
+                trouble = str(error)
+                break
+            replies.append(reply)
+            complaint = None
+            before = len(found)
+            texts = [completion.text for completion in reply.completions]
+            for k, completion in enumerate(reply.completions[:samples]):
+                try:
+                    proposal = self._read(space, query, completion, seen, texts[:k])
+                except ParseError as error:
+                    trouble = error.reason
+                    complaint = complaint or Complaint(error.raw, error.reason)
+                    continue
+                seen.add(space.key(proposal.values))
+                found.append(proposal)
+            # A client that gives fewer samples than asked for is asked again at no charge.
+            misses += complaint is not None or len(found) == before
+        if len(found) < n:
+            missing = n - len(found)
+            draft.warnings.append(self._trouble(space, missing, seen, trouble))
+            points = [draw_new(space, seen, rng) for _ in range(missing)]
+            found += [Proposal(values, "fallback") for values in points]
+        for proposal in found:
+            self.meter.count_proposal(proposal.source)
+        return _share(found, replies)
+
+    def _prepare(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        samples: int,
+        complaint: Complaint | None,
+        notes: tuple[str, ...],
+    ) -> Query:
+        seed = int(rng.integers(2**31))
+        situation = Situation.after(
+            history,
+            space,
+            model_facts(self.client),
+            total=self.total,
+            description=self.description,
+            complaint=complaint,
+            samples=samples,
+            seed=seed,
+            notes=notes,
+            out_of_range=self.out_of_range,
+        )
+        query = self.prompt.prepare(situation)
+        return replace(query, request=replace(query.request, n=samples, seed=seed))
+
+    def _read(
+        self,
+        space: Space,
+        query: Query,
+        completion: Completion,
+        seen: Set[Hashable],
+        earlier: Sequence[str],
+    ) -> Proposal:
+        """Read one sample as a new point.
+
+        Raises:
+            ParseError: It is no new point; the reason is counted.
+        """
+        withheld = _UNUSABLE.get(completion.finish_reason)
+        if withheld and not completion.text.strip():
+            self.meter.count_rejection(completion.finish_reason)
+            raise ParseError(withheld, completion.text)
+        try:
+            reading = query.read(completion.text, len(earlier), earlier)
+        except ParseError as error:
+            kind = "unreadable"
+            reason = error.reason
+            if withheld:
+                kind, reason = completion.finish_reason, withheld
+            elif completion.finish_reason == "length":
+                kind = "truncated"
+                reason = f"the answer was cut off at the token limit ({error.reason})"
+            self.meter.count_rejection(kind)
+            raise ParseError(reason, completion.text) from error
+        if space.key(reading.values) in seen:
+            self.meter.count_rejection("duplicate")
+            raise ParseError("this point was already tried; propose another", completion.text)
+        return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
+
+    def _trouble(self, space: Space, n: int, seen: set[Hashable], trouble: str) -> str:
+        if space.cardinality <= len(seen):
+            trouble = "every point of the space was already tried"
+        return (
+            f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
+            f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
+            "They are counted in usage.fallbacks"
+        )
+
+
+def draw_new(
+    space: Space, seen: set[Hashable], rng: np.random.Generator, *, normal: bool = False
+) -> tuple[Value, ...]:
+    """Draw a point that is not in `seen`, and add it there.
+
+    A seen point comes back only where there is no other.
+
+    Args:
+        space: The search space.
+        seen: Keys (`Space.key`) of the points already taken.
+        rng: Source of randomness.
+        normal: Draw from ``N(0, 3)`` clipped to the bounds, not uniformly.
+    """
+    draw = space.normal if normal else space.sample
+    values = draw(rng)
+    for _ in range(_FALLBACK_DRAWS):
+        if space.key(values) not in seen:
+            break
+        values = draw(rng)
+    else:
+        if len(seen) < space.cardinality < math.inf:
+            values = _next_new(space, seen, rng)
+    seen.add(space.key(values))
+    return values
+
+
+def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
+    """Count up from a random point of a finite space to one that is not in `seen`.
+
+    Takes at most ``len(seen) + 1`` steps; there must be such a point.
+    """
+    counts = [int(dimension.count) for dimension in space.dimensions]
+    at = [int(rng.integers(count)) for count in counts]
+    while True:
+        values = tuple([d.value(k) for d, k in zip(space.dimensions, at, strict=True)])
+        if space.key(values) not in seen:
+            return values
+        for place, count in enumerate(counts):
+            at[place] = (at[place] + 1) % count
+            if at[place]:
+                break
+
+
+def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:
+    """Divide the cost of requests evenly among the points that came of them."""
+    parts = len(proposals)
+    return [
+        replace(
+            p,
+            prompt_tokens=sum(r.prompt_tokens for r in replies) / parts,
+            completion_tokens=sum(r.completion_tokens for r in replies) / parts,
+            seconds=sum(r.seconds for r in replies) / parts,
+        )
+        for p in proposals
+    ]

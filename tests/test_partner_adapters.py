@@ -1,0 +1,236 @@
+"""CMA-ES beside the model in the Optuna sampler and the Nevergrad optimizer."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+
+import numpy as np
+import pytest
+
+from llmopt import Completion, LLMOptError, Reply, ScriptedClient, SpaceError
+
+optuna = pytest.importorskip("optuna")
+ng = pytest.importorskip("nevergrad")
+pytest.importorskip("cma")
+
+import llmopt.search.cma  # noqa: E402
+from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
+from llmopt.adapters.optuna import LLMSampler  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
+    pytest.mark.filterwarnings("ignore::nevergrad.common.errors.NevergradWarning"),
+]
+
+
+class Uniform:
+    """A model that proposes uniform points."""
+
+    def __init__(self, names) -> None:
+        self.names = names
+
+    def __call__(self, request) -> Reply:
+        rng = np.random.default_rng(request.seed)
+        texts = (
+            ", ".join(f"{name}: {rng.uniform(-5, 5):.6f}" for name in self.names)
+            for _ in range(request.n)
+        )
+        return Reply(tuple(Completion(text) for text in texts), cost=0.0)
+
+
+def uniform(names):
+    return ScriptedClient(Uniform(names))
+
+
+def sampler(names=("x", "y"), **options) -> LLMSampler:
+    options.setdefault("partner", "cma")
+    options.setdefault("n_startup_trials", 4)
+    options.setdefault("seed", 1)
+    return LLMSampler(uniform(names), prompt="props", **options)
+
+
+def bowl(trial) -> float:
+    x, y = (trial.suggest_float(name, -5, 5) for name in "xy")
+    return (x - 2) ** 2 + (y + 1) ** 2
+
+
+def source(trial) -> str:
+    return trial.user_attrs["llmopt:source"]
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class TestOptuna:
+    def test_both_propose_and_the_better_one_more(self):
+        study = optuna.create_study(sampler=sampler())
+        study.optimize(bowl, n_trials=100)
+        sources = [source(t) for t in study.trials]
+        assert set(sources[4:]) == {"llm", "cma"}
+        assert sources[40:].count("cma") > 25
+        assert study.best_value < 0.1
+        spent = [t.user_attrs for t in study.trials if source(t) == "cma"]
+        assert all("llmopt:model" not in attributes for attributes in spent)
+        assert study.sampler.usage.proposals == {n: sources.count(n) for n in set(sources)}
+
+    def test_a_search_that_goes_on_elsewhere_gives_the_same_points(self):
+        def points(parts, **options):
+            storage = optuna.storages.InMemoryStorage()
+            for n in parts:
+                study = optuna.create_study(
+                    study_name="s",
+                    storage=storage,
+                    sampler=sampler(**options),
+                    load_if_exists=True,
+                )
+                study.optimize(bowl, n_trials=n)
+            return [t.params for t in study.trials]
+
+        assert points([9, 1, 15, 20]) == points([45])
+
+    def test_copies_read_the_history_again(self):
+        study = optuna.create_study(sampler=sampler())
+        study.optimize(bowl, n_trials=30)
+        twin = pickle.loads(pickle.dumps(study.sampler))
+        other = optuna.create_study(sampler=twin)
+        other.add_trials(study.trials)
+        for one in (study, other):
+            one.optimize(bowl, n_trials=10)
+        assert [t.params for t in study.trials] == [t.params for t in other.trials]
+
+    def test_where_it_begins_again_follows_from_the_storage_not_from_the_seed(self):
+        """Flat rewards let it converge, and the next mean is a function of the trials."""
+        study = optuna.create_study(sampler=sampler())
+        study.optimize(lambda trial: bowl(trial) * 0, n_trials=150)
+        means = []
+        for seed in (1, 2):
+            worker = sampler(seed=seed)
+            copied = copy.deepcopy(study)
+            copied.sampler = worker
+            trial = copied.ask()
+            bowl(trial)
+            (group,) = worker._groups.values()
+            emitter = group.emitter.partner
+            view = group.reader.view(copied, copied.get_trials()[:-1], -1, {}, _decomposed(copied))
+            emitter._follow(view.history)
+            means.append(np.array(emitter._strategy.mean))
+        assert np.array_equal(*means)
+
+    def test_groups_of_numbers_under_a_choice(self, caplog):
+        def objective(trial) -> float:
+            kind = trial.suggest_categorical("kind", ["a", "b"])
+            if kind == "a":
+                return trial.suggest_float("x", -5, 5) ** 2
+            return (trial.suggest_float("y", -5, 5) - 3) ** 2 + 1
+
+        def answer(request) -> str:
+            rng = np.random.default_rng(request.seed)
+            kind = rng.choice(["a", "b"])
+            x, y = rng.uniform(-5, 5, 2)
+            return f"kind: {kind}, x: {x:.5f}, y: {y:.5f}"
+
+        one = LLMSampler(
+            ScriptedClient(answer), prompt="props", partner="cma", n_startup_trials=6, seed=3
+        )
+        study = optuna.create_study(sampler=one)
+        optuna.logging.enable_propagation()
+        try:
+            with caplog.at_level(logging.WARNING):
+                study.optimize(objective, n_trials=40)
+        finally:
+            optuna.logging.disable_propagation()
+        (said,) = {id(r): r.getMessage() for r in caplog.records}.values()
+        assert said.startswith("The model alone proposes 'kind': 'kind' is a choice")
+        assert {"llm", "cma"} <= {source(t) for t in study.trials[6:]}
+        assert study.best_value < 0.2
+
+    def test_several_objectives(self):
+        study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler())
+        with pytest.raises(ValueError, match="one objective, and direction names 2"):
+            study.ask().suggest_float("x", -5, 5)
+
+    def test_unknown(self):
+        with pytest.raises(ValueError, match="expected 'cma' or None"):
+            sampler(partner="tpe")
+
+    def test_package_missing(self, monkeypatch):
+        monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
+        with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
+            sampler()
+        sampler(partner=None)
+
+
+def _decomposed(study):
+    from llmopt.adapters.optuna.history import learned
+    from llmopt.adapters.optuna.space import decompose
+
+    return decompose(learned(study.get_trials(deepcopy=False)))
+
+
+def optimizer(parametrization=None, budget=100, **options):
+    if parametrization is None:
+        parametrization = ng.p.Instrumentation(
+            **{name: ng.p.Scalar(lower=-5, upper=5) for name in "xy"}
+        )
+    parametrization.random_state.seed(5)
+    options.setdefault("partner", "cma")
+    return ParametrizedLLM(model=uniform("xy"), prompt="props", **options)(
+        parametrization, budget=budget
+    )
+
+
+def loss(x, y) -> float:
+    return (x - 2) ** 2 + (y + 1) ** 2
+
+
+def sources(one) -> list[str]:
+    return [t.source for t in one.history.trials]
+
+
+class TestNevergrad:
+    def test_both_propose_and_the_better_one_more(self):
+        one = optimizer()
+        found = one.minimize(loss)
+        assert set(sources(one)) == {"warmup", "llm", "cma"}
+        assert sources(one)[50:].count("cma") > 30
+        assert loss(**found.kwargs) < 0.01
+        assert one.usage.proposals == {n: sources(one).count(n) for n in set(sources(one))}
+
+    def test_a_dumped_search_goes_on_alike(self, tmp_path):
+        def go(one, n):
+            for _ in range(n):
+                candidate = one.ask()
+                one.tell(candidate, loss(**candidate.kwargs))
+
+        whole, first = optimizer(), optimizer()
+        go(whole, 60)
+        go(first, 30)
+        second = pickle.loads(pickle.dumps(first))
+        go(second, 30)
+        assert [t.values for t in second.history.trials] == [t.values for t in whole.history.trials]
+
+    def test_working_ranges_may_widen(self):
+        parametrization = ng.p.Instrumentation(x=ng.p.Scalar(init=0.0), y=ng.p.Scalar(init=0.0))
+        one = optimizer(parametrization, budget=150)
+        found = one.minimize(lambda x, y: (x - 20) ** 2 + (y + 1) ** 2)
+        assert "cma" in sources(one)[100:]
+        assert found.kwargs["x"] == pytest.approx(20, abs=2)
+
+    def test_choices_are_refused_when_made(self):
+        with pytest.raises(SpaceError, match="is a choice"):
+            optimizer(ng.p.Instrumentation(x=ng.p.Choice(["a", "b"])))
+
+    def test_several_objectives(self):
+        one = optimizer(warmup=2)
+        for _ in range(2):
+            one.tell(one.ask(), [1.0, 2.0])
+        with pytest.raises(ValueError, match="one objective"):
+            one.ask()
+
+    def test_unknown(self):
+        with pytest.raises(ValueError, match="expected 'cma' or None"):
+            optimizer(partner="tpe")

@@ -1,0 +1,109 @@
+"""`llmopt run` and `llmopt bench` search through one loop: the same points for the same seed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from llmopt import ScriptedClient
+from llmopt.benchmarks.bench import BenchCell, run_cell
+from llmopt.benchmarks.methods import METHODS
+from llmopt.benchmarks.run import RunConfig, run
+from llmopt.benchmarks.run import session as run_module
+from llmopt.benchmarks.run.folder import RunFolder
+from llmopt.benchmarks.runner import repeatable
+from llmopt.client.local import LocalClient
+
+N = 10  # parameters of cartpole
+BUDGET = {"episodes": 2, "warmup": 4, "heldout": 3, "seed": 3}
+
+
+@pytest.fixture(autouse=True)
+def no_curves(monkeypatch):
+    monkeypatch.setattr(run_module, "learning_curve", lambda *_, **__: b"")
+
+
+def answer(request):
+    rng = np.random.default_rng(int(request.digest()[:12], 16))
+    if request.grammar:
+        letters = rng.choice(list("abcdefghijklmnopqrstuvwxyz"), N)
+        return " " + " ".join(letters)
+    return ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-6, 6, N)))
+
+
+def compare(path, method, name, batch=1, **options):
+    """Run one method both ways; return the two lists of requests."""
+    clients = ScriptedClient(answer, name="oracle"), ScriptedClient(answer, name="oracle")
+    config = RunConfig(
+        "cartpole", methods=(method,), iterations=9, gif=False, batch=batch, **BUDGET, **options
+    )
+    result = run(config, path, client=clients[0])
+    cell = BenchCell.make(
+        task="cartpole", method=name, evaluations=9, model="oracle", batch=batch, **BUDGET
+    )
+    line = run_cell(cell, clients[1])
+    with RunFolder(path) as folder:
+        records = [*folder.records["warmup"], *folder.records[method]]
+        heldout = folder.heldout[method]
+    assert [float(f"{r.mean:.7g}") for r in records] == line["means"]
+    assert list(heldout.params) == line["best_params"]
+    assert heldout.mean == line["heldout"]
+    assert result.methods[0].selection == line["selection"]
+    return [[r.digest() for r in client.requests] for client in clients]
+
+
+METHOD_NAMES = [
+    "llm-props",
+    "llm-props-plus",
+    "llm-published",
+    "llm-levels",
+    "levels-uniform",
+    "hybrid-gaussian",
+    "cma",
+    "cma-bipop",
+    "ng-de",
+    "optuna-tpe",
+    "ars",
+    "random",
+]
+
+
+@pytest.mark.parametrize("name", METHOD_NAMES)
+def test_run_and_bench_give_the_same_points(tmp_path, name):
+    for package in METHODS[name].needs:
+        pytest.importorskip(package)
+    ours, theirs = compare(tmp_path / "r", name, name)
+    assert ours == theirs
+    assert bool(ours) == METHODS[name].asks_model
+
+
+def test_the_prompt_of_run_is_the_method_of_bench(tmp_path):
+    for batch in (1, 4):
+        ours, theirs = compare(
+            tmp_path / str(batch), "llm", "llm-levels", batch=batch, prompt="levels"
+        )
+        assert ours == theirs
+
+
+def test_a_method_finds_the_same_whatever_runs_beside_it(tmp_path):
+    for methods in (("random",), ("ars", "random")):
+        config = RunConfig("cartpole", methods=methods, iterations=4, gif=False, **BUDGET)
+        run(config, tmp_path / "-".join(methods))
+    alone, beside = (
+        [json.loads(x)["params"] for x in file.read_text().splitlines() if '"random","index"' in x]
+        for file in sorted(tmp_path.glob("*random/trials.jsonl"), key=lambda f: -len(str(f)))
+    )
+    assert len(alone) == 4
+    assert alone == beside
+
+
+def test_a_local_model_repeats_itself_under_the_prompts_of_patterns():
+    client = LocalClient.__new__(LocalClient)
+    client.sampling = {"mirostat": 0}
+    repeatable(client, "levels")
+    assert client.sampling == {"mirostat": 0, "cache_prompt": False, "id_slot": 0}
+    repeatable(client, "props")
+    assert client.sampling == {"mirostat": 0}
+    assert repeatable(ScriptedClient([]), "levels").name == "scripted"
