@@ -260,6 +260,15 @@ def controller(obs):
             with pytest.raises(LLMOptError, match=r"drew random numbers.*replay=False"):
                 evaluate_policy(candidate, env, [1], replay=True)
 
+    def test_a_generator_that_cannot_be_looked_at(self, car):
+        with candidate_of(PUMP, car, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
+            env = gym.make(CAR)
+            env.reset(seed=1)
+            env.reset = lambda **_: (np.zeros(2), {})
+            env.unwrapped.np_random = np.random.RandomState(0)
+            with pytest.raises(LLMOptError, match=r"RandomState.*replay=False"):
+                evaluate_policy(candidate, env, [1], replay=True)
+
     def test_state_does_not_pass_from_one_episode_to_the_next(self):
         env = gym.make("CartPole-v1")
         source = (

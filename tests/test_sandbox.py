@@ -497,6 +497,22 @@ class TestOrphans:
         # Not by SIGALRM, its clock of last resort.
         assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
 
+    def test_the_judge_of_a_policy_dies_too(self, reaper):
+        program = (
+            "from llmopt.code.reward.judge import judge\n"
+            "judge('MountainCar-v0', [0.0] * 9, range(5000))\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", program]) as parent:
+            children = []
+            while not children:
+                assert parent.poll() is None
+                with open(f"/proc/{parent.pid}/task/{parent.pid}/children") as file:
+                    children = file.read().split()
+            time.sleep(1)  # Python starts
+            parent.kill()
+        # 0: it saw that its parent was gone. Left alone it would fail to print its result.
+        assert os.waitpid(int(children[0]), 0)[1] in (0, signal.SIGKILL)
+
     def test_it_outlives_the_thread_that_started_it(self):
         box = Sandbox()
         thread = threading.Thread(target=box.load, args=("def f():\n    return 1\n",))

@@ -297,7 +297,13 @@ def _replay(
 
 def _randomness(env: gym.Env[Any, Any]) -> str:
     """Return the state of an environment's generator as a text."""
-    return repr(env.unwrapped.np_random.bit_generator.state)
+    generator: Any = env.unwrapped.np_random
+    if not isinstance(generator, np.random.Generator):
+        raise LLMOptError(
+            f"the np_random of {env} is a {type(generator).__name__}; expected a "
+            "numpy.random.Generator, which shows whether steps are random. Use replay=False"
+        )
+    return repr(generator.bit_generator.state)
 
 
 def improve(

@@ -30,7 +30,7 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError
 from llmopt.code.policy import evaluate_policy
-from llmopt.code.sandbox import confine, wire, worker
+from llmopt.code.sandbox import confine, wire
 from llmopt.code.sandbox.sandbox import Limits, Sandbox
 from llmopt.errors import LLMOptError
 
@@ -403,7 +403,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    print(f"{confine.support()}, uid {os.getuid()}, Linux {platform.release()}, {worker.__name__}")
+    print(f"{confine.support()}, uid {os.getuid()}, Linux {platform.release()}")
     print("| attack | tried | held |\n| --- | ---: | ---: |")
     failed = []
     for name in ATTACKS:

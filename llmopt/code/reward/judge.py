@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
 
 _RUN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "
+    "from llmopt.code.sandbox.confine import die_with; die_with(int(sys.argv[2])); "
     "from llmopt.code.reward.judge import serve; serve()"
 )
 _SECONDS = 600
@@ -80,7 +82,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
     order = {"env_id": env_id, "policy": plain, "seeds": list(seeds)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, json.dumps(import_path())],
+            [sys.executable, "-c", _RUN, json.dumps(import_path()), str(os.getpid())],
             input=json.dumps(order),
             capture_output=True,
             text=True,
