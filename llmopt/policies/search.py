@@ -79,6 +79,8 @@ class PolicySearch:
         actions: Names of the actions or choices in the same form.
         words: ``"all"``, ``"names"`` to leave out the docstring, or ``"none"`` to hide what is
             searched: numbered parameters and no description.
+        threshold: Whether the model is told the return from which Gymnasium takes the task for
+            solved, where it states one.
         feedback: Whether the model is told with each score what the policy did.
         max_words: Characters that the environment's docstring may take.
         max_feedback: Characters of one evaluation's feedback.
@@ -114,6 +116,7 @@ class PolicySearch:
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
         words: Words = "all",
+        threshold: bool = True,
         feedback: bool = True,
         max_words: int = MAX_WORDS,
         max_feedback: int = MAX_FEEDBACK,
@@ -143,6 +146,7 @@ class PolicySearch:
                 observations=observations,
                 actions=actions,
                 docstring=words == "all",
+                threshold=threshold,
                 max_chars=max_words,
                 step_cap=self._step_cap,
                 picture=self._make.picture(self.starts[0]) if words == "all" else "",
