@@ -50,6 +50,7 @@ from llmopt.search.resume import (
     FORMAT,
     as_written,
     check_same,
+    record_request,
     record_spent,
     replay,
     short,
@@ -654,7 +655,9 @@ class LLMOptimizer(Generic[Params]):
         log.events = []
         self._log = log
         # Without a reference to this optimizer: one that is dropped closes its file at once.
-        self._meter.record, self._meter.check = partial(record_spent, log), log.check
+        meter = self._meter
+        meter.check, meter.record = log.check, partial(record_spent, log)
+        meter.announce = partial(record_request, log)
 
     def _start_event(self) -> Event:
         points = self._warmup_points

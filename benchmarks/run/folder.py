@@ -46,6 +46,8 @@ from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
+POINTS = "points.json"
+
 
 def best_record(records: Sequence[Record]) -> Record | None:
     """Return the record of the largest mean return, the first of equals; ``None`` if all failed."""
@@ -181,6 +183,11 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or "run" not in config:
         raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
     return config
+
+
+def has_points(path: Path) -> bool:
+    """Whether a run keeps its warm-up points, so that it needs no other folder."""
+    return (path / WARMUP / POINTS).exists()
 
 
 def is_empty(path: Path) -> bool:

@@ -28,7 +28,7 @@ from llmopt.benchmarks.methods.table import (
 )
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder
-from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty
+from llmopt.benchmarks.run.folder import POINTS, RunFolder, best_record, has_points, is_empty
 from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
@@ -99,8 +99,10 @@ def run(
     task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
     contestants = Contestants(config, client)
     with FastEvaluator(task, workers=1) as evaluator:
-        points = warmup_points(config, task, evaluator.policy.n_parameters)
         path = Path(out) if out is not None else default_folder(config, contestants, resume)
+        points = None  # a run that was begun has its own
+        if not (resume and has_points(path)):
+            points = warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
@@ -134,7 +136,7 @@ class _Session:
         self.feedback = Feedback(folder.path / "statistics.jsonl", config.statistics)
         self.old = "method_seeds" not in folder.config
 
-    def all(self, points: Sequence[WarmupPoint], progress: bool) -> RunResult:
+    def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
         points = self._kept_points(points)
         methods = self.config.methods
         total = len(points) + len(methods) * self.config.iterations
@@ -149,10 +151,10 @@ class _Session:
                 self._judge(method)
         return self._finish()
 
-    def _kept_points(self, points: Sequence[WarmupPoint]) -> list[WarmupPoint]:
+    def _kept_points(self, points: Sequence[WarmupPoint] | None) -> list[WarmupPoint]:
         """Keep the warm-up points with the run, so that a resume needs nothing else."""
-        file = self.folder.path / WARMUP / "points.json"
-        if not file.exists():
+        file = self.folder.path / WARMUP / POINTS
+        if points is not None:
             write_text_atomically(file, json.dumps([asdict(p) for p in points]) + "\n")
             return list(points)
         try:

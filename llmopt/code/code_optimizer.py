@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client, Request, client_name
 from llmopt.client.registry import get_client
 from llmopt.code.candidate import (
     Candidate,
@@ -170,6 +170,7 @@ class CodeOptimizer:
             Caps(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
+            announce=self._announce,
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._writer = Writer(
@@ -270,6 +271,10 @@ class CodeOptimizer:
     def _check_storage(self) -> None:
         if self._journal is not None:
             self._journal.check()
+
+    def _announce(self, request: Request, failed: int) -> None:
+        if self._journal is not None:
+            self._journal.append_request(request, failed)
 
     def _store_spent(self, spent: Spent) -> None:
         if self._journal is not None:

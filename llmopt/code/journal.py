@@ -1,6 +1,7 @@
 """The state of a code search as the sum of its events, and the file that keeps them.
 
 Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
+``request`` (about to be sent),
 ``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
 (candidates of one request), ``failure`` (an ask that found none), ``tell``. A live call and a
 resumed file go through the same `CodeState.apply`.
@@ -15,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from llmopt.client.base import Reply
+from llmopt.client.base import Reply, Request
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Spent
+from llmopt.search.resume import InDoubt, count, record_request
 from llmopt.space import Space
 
 _FORMAT = 1
@@ -93,7 +95,7 @@ class CodeState:
         kind = event["event"]
         if kind == "reject":
             refusal = Refusal(
-                _whole(event["number"]),
+                count(event["number"]),
                 _text(event["text"]),
                 _text(event["reason"]),
                 _text(event.get("kind", "unreadable")),
@@ -136,7 +138,7 @@ class CodeState:
         for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
             _text(text)
         for number in (trial.number, trial.parent):
-            _whole(0 if number is None else number)
+            count(0 if number is None else number)
         reward = trial.reward
         if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
             raise ValueError(f"the score {reward!r} is no finite number")
@@ -185,17 +187,22 @@ class Journal:
             self.append({**start, "seed": str(seed)})
             return
         usage = Usage()
+        doubt = InDoubt(usage)
         paid: list[tuple[str, Reply]] = []
         for line, event in enumerate(events[1:], start=2):
             try:
                 kind = event["event"]
-                if kind == "reply":
+                if kind == "request":
+                    doubt.announced(event["failed"])
+                elif kind == "reply":
                     reply = Reply.from_dict(event["reply"])
-                    usage.add_failure(event.get("failed", 0))
+                    usage.add_failure(count(event.get("failed", 0)))
                     usage.add_reply(reply)
                     paid.append((_text(event["digest"]), reply))
+                    doubt.ended()
                 elif kind == "error":
-                    usage.add_failure(_whole(event["requests"]))
+                    usage.add_failure(count(event["requests"]))
+                    doubt.ended()
                 else:
                     state.apply(event)
                 if kind == "ask":
@@ -206,6 +213,7 @@ class Journal:
                     paid.clear()  # the replies before it have come to this
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise self._spoilt(line, error) from error
+        doubt.settle()
         meter.restore(usage, paid)
 
     def _check_start(self, start: Event, seed: int | None) -> None:
@@ -241,6 +249,14 @@ class Journal:
         """
         self._log.append(event)
 
+    def append_request(self, request: Request, failed: int) -> None:
+        """Write that a request is about to be sent, after so many calls for it that failed.
+
+        Raises:
+            StorageError: As `append`.
+        """
+        record_request(self._log, request, failed)
+
     def append_spent(self, spent: Spent) -> None:
         """Write what a request cost: the paid reply, or how many calls failed.
 
@@ -264,12 +280,6 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._log.close()
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no whole number of 0 or more")
-    return value
 
 
 def _text(value: Any) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.retry import complete_with_retries
-from llmopt.errors import BudgetExceededError, ClientError, StorageError
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.locks import Lock
 
@@ -136,6 +136,9 @@ class Meter:
             before the next request is sent and at every `flush`.
         check: Called before a request is sent; raises where nothing may be spent (in a
             forked child, say, that cannot store the reply).
+        announce: Stores that a request is about to be sent, after so many calls for it that
+            failed. Where a kill comes before the reply is stored, the call counts all the
+            same. Where it raises, nothing is sent.
 
     Attributes:
         client: The model.
@@ -151,6 +154,7 @@ class Meter:
         transport_attempts: int | None = None,
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
+        announce: Callable[[Request, int], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -159,6 +163,7 @@ class Meter:
         self.transport_attempts = transport_attempts
         self.record = record
         self.check = check
+        self.announce = announce
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -202,13 +207,21 @@ class Meter:
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
         failed, reply = 0, None
+        if self.announce is not None:
+            self.announce(request, 0)
+
+        def fail(requests: int) -> None:
+            nonlocal failed
+            failed += requests
+            with self._counting() as usage:
+                usage.add_failure(requests)
 
         def count_failure(error: ClientError, attempt: int) -> None:
-            nonlocal failed
-            failed += error.requests
-            with self._counting() as usage:
-                usage.add_failure(error.requests)
+            fail(error.requests)
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+            if self.announce is not None and error.requests:
+                with contextlib.suppress(StorageError):  # the end of this call is stored anyway
+                    self.announce(request, failed)
 
         try:
             answer = complete_with_retries(
@@ -226,8 +239,13 @@ class Meter:
             reply = answer
             with self._counting() as usage:
                 usage.add_reply(reply)
+        except (LLMOptError, ImportError):  # counted, or nothing was sent
+            raise
+        except BaseException:  # Ctrl-C, say: whoever was asked may charge for it
+            fail(1)
+            raise
         finally:
-            if self.record is not None and (failed or reply is not None):
+            if self.record is not None and (failed or reply is not None or self.announce):
                 self._unsaved.append(Spent(request, reply, failed))
                 try:
                     self.flush()
@@ -370,6 +388,7 @@ class Meter:
             "_writing": Lock(),
             "record": None,
             "check": None,
+            "announce": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),
             "_draft": None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llmopt.client.base import Reply
+from llmopt.client.base import Reply, Request
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.prompt import get_prompt
@@ -77,6 +78,19 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         )
 
 
+# Providers whose model strings hold an address, a file or a folder in place of a model's name.
+_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
+
+
+def names_a_place(model: str) -> bool:
+    """Whether a model string holds an address, a file or a folder.
+
+    Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
+    to go there, and nothing there is to be read, before the user gave the string, too.
+    """
+    return "://" in model or re.split("[:/]", model, maxsplit=1)[0].lower() in _PLACES
+
+
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments with which a stored run goes on.
 
@@ -96,6 +110,53 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     if "prompt" not in options:
         stored["prompt"] = get_prompt(start["prompt"])
     return {**stored, **options}
+
+
+def record_request(log: EventLog, request: Request, failed: int) -> None:
+    """Write that a request is about to be sent, after so many calls for it that failed.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    log.append({"event": "request", "digest": request.digest(), "failed": failed})
+
+
+class InDoubt:
+    """Counts the calls of a file that a kill came upon: sent, and with no end stored.
+
+    Args:
+        usage: What was spent; changed.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self._calls = 0
+
+    def announced(self, failed: Any) -> None:
+        """Take note of a call that was about to be made, after `failed` others for it."""
+        if failed == 0:
+            self.settle()
+        self._calls = 1 + count(failed)
+
+    def ended(self) -> None:
+        """Take note that the end of the call was stored, with what it cost."""
+        self._calls = 0
+
+    def settle(self) -> None:
+        """Count what is in doubt."""
+        self.usage.add_failure(self._calls)
+        self._calls = 0
+
+
+def count(value: Any) -> int:
+    """Return a whole number of 0 or more.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no whole number of 0 or more")
+    return value
 
 
 def record_spent(log: EventLog, spent: Spent) -> None:
@@ -126,17 +187,23 @@ def replay(
         StorageError: An event is not as llmopt wrote it.
     """
     usage, paid = Usage(), []
+    doubt = InDoubt(usage)
     for number, event in enumerate(events[1:], start=2):
         with as_written(path, number, event):
             kind = event["event"]
+            if kind == "request":
+                doubt.announced(event["failed"])
+                continue
             if kind == "reply":
                 reply = Reply.from_dict(event["reply"])
-                usage.add_failure(event["failed"])
+                usage.add_failure(count(event["failed"]))
                 usage.add_reply(reply)
                 paid.append((event["digest"], reply))
+                doubt.ended()
                 continue
             if kind == "failure":
-                usage.add_failure(event["requests"])
+                usage.add_failure(count(event["requests"]))
+                doubt.ended()
                 continue
             state.apply(event)
             if kind == "ask":
@@ -144,7 +211,9 @@ def replay(
                 paid.clear()
             elif kind == "snapshot":
                 usage = Usage(**event["usage"])
+                doubt = InDoubt(usage)
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
+    doubt.settle()
     meter.restore(usage, paid)
 
 
