@@ -25,11 +25,12 @@ import logging
 import math
 import numbers
 import os
+import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 import numpy as np
 
@@ -478,11 +479,42 @@ class LLMOptimizer(Generic[Params]):
     @overload
     async def aask(self, n: int) -> list[Params]: ...
     async def aask(self, n: int | None = None) -> Params | list[Params]:
-        """`ask` for loops that are asynchronous: the model is waited for in a thread."""
-        points, warned = await asyncio.to_thread(self._points, n)
+        """`ask` for loops that are asynchronous: the model is waited for in a thread.
+
+        Where it is cancelled, what the model answers is kept for the next ask.
+        """
+        guard, cancelled = threading.Lock(), False
+        given: list[Any] = []
+
+        def work() -> tuple[Params | list[Params], list[str]]:
+            with self._meter.lock:  # the next ask finds what this one leaves
+                points, warned = self._points(n)
+                with guard:
+                    given.extend(cast("list[Any]", [points] if n is None else points))
+                    if cancelled:
+                        self._take_back(given)
+            return points, warned
+
+        try:
+            points, warned = await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            with guard:
+                cancelled = True
+                self._take_back(given)
+            raise
         for text in warned:
             warnings.warn(text, FallbackWarning, stacklevel=2)
         return points
+
+    def _take_back(self, points: Sequence[Any]) -> None:
+        """Keep points that were handed out to nobody for the next ask."""
+        if points:
+            values = [self.space.to_json_values(self.space.flatten(p)) for p in points]
+            try:
+                with self._changing:
+                    self._record({"event": "back", "values": values})
+            except StorageError as error:
+                logger.warning("%d points of a cancelled ask stay pending: %s", len(points), error)
 
     async def atell(
         self,
@@ -634,6 +666,8 @@ class LLMOptimizer(Generic[Params]):
     def close(self) -> None:
         """Close the storage file. The optimizer can still be read."""
         if self._log is not None:
+            with contextlib.suppress(StorageError):
+                self._meter.flush()
             self._log.close()
 
     def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:

@@ -122,6 +122,26 @@ class Draft:
     process: int = field(default_factory=os.getpid)
 
 
+class _Calls:
+    """A client whose calls are announced, and that knows of one that was cut off."""
+
+    def __init__(self, client: Client, announce: Callable[[], object]) -> None:
+        self._client, self._announce = client, announce
+        self.begun = self.under_way = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def complete(self, request: Request) -> Reply:
+        self._announce()
+        self.begun = self.under_way = True
+        try:
+            return self._client.complete(request)
+        except (LLMOptError, ImportError):  # counted by who sees it, or nothing was sent
+            self.under_way = False
+            raise
+
+
 class Meter:
     """Sends requests under limits, counts what they cost, and pays for none twice.
 
@@ -207,8 +227,7 @@ class Meter:
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
         failed, reply = 0, None
-        if self.announce is not None:
-            self.announce(request, 0)
+        calls = _Calls(self.client, lambda: self.announce and self.announce(request, failed))
 
         def fail(requests: int) -> None:
             nonlocal failed
@@ -219,13 +238,10 @@ class Meter:
         def count_failure(error: ClientError, attempt: int) -> None:
             fail(error.requests)
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
-            if self.announce is not None and error.requests:
-                with contextlib.suppress(StorageError):  # the end of this call is stored anyway
-                    self.announce(request, failed)
 
         try:
             answer = complete_with_retries(
-                self.client,
+                calls,
                 request,
                 attempts=self.transport_attempts,
                 most_calls=left,
@@ -239,13 +255,13 @@ class Meter:
             reply = answer
             with self._counting() as usage:
                 usage.add_reply(reply)
-        except (LLMOptError, ImportError):  # counted, or nothing was sent
-            raise
-        except BaseException:  # Ctrl-C, say: whoever was asked may charge for it
-            fail(1)
+        except BaseException:
+            if calls.under_way and reply is None:  # Ctrl-C, say: it may be charged for
+                fail(1)
             raise
         finally:
-            if self.record is not None and (failed or reply is not None or self.announce):
+            told = failed or reply is not None or (calls.begun and self.announce is not None)
+            if self.record is not None and told:
                 self._unsaved.append(Spent(request, reply, failed))
                 try:
                     self.flush()

@@ -126,6 +126,12 @@ class SearchState:
         self.ready = deque(queue[event["given"] :])
         self.rng.bit_generator.state = event["rng"]
 
+    def _on_back(self, event: Event) -> None:
+        keys = [self.space.key(self.space.from_json_values(v)) for v in event["values"]]
+        back = [p for p in self.pending if self.space.key(p.values) in keys]
+        self.pending = [p for p in self.pending if p not in back]
+        self.ready.extendleft(reversed(back))
+
     def _on_tell(self, event: Event) -> None:
         values = self.space.from_json_values(event["values"])
         rewards = event["rewards"] and tuple(event["rewards"])
