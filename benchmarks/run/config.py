@@ -114,8 +114,11 @@ class RunConfig:
                 if not isinstance(known.get(name, ""), str):
                     raise TypeError(f"{name} is no text")
             return cls(**known)
-        except RunConfigError:
-            raise
+        except RunConfigError as error:
+            raise StorageError(
+                f"the run's config.json is not as it was written ({error}): restore it, or start "
+                "a new run"
+            ) from error
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise StorageError(
                 f"the run's config.json was written by another version of llmopt, or changed by "

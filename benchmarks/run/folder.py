@@ -29,7 +29,7 @@ formats, so that what reads those reads these:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,21 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
 POINTS = "points.json"
+_RECORD = b'{"method":'
 
 
 def best_record(records: Sequence[Record]) -> Record | None:
     """Return the record of the largest mean return, the first of equals; ``None`` if all failed."""
     best = best_index([record.mean for record in records])
     return None if best is None else records[best]
+
+
+def _records(log: EventLog) -> Iterator[Record]:
+    for number, event in enumerate(log.events, start=1):
+        try:
+            yield Record.from_dict(event)
+        except StorageError as error:
+            raise StorageError(f"{log.path}, line {number}: {error}. Restore it") from error
 
 
 class RunFolder:
@@ -71,11 +80,10 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = read_config(path)
-        self._trials = EventLog(path / "trials.jsonl")
+        self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
         try:
             self.records: dict[str, list[Record]] = {}
-            for event in self._trials.events:
-                record = Record.from_dict(event)
+            for record in _records(self._trials):
                 rows = self.records.setdefault(record.method, [])
                 if record.index != len(rows):
                     raise StorageError(
@@ -83,11 +91,15 @@ class RunFolder:
                         f"{len(rows)} others, so some are missing or double; restore the file"
                     )
                 rows.append(record)
-            self._heldout = EventLog(path / "heldout.jsonl")
+            self._heldout = EventLog(path / "heldout.jsonl", durable=True, start=_RECORD)
         except BaseException:
             self._trials.close()
             raise
-        self.heldout = {e["method"]: Record.from_dict(e) for e in self._heldout.events}
+        try:
+            self.heldout = {record.method: record for record in _records(self._heldout)}
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:

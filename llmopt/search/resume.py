@@ -226,6 +226,8 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
     """
     try:
         yield
+    except StorageError as error:
+        raise StorageError(f"{path}, event {number}: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StorageError(
             f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
