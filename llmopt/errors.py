@@ -67,6 +67,13 @@ class BudgetExceededError(LLMOptError):
     """
 
 
+class SearchStopped(LLMOptError):
+    """The model expects no further gain and ended the search; only with ``may_stop=True``.
+
+    Every trial is kept. Asking again raises this again, at no further cost.
+    """
+
+
 class ClientError(LLMOptError):
     """A model could not be asked, or did not answer.
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # which every type checker brings
+
     from llmopt.client.base import Reply
     from llmopt.space import Value
+
+    Params = TypeVar("Params", default=Any)
+else:
+    from typing import TypeVar
+
+    Params = TypeVar("Params")
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
@@ -46,8 +54,8 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One evaluated point.
+class Trial(Generic[Params]):
+    """One evaluated point; `Params` is the form in which the space was given.
 
     Attributes:
         number: Position in the history, from 0, in the order of telling.
@@ -68,7 +76,7 @@ class Trial:
     """
 
     number: int
-    params: Any = field(compare=False)  # `values` says the same, and arrays do not compare
+    params: Params = field(compare=False)  # `values` says the same, and arrays do not compare
     values: tuple[Value, ...]
     rewards: tuple[float, ...] | None
     state: State = "complete"
@@ -113,6 +121,23 @@ class History:
     def failed(self) -> tuple[Trial, ...]:
         """The trials that have no usable reward, in the order of telling."""
         return tuple(t for t in self.trials if t.state == "failed")
+
+    def merged(self, key: Callable[[tuple[Value, ...]], Hashable]) -> History:
+        """Return the history with repeated measurements of a point as one trial each.
+
+        Such a trial has the mean of the rewards, their standard error, the number of
+        measurements, and the latest feedback. Failed and pruned trials stay as they are.
+        Trials are numbered anew, in the order of their first measurement.
+
+        Args:
+            key: Tells which points are the same: `Space.key`.
+        """
+        groups: dict[Hashable, list[Trial]] = {}
+        for trial in self.trials:
+            alone = trial.state != "complete"
+            groups.setdefault(("", trial.number) if alone else key(trial.values), []).append(trial)
+        trials = [replace(_merge(g), number=i) for i, g in enumerate(groups.values())]
+        return replace(self, trials=tuple(trials))
 
     @cached_property
     def ranked(self) -> tuple[Trial, ...]:
@@ -159,6 +184,26 @@ class History:
         signs = np.array([1.0 if d == "maximize" else -1.0 for d in self.directions])
         rewards = np.array([t.rewards for t in trials], dtype=float)
         return np.asarray(rewards * signs)
+
+
+def _merge(trials: Sequence[Trial]) -> Trial:
+    """Return one trial for several measurements of a point."""
+    if len(trials) == 1:
+        return trials[0]
+    rewards = np.array([t.rewards for t in trials], dtype=np.float64)
+    known = [t.stderr for t in trials if t.stderr is not None]
+    if len(known) == len(trials):
+        stderr = math.sqrt(sum(e * e for e in known)) / len(known)
+    else:
+        stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
+    feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
+    return replace(
+        trials[0],
+        rewards=tuple(float(x) for x in rewards.mean(axis=0)),
+        stderr=stderr,
+        evaluations=sum(t.evaluations for t in trials),
+        feedback=feedback,
+    )
 
 
 def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import math
 import numbers
 import os
@@ -28,7 +29,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -37,8 +38,8 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
-from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.prompt import Prompt, get_prompt
+from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
+from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.bandit import Partner, Scheduler, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
@@ -47,6 +48,7 @@ from llmopt.search.locks import Lock
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
+    as_written,
     check_same,
     record_spent,
     replay,
@@ -55,12 +57,44 @@ from llmopt.search.resume import (
     stored_options,
 )
 from llmopt.search.state import SearchState
-from llmopt.space import Space
+from llmopt.space import Dimension, Space
+
+logger = logging.getLogger(__name__)
 
 _DIRECTIONS = ("maximize", "minimize")
 
 
-class LLMOptimizer:
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    _Form = TypeVar("_Form", covariant=True)
+
+    class _GymnasiumSpace(Protocol[_Form]):
+        """A `gymnasium.spaces` space, whose samples have the form of its points."""
+
+        def sample(self) -> _Form: ...
+        def contains(self, x: Any) -> bool: ...
+
+    class _Options(TypedDict, total=False):
+        """The arguments of `LLMOptimizer` that are given by name."""
+
+        warmup: int | Sequence[Any]
+        warmup_distribution: Literal["uniform", "normal"]
+        total: int | None
+        description: str
+        batch_size: int
+        attempts: int
+        out_of_range: Literal["clip", "reject"]
+        on_error: Literal["raise", "fallback"]
+        partner: Partner | None
+        max_requests: int | None
+        max_tokens: int | None
+        max_cost: float | None
+        storage: str | os.PathLike[str] | None
+        durable: bool
+
+
+class LLMOptimizer(Generic[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
     Args:
@@ -88,6 +122,10 @@ class LLMOptimizer:
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
             random point.
+        noisy: Whether measuring a point again gives another reward. Then the model may propose
+            a point again, and `history` and `best` show the mean of its rewards.
+        may_stop: Whether the model may end the search where it expects no further gain (the
+            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. For one
             objective and spaces of numbers; needs the package `cma`.
@@ -96,6 +134,9 @@ class LLMOptimizer:
         max_cost: Cap in US dollars; needs a model whose price is known.
         storage: JSON Lines file to append to. If it already holds a run of the same
             configuration, that run goes on.
+        durable: Whether each line of `storage` is forced to the disk, which takes some
+            milliseconds, and carries a checksum. Without it a power cut may lose the last
+            lines; the end of the process loses none.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -109,6 +150,37 @@ class LLMOptimizer:
         otherwise; `tell` costs none. Both may be called from several threads.
     """
 
+    # One for each form of a space: a type checker then knows what `ask` and `best` hold.
+    @overload
+    def __init__(
+        self: LLMOptimizer[dict[str, Any]],
+        space: Mapping[str, Dimension],
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: LLMOptimizer[_Form],
+        space: _GymnasiumSpace[_Form],
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: LLMOptimizer[Any],
+        space: Space,
+        client: Client | str | None = None,
+        prompt: str | Path | Prompt = "auto",
+        direction: Direction | Sequence[Direction] = "maximize",
+        seed: int | None = None,
+        **options: Unpack[_Options],
+    ) -> None: ...
     def __init__(
         self,
         space: Any,
@@ -125,11 +197,14 @@ class LLMOptimizer:
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        noisy: bool = False,
+        may_stop: bool = False,
         partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
+        durable: bool = True,
     ) -> None:
         self.space = Space.of(space)
         self.directions = _directions(direction)
@@ -157,6 +232,8 @@ class LLMOptimizer:
             attempts=attempts,
             out_of_range=out_of_range,
             on_error=on_error,
+            noisy=noisy,
+            may_stop=may_stop,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
@@ -167,7 +244,7 @@ class LLMOptimizer:
         self._log: EventLog | None = None
         self._changing = Lock()  # held briefly: tell never waits for a model
         if storage is not None:
-            self._attach(storage)
+            self._attach(storage, durable)
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
         try:
@@ -214,10 +291,10 @@ class LLMOptimizer:
         self._model.limits = limits
 
     @overload
-    def ask(self) -> Any: ...
+    def ask(self, n: None = None) -> Params: ...
     @overload
-    def ask(self, n: int) -> list[Any]: ...
-    def ask(self, n: int | None = None) -> Any:
+    def ask(self, n: int) -> list[Params]: ...
+    def ask(self, n: int | None = None) -> Params | list[Params]:
         """Return the next point to evaluate, or the next `n` of them.
 
         Warm-up points come first; then one model request asks for all the points wanted
@@ -234,6 +311,7 @@ class LLMOptimizer:
                 ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             PromptTooLongError: The prompt does not fit the model's context.
+            SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
         """
         points, warned = self._points(n)
@@ -241,9 +319,11 @@ class LLMOptimizer:
             warnings.warn(text, FallbackWarning, stacklevel=2)
         return points
 
-    def _points(self, n: int | None) -> tuple[Any, list[str]]:
+    def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
+        if self._log is not None:
+            self._log.check()  # before a lock is waited for, and before anything is paid for
         with self._meter.asking() as draft:
             proposals = self._ask(count, draft)
         points = [self.space.unflatten(p.values) for p in proposals]
@@ -254,7 +334,7 @@ class LLMOptimizer:
         before = state.rng.bit_generator.state
         try:
             with self._changing:
-                history = state.history()
+                history = self._history()
                 seen = set(state.keys)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
@@ -298,7 +378,8 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
-    ) -> Trial:
+        stderr: float | None = None,
+    ) -> Trial[Params]:
         """Record what a point scored.
 
         A point handed out by `ask` is matched by its values, whatever the order; any other
@@ -311,6 +392,8 @@ class LLMOptimizer:
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
                 is feasible, and feasible points rank before the others.
+            stderr: Standard error of the reward (of the first objective), for prompts that
+                show it.
 
         Returns:
             The recorded trial.
@@ -318,7 +401,7 @@ class LLMOptimizer:
         Raises:
             ParameterError: The point is not in the space; the message names the parameter.
             RewardError: The reward is not a number, or not one for each objective; or
-                `constraint_violation` is negative or not finite.
+                `constraint_violation` or `stderr` is negative or not finite.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         values = self.space.flatten(params)
@@ -330,9 +413,13 @@ class LLMOptimizer:
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
-        return self._tell(values, rewards, feedback, violation)
+        if stderr is not None:
+            stderr = _number(stderr, "stderr")
+            if not 0 <= stderr < math.inf:
+                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
+        return self._tell(values, rewards, feedback, violation, stderr)
 
-    def tell_failure(self, params: Any, reason: str = "") -> Trial:
+    def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
 
         The model is told so, and the point is not proposed again.
@@ -377,18 +464,19 @@ class LLMOptimizer:
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
-    ) -> Trial:
+        stderr: float | None = None,
+    ) -> Trial[Params]:
         with self._changing:
-            self._record(self._state.tell_event(values, rewards, feedback, violation))
+            self._record(self._state.tell_event(values, rewards, feedback, violation, stderr))
             return self._state.trials[-1]
 
     # -- asynchronous form ----------------------------------------------------------------
 
     @overload
-    async def aask(self) -> Any: ...
+    async def aask(self, n: None = None) -> Params: ...
     @overload
-    async def aask(self, n: int) -> list[Any]: ...
-    async def aask(self, n: int | None = None) -> Any:
+    async def aask(self, n: int) -> list[Params]: ...
+    async def aask(self, n: int | None = None) -> Params | list[Params]:
         """`ask` for loops that are asynchronous: the model is waited for in a thread."""
         points, warned = await asyncio.to_thread(self._points, n)
         for text in warned:
@@ -402,7 +490,8 @@ class LLMOptimizer:
         *,
         feedback: str = "",
         constraint_violation: float = 0.0,
-    ) -> Trial:
+        stderr: float | None = None,
+    ) -> Trial[Params]:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
             self.tell,
@@ -410,18 +499,26 @@ class LLMOptimizer:
             reward,
             feedback=feedback,
             constraint_violation=constraint_violation,
+            stderr=stderr,
         )
 
     # -- results --------------------------------------------------------------------------
 
     @property
     def history(self) -> History:
-        """The trials, and the points handed out or queued, as an immutable snapshot."""
+        """The trials, and the points handed out or queued, as an immutable snapshot.
+
+        With ``noisy=True`` a point that was measured repeatedly is one trial with the mean.
+        """
         with self._changing:
-            return self._state.history()
+            return self._history()
+
+    def _history(self) -> History:
+        history = self._state.history()
+        return history.merged(self.space.key) if self._model.noisy else history
 
     @property
-    def trials(self) -> list[Trial]:
+    def trials(self) -> list[Trial[Params]]:
         """All trials in the order of telling (a copy)."""
         with self._changing:
             return list(self._state.trials)
@@ -437,7 +534,7 @@ class LLMOptimizer:
             return list(self._state.pending)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial[Params] | None:
         """The best trial so far, or ``None``; the first of equals.
 
         With several objectives one of the Pareto front (see ``history.pareto_front``).
@@ -477,7 +574,7 @@ class LLMOptimizer:
         try:
             partial.unlink(missing_ok=True)  # left by a killed process of the same number
             with self._meter.lock, self._changing:
-                log = EventLog(partial)
+                log = EventLog(partial, durable=True)
                 try:
                     log.append(self._start_event())
                     log.append(self._state.snapshot_event(self._meter.usage, self._meter.paid))
@@ -500,7 +597,7 @@ class LLMOptimizer:
         path: str | os.PathLike[str],
         client: Client | str | None = None,
         **options: Any,
-    ) -> LLMOptimizer:
+    ) -> LLMOptimizer[Any]:
         """Rebuild an optimizer from a file that `save` or ``storage=`` wrote.
 
         Args:
@@ -522,9 +619,14 @@ class LLMOptimizer:
             )
         events = list(read_events(path))
         start = start_of(events, path)
+        with as_written(path, 1, start):
+            merged = stored_options(start, options)
+        client = get_client("smollm2" if client is None else client)
         if "prompt" not in options:
-            options["prompt"] = get_prompt(start["prompt"])
-        optimizer = cls(client=client, **stored_options(start, options))
+            check_prompt_for(merged["prompt"], client)
+        # With no options of the caller's, what the constructor refuses is the file's.
+        with contextlib.nullcontext() if options else as_written(path, 1, start):
+            optimizer = cls(client=client, **merged)
         replay(events, optimizer._state, optimizer._meter, path)
         return optimizer
 
@@ -533,13 +635,14 @@ class LLMOptimizer:
         if self._log is not None:
             self._log.close()
 
-    def _attach(self, path: str | os.PathLike[str]) -> None:
-        log = EventLog(path)
+    def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
+        log = EventLog(path, durable=durable)
         try:
             if log.events:
                 start = start_of(log.events, path)
-                check_same(start, self._start_event(), path, seed_given=self._seed_given)
-                self.seed = start["seed"]
+                with as_written(path, 1, start):
+                    check_same(start, self._start_event(), path, seed_given=self._seed_given)
+                    self.seed = whole_number("seed", start["seed"], 0)
                 self._emitter = self._make_emitter(self._model)
                 self._state = SearchState(self.space, self.directions, self.seed)
                 replay(log.events, self._state, self._meter, path)
@@ -551,7 +654,7 @@ class LLMOptimizer:
         log.events = []
         self._log = log
         # Without a reference to this optimizer: one that is dropped closes its file at once.
-        self._meter.record = partial(record_spent, log)
+        self._meter.record, self._meter.check = partial(record_spent, log), log.check
 
     def _start_event(self) -> Event:
         points = self._warmup_points
@@ -593,10 +696,21 @@ class LLMOptimizer:
             return {
                 **self.__dict__,
                 "_log": None,
+                "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
             }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("_stored_in", None)
+        self.__dict__.update(state)
+        if path is not None:
+            logger.warning(
+                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
+                "its results to the original",
+                path,
+            )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:

@@ -775,7 +775,7 @@ def whole_run(folder: Path) -> dict[str, Any]:
 
 
 BENCH = ("bench", "--tasks", "cartpole", "--seeds", "1", "--evaluations", "8", "--episodes", "1",
-         "--warmup", "6", "--heldout", "2", "--methods")  # fmt: skip
+         "--warmup", "6", "--heldout", "2", "--batch", "4", "--methods")  # fmt: skip
 BENCHED = ("columns-gaussian", "columns-slope", "columns-network", "levels-uniform",
            "pattern-gaussian", "hybrid-gaussian", "cma", "cma-bipop", "ars", "random",
            "optuna-tpe", "ng-de")  # fmt: skip
@@ -1034,6 +1034,7 @@ def write_storage() -> None:
     optuna_study(OPTUNA_STOP, storage=optuna_journal(journal))
     write("stopped_optuna", {"conditional": optuna_study(OPTUNA_STEPS)})
     write_run(folder / "run")
+    write("stopped_run", {"run": in_folder(whole_run)})
 
 
 def main(names: Sequence[str]) -> None:

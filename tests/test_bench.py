@@ -130,7 +130,8 @@ def test_a_box_and_no_bias_make_another_task():
 
 
 def test_warmup_points_are_those_of_llmopt_run():
-    from llmopt.benchmarks.run.session import RunConfig, warmup_points
+    from llmopt.benchmarks.run import RunConfig
+    from llmopt.benchmarks.run.shared import warmup_points
 
     config = RunConfig("cartpole", seed=5, warmup=6)
     task = get_task("cartpole", box=(-2.0, 1.0))

@@ -12,7 +12,7 @@ import pytest
 
 from llmopt import ScriptedClient, __version__
 from llmopt.benchmarks import extras
-from llmopt.benchmarks.run import session as run_module
+from llmopt.benchmarks.run import contestants
 from llmopt.cli import main
 
 QUICK = ["--methods", "random", "--iterations", "3", "--episodes", "1", "--warmup", "2"]
@@ -131,7 +131,7 @@ def test_the_model_is_searched_with(tmp_path, capsys, monkeypatch):
     script = ScriptedClient(
         lambda r: f"{len(script.requests) / 10}" + ", 1.0" * 9, name="scripted/model:1"
     )
-    monkeypatch.setattr(run_module, "get_client", lambda model: script)
+    monkeypatch.setattr(contestants, "get_client", lambda model: script)
     monkeypatch.setattr("llmopt.benchmarks.run.estimate.get_client", lambda model: script)
     arguments = ["run", "cartpole", *QUICK[2:], "--description", "a pole", "--seed", "3"]
     assert main([*arguments, "--prompt", "props-plus", "--methods", "llm"]) == 0
@@ -167,7 +167,7 @@ def test_resume_needs_only_the_task_and_the_folder(tmp_path, capsys):
 
 def test_an_error_in_the_middle_says_how_to_go_on(capsys, monkeypatch):
     client = ScriptedClient(["1" + ", 1.0" * 9])
-    monkeypatch.setattr(run_module, "get_client", lambda model: client)
+    monkeypatch.setattr(contestants, "get_client", lambda model: client)
     monkeypatch.setattr("llmopt.benchmarks.run.estimate.get_client", lambda model: client)
     arguments = ["run", "cartpole", *QUICK[2:], "--methods", "llm", "--out", "my run"]
     assert main(arguments) == 2

@@ -1,23 +1,26 @@
 """The command line, with a scripted model in place of a real one."""
 
 import json
+import shlex
+import signal
+import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
-from llmopt.code import optimizer as optimizer_module
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.commands import reward as run_reward
+from llmopt.code.commands import common, write_reward
+from llmopt.code.commands.code_run import CodeRun
+from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.commands.common import say_step
-from llmopt.code.commands.page import write_report
-from llmopt.code.commands.runfolder import CodeRun
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, StorageError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -36,7 +39,7 @@ def reward(obs, action, next_obs, info):
 
 def give(monkeypatch, *replies):
     client = ScriptedClient(list(replies))
-    monkeypatch.setattr(optimizer_module, "get_client", lambda name: client)
+    monkeypatch.setattr(common, "get_client", lambda name: client)
     return client
 
 
@@ -97,7 +100,7 @@ class TestCode:
         args = ["code", "mountaincar", "--steps", "1", "--out", str(folder)]
         assert cli([*args, "--model", secret]) == 2
         assert "hunter2" not in capsys.readouterr().err
-        assert [p for p in folder.rglob("*") if p.is_file()] == []
+        assert not folder.exists()
         give(monkeypatch, IDLE)
         assert cli([*args, "--model", "m"]) == 0
 
@@ -105,6 +108,88 @@ class TestCode:
         give(monkeypatch, PUMP, ClientError("broke"))
         assert cli([*self.ARGS, str(tmp_path / "run")]) == 2
         assert "11.5 * obs[1]" in (tmp_path / "run" / "report.html").read_text()
+
+    def test_ctrl_c_names_the_command_that_goes_on(self, monkeypatch, tmp_path, capsys):
+        def interrupt(request):
+            raise KeyboardInterrupt
+
+        folder = tmp_path / "my run"
+        give(monkeypatch, IDLE, interrupt)
+        assert cli([*self.ARGS, str(folder)]) == 130
+        out, err = capsys.readouterr()
+        assert out.startswith(f"run folder: {folder}\n")
+        said = f"to go on: llmopt code mountaincar --resume --out '{folder}'"
+        assert said in err
+        give(monkeypatch, TAGS, PUMP)
+        assert cli(shlex.split(said.partition("llmopt ")[2])) == 0
+        assert "[3/3] candidate 2" in capsys.readouterr().out
+
+    def test_ctrl_c_ends_code_that_does_not_end(self, tmp_path):
+        """In a process of its own, as in a terminal."""
+        folder = tmp_path / "run"
+        endless = "```python\ndef controller(obs):\n    while True: pass\n```"
+        program = (
+            "import sys\nfrom llmopt import ScriptedClient\n"
+            "from llmopt.cli import main\nfrom llmopt.code.commands import common\n"
+            f"common.get_client = lambda name: ScriptedClient([{endless!r}])\n"
+            f"sys.exit(main({[*self.ARGS, str(folder), '--call-seconds', '3000']!r}))\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stderr=subprocess.PIPE, text=True
+        ) as process:
+            search = folder / "search.jsonl"
+            while process.poll() is None and not (
+                search.exists() and '"reply"' in search.read_text()
+            ):
+                time.sleep(0.05)
+            time.sleep(0.5)  # the candidate is loaded, or runs; either is interrupted
+            process.send_signal(signal.SIGINT)
+            err = process.communicate()[1]
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        assert f"--resume --out {folder}" in err
+
+    def test_the_code_to_begin_from_is_scored_first(self, monkeypatch, tmp_path, capsys):
+        client = give(monkeypatch, IDLE, PUMP)
+        start = tmp_path / "start.py"
+        start.write_text("def controller(obs):\n    return [0.05]\n")
+        folder = tmp_path / "run"
+        args = ["--initial", str(start), "--steps", "2"]
+        assert cli([*self.ARGS, str(folder), *args]) == 0
+        out = capsys.readouterr().out
+        assert "[0/2] the code to begin from: " in out
+        assert "[2/2] candidate 2: 9" in out
+        first = json.loads((folder / "candidates" / "000.json").read_text())
+        assert first["score"] < 0
+        assert f"score {first['score']:.6g}" in client.requests[0].text
+
+    def test_code_to_begin_from_that_cannot_be_used(self, monkeypatch, tmp_path, capsys):
+        client = give(monkeypatch)
+        start = tmp_path / "start.py"
+        start.write_text("def policy(obs):\n    return [0.05]\n")
+        assert cli([*self.ARGS, str(tmp_path / "run"), "--initial", str(start)]) == 2
+        assert "the code to begin from cannot be used" in capsys.readouterr().err
+        assert client.requests == []
+        assert not (tmp_path / "run").exists()
+
+    def test_a_spoilt_folder_is_told(self, monkeypatch, tmp_path, capsys):
+        give(monkeypatch, PUMP)
+        folder = tmp_path / "run"
+        assert cli([*self.ARGS, str(folder)]) == 2  # the script has ended
+        config = (folder / "config.json").read_text()
+        again = ["code", "mountaincar", "--resume", "--out", str(folder)]
+        for text, message in (
+            ("[]", "no JSON object"),
+            (config.replace('"steps": 3', '"steps": "3"'), "--steps 3: expected a number"),
+        ):
+            (folder / "config.json").write_text(text)
+            assert cli(again) == 2
+            assert message in capsys.readouterr().err
+        (folder / "config.json").write_text(config)
+        for text in ("", "[]", "{}"):
+            (folder / "candidates" / "000.json").write_text(text)
+            with pytest.raises(StorageError, match=r"000\.json"):
+                write_report(folder)
 
 
 @needs_confinement
@@ -133,7 +218,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
         trained.append(options)
         return train_linear(*args, **options)
 
-    monkeypatch.setattr(run_reward, "train_linear", train)
+    monkeypatch.setattr(write_reward, "train_linear", train)
     (tmp_path / "start.py").write_text("def reward(*_):\n    return 0.125\n")
     client = give(monkeypatch, "no", SHAPED)
     args = (
@@ -147,7 +232,7 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     assert "JSON object" in first.text
     assert (first.temperature, first.max_tokens) == (0.25, 77)
     assert len(second.messages) == 3
-    assert trained == [{"episodes": 10, "seed": 3}]
+    assert trained == [{"episodes": 10, "seed": 3}] * 2  # the code to begin from, too
     start = json.loads((tmp_path / "run" / "search.jsonl").read_text().splitlines()[0])
     assert start["seed"] == "3"
 
@@ -210,7 +295,7 @@ def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tm
         assert message in err
         assert len(err.strip().splitlines()) == 1
     assert client.requests == []
-    assert not list(tmp_path.rglob("*.json*"))
+    assert not list(tmp_path.iterdir())
 
 
 @needs_confinement
@@ -251,14 +336,21 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
         (("code", "mountaincar", "--steps", "0"), "--steps 0"),
         (("code", "mountaincar", "--resume"), "--out"),
         (("reward", "metaworld:reach-v3"), "Gymnasium"),
+        (("code", "mountaincar"), "needs a model that can write code"),
+        (("reward", "mountaincar"), "needs a model that can write code"),
+        (("code", "mountaincar", "--model", "openai:gpt-5-mini"), "OPENAI_API_KEY"),
+        (("code", "mountaincar", "--model", "nobody:x"), "unknown model 'nobody:x'"),
+        (("code", "mountaincar", "--out", "none", "--resume"), "no run to go on with"),
     ],
 )
 def test_errors_are_one_line(args, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert cli(list(args)) == 2
     err = capsys.readouterr().err
     assert message in err
     assert len(err.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_page_is_made_from_the_folder_alone(tmp_path):
@@ -278,7 +370,7 @@ def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
     """A model's words may hold what a terminal would obey, and what it cannot show."""
     run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m", "steps": 2})
     run.begin()
-    search = SimpleNamespace(trials=[], failures=1, best=None)
+    search = SimpleNamespace(trials=[], tried=1, best=None)
     say_step(run, search, -1, "\x1b[2J red\nand \ud800 é")
     assert capsys.readouterr().out == "[1/2] no usable code: ?[2J red and ? é\n"
 

@@ -9,8 +9,8 @@ pytest.importorskip("metaworld")
 
 from llmopt import ScriptedClient
 from llmopt.cli import main as cli
-from llmopt.code import optimizer as optimizer_module
-from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.code.commands import common
 from llmopt.code.policy import evaluate_policy, improve, policy_function
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task, metaworld
@@ -175,7 +175,7 @@ def test_the_command_lines_task_says_where_things_are_in_an_observation():
 def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     def give(*sources):
         client = ScriptedClient([f"```python\n{s}```" for s in sources])
-        monkeypatch.setattr(optimizer_module, "get_client", lambda name: client)
+        monkeypatch.setattr(common, "get_client", lambda name: client)
         return client
 
     give(TO_THE_GOAL, PICK_AND_PLACE)

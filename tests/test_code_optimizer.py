@@ -9,8 +9,8 @@ import pytest
 from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.confine import support
 from llmopt.errors import (
@@ -21,6 +21,7 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
+from llmopt.search.eventlog import read_events
 
 pytestmark = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -786,26 +787,41 @@ def test_an_unknown_argument_names_the_nearest():
         CodeOptimizer(FUNCTION, client=ScriptedClient([]), max_request=3)
 
 
-def test_every_flipped_byte_of_a_journal_is_told_or_harmless(tmp_path):
+def without_checksums(path):
+    """Make a file as it was before lines had checksums, which is still read."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in lines:
+        del event["crc"]
+    path.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in lines))
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_every_flipped_byte_of_a_journal_is_told_or_harmless(tmp_path, checksums):
     path, bent = tmp_path / "run.jsonl", tmp_path / "bent.jsonl"
     optimizer, _ = make("no", fenced("return 1.0"), ClientError("broke"), storage=path)
     with optimizer:
         optimizer.tell(optimizer.ask(), 1.0, "fine")
         with pytest.raises(ClientError):
             optimizer.ask()
+    if not checksums:
+        without_checksums(path)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     told = []
     for _ in range(600):
-        at, bit = int(rng.integers(len(whole))), 1 << int(rng.integers(8))
+        at, bit = int(rng.integers(len(whole) - 1)), 1 << int(rng.integers(8))
         changed = bytearray(whole)
         changed[at] ^= bit
         bent.write_bytes(changed)
         try:
-            make(storage=bent)[0].close()
+            read, _ = make(storage=bent)
         except StorageError as error:
             told.append(str(error))
-    assert len(told) > 100
+            continue
+        read.close()
+        if checksums:  # then it was the first line's checksum itself that was changed
+            assert (read.trials, read.usage) == (optimizer.trials, optimizer.usage)
+    assert len(told) > (580 if checksums else 200)
     assert all(str(bent) in message for message in told)
 
 
@@ -836,11 +852,10 @@ def test_what_is_wrong_with_a_journal_is_told_by_its_line(tmp_path, kind, change
         optimizer.tell(optimizer.ask(), 1.0, "fine")
         with pytest.raises(ClientError):
             optimizer.ask()
-    lines = path.read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    events = list(read_events(path))  # written back without their checksums
     line = next(i for i, event in enumerate(events) if event["event"] == kind)
-    lines[line] = json.dumps({**events[line], **change})
-    path.write_text("\n".join(lines) + "\n")
+    events[line] = {**events[line], **change}
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
     with pytest.raises(StorageError, match=rf"line {line + 1}: it is not as llmopt wrote it"):
         make(storage=path)
 
@@ -853,3 +868,63 @@ def test_a_template_is_rendered_in_a_sandbox(tmp_path):
         optimizer.ask()
     assert client.requests == []
     assert not mark.exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
+    """Whichever write it comes at, the resumed search ends as the one that was not killed."""
+
+    def search(path, client, kill_at=None):
+        optimizer = CodeOptimizer(
+            FUNCTION, client=client, seed=3, storage=path, repairs=1, attempts=1
+        )
+        log = optimizer._journal._log
+        append, written = log.append, []
+
+        def write(event):
+            if before and len(written) == kill_at:
+                raise Killed
+            append(event)
+            written.append(event)
+            if len(written) - 1 == kill_at:
+                raise Killed
+
+        monkeypatch.setattr(log, "append", write)
+        try:
+            while len(optimizer.trials) < 3:
+                try:
+                    candidate = optimizer.ask()
+                except NoCandidateError:
+                    continue
+                optimizer.tell(candidate, candidate(np.ones(1)))
+        finally:
+            optimizer.close()
+        return optimizer, len(written)
+
+    answers = {}
+
+    def answer(request):
+        """Give each new request the next answer, and a request sent before the same one."""
+        texts = ["no", fenced("return 1.0"), "no", "no", fenced("return x.foo"),
+                 fenced("return 2.0"), fenced("return 3.0")]  # fmt: skip
+        return answers.setdefault(request.digest(), texts[min(len(answers), 6)])
+
+    whole_client = ScriptedClient(answer)
+    whole, writes = search(tmp_path / "whole.jsonl", whole_client)
+    assert whole.failures == 1
+    for kill_at in range(writes):
+        path, client = tmp_path / f"{kill_at}.jsonl", ScriptedClient(answer)
+        with pytest.raises(Killed):
+            search(path, client, kill_at)
+        rest, _ = search(path, client)
+        assert rest.trials == whole.trials
+        assert rest.failures == 1
+        assert rest.usage.rejected == whole.usage.rejected
+        assert rest.usage.proposals == whole.usage.proposals
+        # A reply is paid for again only where the kill came before it was stored.
+        assert rest.usage.requests == whole.usage.requests
+        assert len(client.requests) - len(whole_client.requests) in ((0, 1) if before else (0,))

@@ -8,8 +8,8 @@ from gymnasium.utils.env_checker import check_env
 from llmopt import ScriptedClient
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.policy import (
     Episode,
     PolicyScore,

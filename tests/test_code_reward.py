@@ -7,8 +7,8 @@ import pytest
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.code.candidate import Candidate
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
 from llmopt.code.reward.gencode import GenCode
@@ -25,7 +25,7 @@ from llmopt.code.reward.reward import (
 )
 from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.errors import LLMOptError
+from llmopt.errors import BudgetExceededError, LLMOptError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -335,6 +335,28 @@ class TestGenCode:
         assert "line 2" in said
         assert state.reward_func(np.zeros(2), True, False) == 100.0
         state.reward_func.close()
+
+    @pytest.mark.parametrize("viral", [True, False])
+    def test_repairs_count_and_have_caps(self, viral):
+        chat = ViralChat("no", GOOD, "no") if viral else ScriptedClient(["no", GOOD, "no"])
+        generator = GenCode(CAR, chat, max_requests=3)
+        assert generator.usage.requests == 0
+        generator.get("nothing").reward_func.close()
+        assert generator.usage.requests == 2
+        with pytest.raises(BudgetExceededError, match="max_requests=3"):
+            generator.get("nothing")
+        assert generator.usage.requests == 3
+
+    def test_failed_repairs_count(self):
+        busy = ClientError("busy", retryable=True, retry_after=0.0)
+        generator = GenCode(CAR, ScriptedClient([busy, GOOD]))
+        generator.get("nothing").reward_func.close()
+        assert (generator.usage.requests, generator.usage.failed_requests) == (2, 1)
+
+    def test_a_long_answer_is_sent_back_cut(self):
+        chat = ScriptedClient([GOOD])
+        GenCode(CAR, chat).get("x" * 10_000_000).reward_func.close()
+        assert len(chat.requests[0].text) < 21_000
 
     def test_repairs_are_bounded(self):
         chat = ViralChat(*["nothing"] * 10)

@@ -276,3 +276,4 @@ def test_ctrl_c_ends_the_wait(folder: Path) -> None:
     _, err = waiting.communicate(timeout=60)
     assert b"KeyboardInterrupt" in err
     assert next_request(folder) is not None
+    assert "open requests: 1" in (folder / "done").read_text()

@@ -148,7 +148,7 @@ def test_an_own_environment_without_a_docstring(tmp_path):
     assert "it broke" in failed.feedback
     search.run(3)
     assert "Keep it at rest." in answers.prompt
-    assert "at most 7 steps" in answers.prompt
+    assert "cut off after 7 steps" in answers.prompt
     with pytest.raises(LLMOptError, match="renders no picture"):
         search.gif(tmp_path / "p.gif")
 

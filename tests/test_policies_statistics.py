@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from llmopt.errors import SpaceError
 from llmopt.policies import EnvMaker, EpisodeStatistics, Evaluation, Evaluator, LinearPolicy, Step
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
@@ -144,6 +145,14 @@ def test_a_start_that_decides_the_return_is_named():
     assert "goes with" not in few.text(Evaluation((0.0, 1.0, 2.0, 3.0), (2,) * 4))
 
 
+def test_the_worst_and_the_best_episode_are_compared_where_they_differ():
+    statistics, _ = watched([[(float(e), 1.0)] * 2 for e in range(3)])
+    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (2, 2, 2)))
+    assert "the worst (return -4) and the best episode (9): angle 1, 2; speed 1, 1." in different
+    assert "worst" not in statistics.text(Evaluation((5.0, 5.1, 5.2), (2, 2, 2)))
+    assert "worst" not in statistics.text(Evaluation((0.0, 0.0, 0.0), (2, 2, 2)))
+
+
 @pytest.mark.parametrize("most", [120, 300, 500, 1500])
 def test_the_budget_is_kept_and_the_first_lines_survive(most):
     rng = np.random.default_rng(0)
@@ -168,6 +177,11 @@ def test_a_failed_evaluation_says_where_it_failed():
     assert "after 2 steps of episode 1" in text
     assert "last seen: angle 3, speed 4" in text
     assert EpisodeStatistics(POLICY).text(Evaluation((), (), "it broke")) == ""
+
+
+def test_names_that_are_not_one_for_each_are_refused():
+    with pytest.raises(SpaceError, match="names of 1 observed numbers and 1 actions, expected 2"):
+        EpisodeStatistics(POLICY, ("angle",))
 
 
 def test_observations_are_copied():

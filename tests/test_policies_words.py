@@ -16,6 +16,7 @@ from gymnasium.wrappers import (
     RescaleObservation,
     TimeAwareObservation,
     TimeLimit,
+    TransformReward,
 )
 
 from llmopt.errors import LLMOptError, SpaceError
@@ -202,6 +203,15 @@ def test_names_only_leaves_the_docstring_out():
     assert "pool" not in text
 
 
+def test_what_counts_as_solved_is_told_only_of_the_registered_task():
+    said = "A mean return of 360 counts as solved"
+    assert said in describe_environment(made("Swimmer-v5")).text
+    assert said not in describe_environment(made("Swimmer-v5"), threshold=False).text
+    assert said not in describe_environment(made("Swimmer-v5", ctrl_cost_weight=1.0)).text
+    rewarded = TransformReward(made("Swimmer-v5"), lambda r: 2 * r)
+    assert said not in describe_environment(rewarded).text
+
+
 def test_users_words_and_names_come_first():
     words = describe_environment(
         made("Pendulum-v1"), words="Mine.", observations=("c", "s: sine", "w"), actions=("u",)
@@ -209,6 +219,9 @@ def test_users_words_and_names_come_first():
     assert words.text.startswith("Mine.\n")
     assert names(words.observations) == ["c", "s", "w"]
     assert words.observations[1].meaning == "sine"
+    acts = ("heater_A", "heater_B: acts late", "Off!")
+    cart = describe_environment(made("MountainCar-v0"), actions=acts)
+    assert names(cart.actions) == ["heater_A", "heater_B", "off"]
     with pytest.raises(SpaceError, match="got 2 names, expected 3"):
         describe_environment(made("Pendulum-v1"), observations=("a", "b"))
     with pytest.raises(SpaceError, match="one text on how the states are numbered"):
@@ -221,7 +234,7 @@ def test_an_environment_without_a_docstring_has_numbers():
     assert not words.named
     assert "Environment: Bare." in words.text
     assert "- a0: from -2 to 2" in words.text
-    assert "at most 70 steps" in words.text
+    assert "cut off after 70 steps" in words.text
 
 
 def test_an_own_docstring_of_google_style_names_the_numbers():

@@ -211,6 +211,14 @@ def test_a_watcher_sees_the_whole_step(task, ends):
     assert all(isinstance(s.info, dict) for s in steps)
 
 
+def test_what_a_watcher_raises_is_no_failure_of_the_policy(faulty):
+    def watch(step):
+        raise KeyError("mine")
+
+    with Evaluator(faulty) as evaluator, pytest.raises(KeyError, match="mine"):
+        evaluator.evaluate([0.0, 0.0], (1,), watch=watch)
+
+
 def test_the_standard_error_is_that_of_the_mean():
     assert Evaluation((1.0, 3.0), (1, 1)).standard_error == pytest.approx(1.0)
     assert Evaluation((1.0,), (1,)).standard_error is None

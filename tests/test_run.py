@@ -23,12 +23,13 @@ from llmopt import ScriptedClient, get_client
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
-from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, run
+from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, contestants, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.config import RUN_METHODS
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
+from llmopt.benchmarks.run.shared import warmup_points
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -176,7 +177,7 @@ def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
 def test_warmup_is_normal_rounded_and_in_the_box():
     config = RunConfig("mountaincar", warmup=4000)
     task = run_module.get_task("mountaincar")
-    points = np.array([p.params for p in run_module.warmup_points(config, task, 3)])
+    points = np.array([p.params for p in warmup_points(config, task, 3)])
     assert points.shape == (4000, 3)
     assert np.abs(points).max() == 6
     assert points.std() == pytest.approx(2.85, abs=0.1)  # N(0, 3), clipped at two deviations
@@ -522,7 +523,7 @@ def test_the_embedded_model_gives_the_same_run_when_resumed(tmp_path, monkeypatc
     def one_thread(model):
         return get_client(model, threads=1)  # tests share the cores with other work
 
-    monkeypatch.setattr(run_module, "get_client", one_thread)
+    monkeypatch.setattr(contestants, "get_client", one_thread)
     options = {"prompt": "auto", "methods": ("llm",), "iterations": 3}
     config = RunConfig(**{**vars(CONFIG), **options})
     run(config, tmp_path / "whole")

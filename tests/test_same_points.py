@@ -161,4 +161,4 @@ def test_a_stopped_run_goes_on(tmp_path):
     for module in NEEDS["commands"]:
         pytest.importorskip(module)
     shutil.copytree(STOPPED / "run", tmp_path / "run")
-    same(cases.in_json(cases.rest_of_run(tmp_path / "run")), cases.read("commands")["run"])
+    same(cases.in_json(cases.rest_of_run(tmp_path / "run")), cases.read("stopped_run")["run"])

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import logging
 import os
+import pickle
+import re
+import signal
+import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.errors import StorageError
 from llmopt.search.eventlog import EventLog, read_events
 
@@ -164,3 +173,291 @@ def test_a_first_line_torn_anywhere_is_written_anew(tmp_path):
         log.append({"event": "tell", "i": 7})
         log.close()
         assert [e["i"] for e in read_events(path)] == [7]
+
+
+# -- durable logs ------------------------------------------------------------------------------
+
+
+def durable(path, n=3):
+    log = EventLog(path, durable=True)
+    for i in range(n):
+        log.append({"event": "tell", "i": i, "text": 'ü,"crc":"00000000"}'})
+    return log
+
+
+def test_a_durable_log_reads_like_any_other_and_can_follow_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    fill(path)
+    durable(path).close()
+    found = list(read_events(path))
+    assert [e["i"] for e in found] == [0, 1, 2, 0, 1, 2]
+    assert set(found[-1]) == {"event", "i", "text"}
+
+
+def test_a_file_that_has_checksums_keeps_them(tmp_path):
+    path = tmp_path / "a.jsonl"
+    durable(path).close()
+    fill(path)
+    assert path.read_bytes().count(b'"crc":"') == 6
+    assert len(list(read_events(path))) == 6
+
+
+def test_every_line_is_forced_to_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(path.read_bytes().count(b"\n")))
+    path = tmp_path / "a.jsonl"
+    durable(path).close()
+    assert synced == [1, 2, 3]
+    fill(tmp_path / "b.jsonl")
+    assert len(synced) == 3
+
+
+def test_a_disk_that_refuses_to_sync_is_told_and_the_line_taken_back(tmp_path, monkeypatch):
+    def refuse(number):
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "a.jsonl"
+    log = durable(path)
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(StorageError, match="Input/output error"):
+            log.append({"event": "tell", "i": 3})
+    assert path.read_bytes() == before
+    log.append({"event": "tell", "i": 4})
+    assert [e["i"] for e in read_events(path)] == [0, 1, 2, 4]
+
+
+def test_any_changed_byte_is_noticed_and_its_line_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    durable(path).close()
+    data, expected = path.read_bytes(), list(read_events(path))
+    last = len(data) - 1
+    for at in range(len(data)):
+        for bit in (0, 3, 5):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :])
+            if at == last:  # a line without an end is a torn one
+                assert list(read_events(path)) == expected[:2]
+                continue
+            line = data[:at].count(b"\n") + 1
+            try:
+                found, words = list(read_events(path)), ""
+            except StorageError as error:
+                found, words = None, str(error)
+            if found is None:
+                assert re.search(rf"line ({line - 1}|{line}|{line + 1}):.*head -n", words)
+            else:  # the name of the checksum was hit, in the first line
+                assert line == 1
+                assert [{k: e[k] for k in expected[0]} for e in found] == expected
+
+
+def test_a_last_line_with_an_end_is_not_taken_for_a_torn_one(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(fill(path)[:-5] + b"\n")
+    with pytest.raises(StorageError, match="line 3"):
+        EventLog(path)
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced", "truncated", "grown", "emptied"])
+def test_a_file_that_something_else_changed_is_not_written_to(tmp_path, way):
+    path = tmp_path / "a.jsonl"
+    log = durable(path)
+    data = path.read_bytes()
+    if way == "removed":
+        path.unlink()
+    elif way == "replaced":
+        os.replace(path, tmp_path / "old.jsonl")
+        path.write_bytes(data)
+    else:
+        size = {"truncated": len(data) - 5, "grown": len(data) + 1, "emptied": 0}[way]
+        os.truncate(path, size)
+    before = path.read_bytes() if path.exists() else None
+    for call in (log.check, lambda: log.append({"event": "tell", "i": 3})):
+        with pytest.raises(StorageError, match=r"removed it|replaced it|changed it"):
+            call()
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+# -- an optimizer over one ---------------------------------------------------------------------
+
+
+def answer(request):
+    return f"x: {np.random.default_rng(request.seed).uniform(-5, 5):.6f}"
+
+
+def search(path, client=None, **options):
+    options.setdefault("warmup", 1)
+    client = client or ScriptedClient(answer)
+    return LLMOptimizer({"x": Float(-5, 5)}, client, "props", seed=1, storage=path, **options)
+
+
+def go(optimizer, n):
+    for _ in range(n):
+        point = optimizer.ask()
+        optimizer.tell(point, point["x"], feedback="good, the best so far")
+
+
+def in_a_child(work):
+    """Run something in a forked child; return 0 if it returned true."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    for _ in range(600):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hung"
+
+
+def refuses(call, words):
+    try:
+        call()
+    except StorageError as error:
+        return words in str(error)
+    return False
+
+
+def test_a_closed_optimizer_refuses_before_it_pays(tmp_path):
+    optimizer = search(tmp_path / "a.jsonl")
+    go(optimizer, 3)
+    optimizer.close()
+    paid = len(optimizer.client.requests)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="closed"):
+            optimizer.ask()
+    assert len(optimizer.client.requests) == paid == optimizer.usage.requests
+
+
+def test_a_removed_file_is_noticed_before_anything_is_paid(tmp_path):
+    optimizer = search(tmp_path / "a.jsonl")
+    go(optimizer, 3)
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(StorageError, match="removed it"):
+        optimizer.ask()
+    assert optimizer.usage.requests == 2
+    optimizer.save(tmp_path / "b.jsonl")
+    assert len(search(tmp_path / "b.jsonl").trials) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_refuses_before_it_pays(tmp_path):
+    optimizer = search(tmp_path / "a.jsonl")
+    go(optimizer, 3)
+
+    def work():
+        paid = len(optimizer.client.requests)
+        return refuses(optimizer.ask, "forked") and len(optimizer.client.requests) == paid
+
+    assert in_a_child(work) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_child_forked_during_an_ask_of_another_thread_does_not_hang(tmp_path, stored):
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(request):
+        entered.set()
+        release.wait(30)
+        return "x: 1"
+
+    optimizer = search(tmp_path / "a.jsonl" if stored else None, ScriptedClient(slow), warmup=0)
+    thread = threading.Thread(target=optimizer.ask)
+    thread.start()
+    entered.wait(30)
+
+    def work():
+        if stored:
+            tell = functools.partial(optimizer.tell, {"x": 1.0}, 1.0)
+            return refuses(optimizer.ask, "forked") and refuses(tell, "forked")
+        release.set()
+        optimizer.tell({"x": 2.0}, 1.0)
+        return optimizer.ask() == {"x": 1.0} and pickle.dumps(optimizer.history)
+
+    code = in_a_child(work)
+    release.set()
+    thread.join()
+    assert code == 0
+
+
+def test_a_reply_that_could_not_be_stored_is_used_by_the_next_ask(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    optimizer = search(path, warmup=0)
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        for _ in range(3):
+            with pytest.raises(StorageError, match="No space left"):
+                optimizer.ask()
+        assert optimizer.usage.requests == 1
+    point = optimizer.ask()
+    assert optimizer.usage.requests == 1
+    assert [e["event"] for e in read_events(path)] == ["start", "reply", "ask"]
+    optimizer.close()
+    again = search(path, warmup=0)
+    assert again.usage == optimizer.usage
+    assert again.pending[0].values == (point["x"],)
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.copy, copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]
+)
+def test_a_copy_says_that_it_stores_nothing(tmp_path, clone, caplog):
+    optimizer = search(tmp_path / "a.jsonl")
+    go(optimizer, 3)
+    with caplog.at_level(logging.WARNING):
+        other = clone(optimizer)
+    assert "stores nothing" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        clone(other)
+        clone(search(None))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_flipped_bytes_give_no_raw_exception(tmp_path, stored):
+    path = tmp_path / "a.jsonl"
+    optimizer = search(path, durable=stored)
+    go(optimizer, 4)
+    optimizer.save(tmp_path / "b.jsonl")
+    optimizer.close()
+    rng = np.random.default_rng(0)
+    whole = path.read_bytes()
+    expected = optimizer.trials
+    for _ in range(300):
+        data = bytearray(whole)
+        data[rng.integers(len(data) - 1)] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+        for read in (lambda: search(path), lambda: LLMOptimizer.load(path, ScriptedClient([]))):
+            try:
+                again = read()
+            except StorageError:
+                continue
+            again.close()
+            # Without checksums a changed digit is read as it is.
+            assert again.trials == expected or not stored
+
+
+def test_a_file_without_checksums_goes_on(tmp_path):
+    path = tmp_path / "a.jsonl"
+    first = search(path, durable=False)
+    go(first, 3)
+    first.close()
+    assert b"crc" not in path.read_bytes()
+    second = search(path)
+    go(second, 3)
+    second.close()
+    whole = search(tmp_path / "b.jsonl")
+    go(whole, 6)
+    assert search(path).trials == whole.trials

@@ -12,8 +12,9 @@ from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
+from llmopt.benchmarks.run.contestants import Contestants, default_folder
 from llmopt.benchmarks.run.folder import is_empty, read_config
-from llmopt.benchmarks.run.session import Contestants, default_folder, run
+from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS

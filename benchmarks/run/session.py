@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,9 +25,9 @@ from llmopt.benchmarks.methods.table import (
     MethodSpec,
     check_method,
     method_seed,
-    prompt_spec,
 )
-from llmopt.benchmarks.run.config import RunConfig, RunConfigError, check_same, run_versions
+from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
+from llmopt.benchmarks.run.contestants import Contestants, default_folder
 from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty
 from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
@@ -36,89 +35,26 @@ from llmopt.benchmarks.run.published import (
     OverallLog,
     Record,
     WarmupPoint,
-    load_warmup,
     step_line,
 )
 from llmopt.benchmarks.run.results import MethodResult, Progress, RunResult, format_table
+from llmopt.benchmarks.run.shared import Feedback, warmup_points
 from llmopt.benchmarks.runner import (
     Asked,
     Outcome,
-    draw_warmup,
     make_problem,
-    repeatable,
     search,
 )
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
-from llmopt.client.base import Client, client_name, default_prompt
-from llmopt.client.registry import get_client
+from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import write_bytes_atomically, write_text_atomically
 from llmopt.history import Usage
 from llmopt.policies.rollout import RolloutStatistics, held_out_seeds, selection_seeds, stream
-from llmopt.prompt import get_prompt
-from llmopt.search.eventlog import EventLog
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.
 _OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
-
-
-class Contestants:
-    """The methods of a run, with the model that some of them ask.
-
-    Args:
-        config: The run.
-        client: The model, in place of the one that ``config.model`` names.
-
-    Attributes:
-        specs: By name in `RunConfig.methods`.
-        labels: What tables and pictures call each.
-        seed_names: The name from which each draws its seed.
-        client: The model; ``None`` where no method asks one.
-        model: Its name.
-        prompt: The names of the prompts that it is asked with.
-
-    Raises:
-        RunConfigError: Two of the methods are the same.
-        LLMOptError: There is no such model or prompt.
-    """
-
-    def __init__(self, config: RunConfig, client: Client | None = None) -> None:
-        self.specs = {name: METHODS[name] for name in config.methods if name in METHODS}
-        self.seed_names = {name: name for name in config.methods}
-        self._made = client is None
-        asks = len(self.specs) < len(config.methods) or any(
-            spec.asks_model for spec in self.specs.values()
-        )
-        self.client = (get_client(config.model) if self._made else client) if asks else None
-        self.model = "baselines" if self.client is None else client_name(self.client)
-        if "llm" in config.methods and self.client is not None:
-            shown = default_prompt(self.client) if config.prompt == "auto" else config.prompt
-            prompt = get_prompt(shown)
-            self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
-            self.seed_names["llm"] = f"llm-{prompt.name}"
-        self.labels = {
-            name: self.specs[name].label.format(model=self.model)
-            if self.specs[name].asks_model
-            else name
-            for name in config.methods
-        }
-        if len(set(self.seed_names.values())) < len(self.seed_names):
-            raise RunConfigError(
-                f"the methods llm and {self.seed_names['llm']} are the same: leave one of them out"
-            )
-        prompts = [_prompt_name(spec) for spec in self.specs.values() if spec.asks_model]
-        self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
-
-    def client_for(self, spec: MethodSpec) -> Client | None:
-        """Return the model as one of the methods asks it."""
-        if not (spec.asks_model and self._made and self.client is not None):
-            return self.client
-        return repeatable(self.client, spec.prompt)
-
-
-def _prompt_name(spec: MethodSpec) -> str:
-    return spec.prompt if isinstance(spec.prompt, str) else getattr(spec.prompt, "name", "")
 
 
 def run(
@@ -195,7 +131,7 @@ class _Session:
         self.seeds = selection_seeds(config.seed, config.episodes)
         self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
         self.usage: dict[str, Usage] = {}
-        self.feedback = _Feedback(folder.path / "statistics.jsonl", config.statistics)
+        self.feedback = Feedback(folder.path / "statistics.jsonl", config.statistics)
         self.old = "method_seeds" not in folder.config
 
     def all(self, points: Sequence[WarmupPoint], progress: bool) -> RunResult:
@@ -461,63 +397,6 @@ class _Session:
         write_bytes_atomically(self.folder.path / "best_policy.gif", picture)
 
 
-class _Feedback:
-    """What is told with the rewards, in a file of its own, so that a resumed run tells the same.
-
-    Args:
-        path: The file, made where there is feedback to tell.
-        wanted: Whether there is.
-    """
-
-    def __init__(self, path: Path, wanted: bool) -> None:
-        self._path = path if wanted else None
-        self._log: EventLog | None = None
-        self._texts: dict[tuple[str, int], str] = {}
-
-    def __enter__(self) -> _Feedback:
-        if self._path is not None:
-            self._log = EventLog(self._path)
-            for event in self._log.events:
-                self._texts[event.get("method", ""), event.get("index", -1)] = event.get("text", "")
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._log is not None:
-            self._log.close()
-
-    def add(self, record: Record, text: str) -> None:
-        if self._log is not None:
-            event = {"event": "statistics", "method": record.method, "index": record.index}
-            self._log.append({**event, "text": text})
-            self._texts[record.method, record.index] = text
-
-    def of(self, record: Record) -> str:
-        """Return what is told with a record's reward; empty where nothing is known."""
-        return self._texts.get((record.method, record.index), "")
-
-
-def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
-    """Draw or load the shared warm-up points."""
-    if isinstance(config.warmup, int):
-        drawn = draw_warmup(task.box, n, config.warmup, config.seed)
-        return [WarmupPoint(tuple(row)) for row in drawn.tolist()]
-    low, high = task.box
-    points = load_warmup(config.warmup, n)
-    inside: list[WarmupPoint] = []
-    for point in points:
-        clipped = tuple(np.clip(point.params, low, high).tolist())
-        # A moved point is another policy: its stored returns are not its own.
-        inside.append(point if clipped == point.params else WarmupPoint(clipped))
-    moved = sum(a is not b for a, b in zip(points, inside, strict=True))
-    if moved:
-        warnings.warn(
-            f"{moved} of {len(points)} loaded warm-up points lie outside [{low:g}, {high:g}]: "
-            "they are moved to its border and evaluated anew; --box LOW HIGH widens it",
-            stacklevel=2,
-        )
-    return inside
-
-
 def _describe(
     config: RunConfig, task: Task, evaluator: FastEvaluator, contestants: Contestants
 ) -> dict[str, Any]:
@@ -538,17 +417,3 @@ def _describe(
         },
         "versions": run_versions(),
     }
-
-
-def default_folder(config: RunConfig, contestants: Contestants, resume: bool) -> Path:
-    """Name the folder; with `resume`, the newest of that name if there is one."""
-    parts = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
-    name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
-    number = 1
-    while not is_empty(_numbered(name, number)):
-        number += 1
-    return _numbered(name, number - 1 if resume and number > 1 else number)
-
-
-def _numbered(name: str, number: int) -> Path:
-    return Path("runs") / (name if number == 1 else f"{name}-{number}")

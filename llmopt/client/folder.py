@@ -9,13 +9,15 @@ system. Of request 1 the folder holds
   three files), ``digest`` and the whole ``request`` as `Request.to_dict` gives it.
 - ``0001.answer.md``: the answer, once there is one. ``llmopt next DIR --answer 1`` puts it there.
   Any other program writes it under another name and renames it, so that it appears as a whole.
-- ``done``: the search has ended. The next request removes it.
+- ``done``: the search, or its process, has ended. The next request removes it.
 
 A request is open as long as its ``.request.md`` is there and its ``.answer.md`` is not.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import sys
@@ -102,6 +104,7 @@ class FolderClient:
             with self._lock:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 (self.folder / _DONE).unlink(missing_ok=True)
+                _asked.add((os.getpid(), self.folder.absolute()))
                 known = self._known(request.digest())
                 for sample in range(1, request.n + 1):
                     number = known.pop(0) if known else self._write(request, sample)
@@ -121,13 +124,9 @@ class FolderClient:
         return Reply(completions, model=self.name, seconds=time.monotonic() - start)
 
     def close(self) -> None:
-        """Say in the folder that the search has ended."""
-        if self.folder.is_dir():
-            when = time.strftime("%Y-%m-%d %H:%M:%S")
-            left = len(_open_numbers(self.folder))
-            _write_whole(
-                self.folder / _DONE, f"the search ended at {when}; open requests: {left}\n"
-            )
+        """Say in the folder that the search has ended; the end of the process does so, too."""
+        _asked.discard((os.getpid(), self.folder.absolute()))
+        _say_ended(self.folder)
 
     def _known(self, digest: str) -> list[int]:
         """Return the numbers of equal requests that this process has not used."""
@@ -198,6 +197,25 @@ class FolderClient:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+_asked: set[tuple[int, Path]] = set()
+"""Process and folder of each search that goes on."""
+
+
+@atexit.register
+def _say_all_ended() -> None:
+    for process, folder in _asked:
+        if process == os.getpid():  # a forked process has the set of its parent
+            with contextlib.suppress(OSError):
+                _say_ended(folder)
+
+
+def _say_ended(folder: Path) -> None:
+    if folder.is_dir():
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        left = len(_open_numbers(folder))
+        _write_whole(folder / _DONE, f"the search ended at {when}; open requests: {left}\n")
 
 
 def next_request(folder: Path) -> OpenRequest | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmopt.code.candidate import Candidate, CodeTrial, Strategy
     from llmopt.code.checks import Function, Output
+    from llmopt.code.code_optimizer import CodeOptimizer
     from llmopt.code.failure import (
         CandidateError,
         NoCandidateError,
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
         UnsandboxedWarning,
     )
-    from llmopt.code.optimizer import CodeOptimizer
     from llmopt.code.policy import evaluate_policy, improve, policy_function
     from llmopt.code.reward.gencode import GenCode
     from llmopt.code.reward.reward import improve_reward, reward_function, train_linear
@@ -38,7 +38,7 @@ _HOMES = {
     ),
     "reward.gencode": ("GenCode",),
     "tasks.language": ("LanguageFeedback",),
-    "optimizer": ("CodeOptimizer",),
+    "code_optimizer": ("CodeOptimizer",),
     "policy": ("evaluate_policy", "improve", "policy_function"),
     "reward.reward": ("improve_reward", "reward_function", "train_linear"),
     "sandbox.sandbox": ("Limits", "Sandbox"),

@@ -163,7 +163,7 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int | None
     ) -> None:
-        self._log = EventLog(path)
+        self._log = EventLog(path, durable=True)
         self._config = dict(config)
         self.seed: int | None = None
         try:

@@ -21,8 +21,8 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.tasks.language import LanguageFeedback
 from llmopt.errors import LLMOptError
 
@@ -323,16 +323,22 @@ def improve(
         optimizer: The search; it may have been resumed.
         env: The environment that counts.
         seeds: Starts on which candidates are compared.
-        steps: Candidates in all, resumed ones included.
+        steps: Candidates of the model in all, resumed ones included.
         measure: The score that is told.
         done: Whether a score is good enough to stop.
         on_step: Called with the candidate's number, its score (``None`` where there was no
             candidate) and words.
         **options: For `evaluate_policy`.
+
+    Code that the optimizer begins from is scored first.
+
+    Raises:
+        CandidateError: The code to begin from does not pass the checks.
     """
-    while len(optimizer.trials) + optimizer.failures < steps:
+    candidate = optimizer.ask_initial()
+    while candidate is not None or optimizer.tried < steps:
         try:
-            candidate = optimizer.ask()
+            candidate = candidate or optimizer.ask()
         except NoCandidateError as error:
             if on_step is not None:
                 on_step(-1, None, str(error))
@@ -346,6 +352,7 @@ def improve(
             on_step(candidate.number, score, score.feedback())
         if not score.failure and done(score):
             return
+        candidate = None
 
 
 def improve_within_episode(

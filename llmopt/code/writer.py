@@ -1,6 +1,6 @@
 """From a history of code to new candidates: prompt, model, reading, checks, bounded repairs.
 
-`Writer` keeps no history of its own; `llmopt.code.optimizer` does.
+`Writer` keeps no history of its own; `llmopt.code.code_optimizer` does.
 """
 
 from __future__ import annotations

@@ -331,6 +331,8 @@ class Evaluator:
                 if self._env is None:
                     self._env = self.task.make_env()
                 total, steps = self._episode(bound, seed, number, record, watch)
+            except _WatcherError as error:
+                raise error.__cause__ or error from None  # no fault of the policy
             except _NonFiniteReward as error:
                 failure = f"episode {number}: {error}"
                 break
@@ -363,7 +365,10 @@ class Evaluator:
             if watch is not None:
                 capped = bool(truncated) or step == self.step_cap
                 ended = bool(terminated)
-                watch(Step(number, observation, action, value, following, ended, capped, info))
+                try:
+                    watch(Step(number, observation, action, value, following, ended, capped, info))
+                except Exception as error:
+                    raise _WatcherError from error
             if not math.isfinite(value):
                 raise _NonFiniteReward(f"the reward of step {step} is {value}")
             if record is not None:
@@ -375,6 +380,10 @@ class Evaluator:
         if not math.isfinite(total):
             raise _NonFiniteReward(f"the return is {total}")
         return total, step
+
+
+class _WatcherError(Exception):
+    """What a watcher raised, kept apart from what the environment raises."""
 
 
 class _NonFiniteReward(Exception):

@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, SpaceError, StorageError
+from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -79,6 +79,8 @@ class PolicySearch:
         actions: Names of the actions or choices in the same form.
         words: ``"all"``, ``"names"`` to leave out the docstring, or ``"none"`` to hide what is
             searched: numbered parameters and no description.
+        threshold: Whether the model is told the return from which Gymnasium takes the task for
+            solved, where it states one.
         feedback: Whether the model is told with each score what the policy did.
         max_words: Characters that the environment's docstring may take.
         max_feedback: Characters of one evaluation's feedback.
@@ -114,6 +116,7 @@ class PolicySearch:
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
         words: Words = "all",
+        threshold: bool = True,
         feedback: bool = True,
         max_words: int = MAX_WORDS,
         max_feedback: int = MAX_FEEDBACK,
@@ -143,6 +146,7 @@ class PolicySearch:
                 observations=observations,
                 actions=actions,
                 docstring=words == "all",
+                threshold=threshold,
                 max_chars=max_words,
                 step_cap=self._step_cap,
                 picture=self._make.picture(self.starts[0]) if words == "all" else "",
@@ -159,6 +163,8 @@ class PolicySearch:
         text = description.strip()
         if named:
             text = f"{self._goal()}\n\n{self.words.text}\n\n{self._meaning()}"
+        options.setdefault("may_stop", True)
+        self.stopped = ""
         self.optimizer = LLMOptimizer(
             self._space,
             client,
@@ -282,13 +288,24 @@ class PolicySearch:
         optimizer = self.optimizer
         while len(optimizer.trials) < evaluations:
             waiting = optimizer.pending
-            params = optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+            try:
+                params = (
+                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+                )
+            except SearchStopped as end:
+                self.stopped = str(end)
+                break
             trial = self._tell(params)
             if report is not None:
                 report(trial)
         return self.best
 
-    def _tell(self, params: Any) -> Trial:
+    def measure(self, params: Any) -> tuple[Evaluation, str]:
+        """Evaluate a point on the selection starts, and say in words what its policy did.
+
+        Args:
+            params: A point of the search's space. It is not told to the optimizer.
+        """
         named = isinstance(self.policy.observation_space, spaces.Discrete)
         statistics = EpisodeStatistics(
             self.policy,
@@ -300,11 +317,16 @@ class PolicySearch:
         outcome = self._evaluator.evaluate(
             self._flat(params), self.starts, watch=statistics if self._feedback else None
         )
-        text = statistics.text(outcome)
+        return outcome, statistics.text(outcome)
+
+    def _tell(self, params: Any) -> Trial:
+        outcome, text = self.measure(params)
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return self.optimizer.tell_failure(params, reason)
-        return self.optimizer.tell(params, outcome.mean, feedback=text)
+        return self.optimizer.tell(
+            params, outcome.mean, feedback=text, stderr=outcome.standard_error
+        )
 
     @property
     def best(self) -> Trial | None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
 
@@ -29,7 +30,8 @@ _MIN_STEPS = 16  # fewer steps show no oscillation
 _PERIODIC = 0.4  # least autocorrelation one period later
 _COHERENT = 0.5  # least agreement of a phase lag between episodes
 _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the return
-_CORRELATED = 0.85
+_CORRELATED = 0.8
+_DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
 
 
@@ -53,6 +55,9 @@ class EpisodeStatistics:
         actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
         max_chars: Characters of `text`.
         detail: Whether to say all: no budget, and each episode's start and end besides.
+
+    Raises:
+        SpaceError: There is not one name for each number.
     """
 
     def __init__(
@@ -68,6 +73,12 @@ class EpisodeStatistics:
         self._table = isinstance(policy.observation_space, spaces.Discrete)
         self._inputs = list(observations) or [f"o{i}" for i in range(policy.n_inputs)]
         self._outputs = list(actions) or [f"a{j}" for j in range(policy.n_outputs)]
+        wanted = (policy.n_inputs, policy.n_outputs)
+        if (len(self._inputs), len(self._outputs)) != wanted:
+            raise SpaceError(
+                f"got names of {len(self._inputs)} observed numbers and {len(self._outputs)} "
+                f"actions, expected {wanted[0]} and {wanted[1]}, or none"
+            )
         self._max_chars = max_chars
         self._detail = detail
         self._episodes: list[_Episode] = []
@@ -119,6 +130,7 @@ class EpisodeStatistics:
                 self._endings(episodes),
                 self._oscillation(episodes),
                 self._observations(episodes),
+                self._extremes(evaluation, episodes),
                 self._goes_with(evaluation, episodes),
             ]
         if not self._table:
@@ -264,6 +276,23 @@ class EpisodeStatistics:
             items,
         )
 
+    def _extremes(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        """Return what the worst and the best episode saw, where they differ much.
+
+        Both, as a model that is shown the worst alone tends to mend that one (R2PO, arXiv
+        2605.08315, on salience bias).
+        """
+        returns = np.array(evaluation.returns)
+        if len(returns) < 3 or returns.std() <= _DIFFERENT * np.abs(returns).mean():
+            return "", []
+        worst, best = int(returns.argmin()), int(returns.argmax())
+        means = [_second_half(episodes[i].seen).mean(axis=0) for i in (worst, best)]
+        return (
+            f"Means of the second half in the worst (return {_figure(returns[worst])}) and the "
+            f"best episode ({_figure(returns[best])}):",
+            [f"{n} {_short(a)}, {_short(b)}" for n, a, b in zip(self._inputs, *means, strict=True)],
+        )
+
     def _goes_with(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
         """Return which starts and means tell good episodes from bad ones."""
         returns = np.array(evaluation.returns)
@@ -273,7 +302,7 @@ class EpisodeStatistics:
             or np.ptp(returns) < 1e-9
         ):
             return "", []
-        if returns.std() < 0.02 * abs(returns.mean()):
+        if returns.std() < _DIFFERENT * np.abs(returns).mean():
             return "", []
         starts = np.stack([e.seen[0] for e in episodes])
         means = np.stack([_second_half(e.seen).mean(axis=0) for e in episodes])

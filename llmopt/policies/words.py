@@ -71,6 +71,7 @@ def describe_environment(
     observations: Sequence[str] = (),
     actions: Sequence[str] = (),
     docstring: bool = True,
+    threshold: bool = True,
     max_chars: int = MAX_WORDS,
     step_cap: int | None = None,
     picture: str = "",
@@ -87,6 +88,8 @@ def describe_environment(
         actions: Names of the actions or choices in the same form.
         docstring: Whether to take in the environment's own docstring. Names come from it in
             any case.
+        threshold: Whether to tell the return from which Gymnasium takes the task for solved,
+            where it states one and the environment has its registered arguments.
         max_chars: Characters that the text may take, above the user's words and the names.
         step_cap: Steps after which an episode is ended from outside, where the environment
             sets no limit.
@@ -105,7 +108,7 @@ def describe_environment(
     title = spec.id if spec is not None else type(env.unwrapped).__name__
     head = [f"Environment: {title}{_made_with(env)}."]
     head += _facts(env, step_cap)
-    must = [*head]
+    must = [*head, *(_threshold(env) if threshold else [])]
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
@@ -290,7 +293,7 @@ def _names_of(
             )
         if table:
             return (Quantity("s", given[0]),)
-        return _quantities(given, kind[0])
+        return _quantities(given, kind[0], own=True)
     text = _find(sections, kind, f"{kind}s")
     if table:
         same = env.unwrapped.observation_space == space
@@ -364,18 +367,24 @@ def _numbering(text: str) -> str:
     return said[:400].rstrip(".")
 
 
-def _quantities(texts: Sequence[str], letter: str) -> tuple[Quantity, ...]:
-    """Make distinct short names of ``"name: meaning"`` or of the meaning alone."""
+def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tuple[Quantity, ...]:
+    """Make distinct short names of ``"name: meaning"`` or of the meaning alone.
+
+    Args:
+        texts: One text for each; empty where nothing is known.
+        letter: What the names of nameless ones begin with.
+        own: Whether the user gave them: single words are then names, kept as they are.
+    """
     made: list[Quantity] = []
     for number, text in enumerate(texts):
         name, colon, meaning = text.partition(":")
-        if colon and re.fullmatch(r"\s*[\w.\[\]]+\s*", name):
+        if (colon or own) and re.fullmatch(r"\s*[\w.\[\]-]+\s*", name):
             made.append(Quantity(name.strip(), meaning.strip()))
         elif text:
             made.append(Quantity(_slug(text) or f"{letter}{number}", text))
         else:
             made.append(Quantity(f"{letter}{number}"))
-    if letter == "a":
+    if letter == "a" and not own:
         made = _without_common(made)
     often = Counter(q.name for q in made)
     used: Counter[str] = Counter()
@@ -460,9 +469,10 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
         own = getattr(layer, "_max_episode_steps", None)
         if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
             limit = own if limit is None else min(limit, own)
-    caps = [c for c in (limit, step_cap) if c]
-    if caps:
-        facts.append(f"An episode has at most {min(caps)} steps.")
+    if limit is not None and limit <= (step_cap or limit):
+        facts.append(f"An episode has at most {limit} steps.")
+    elif step_cap is not None:
+        facts.append(f"An episode that has not ended by then is cut off after {step_cap} steps.")
     for attribute in ("dt", "tau"):
         try:
             step = getattr(env.unwrapped, attribute, None)
@@ -472,6 +482,17 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
             facts.append(f"A step is {step:.4g} s.")
             break
     return facts
+
+
+def _threshold(env: gym.Env[Any, Any]) -> list[str]:
+    spec = env.spec
+    if spec is None or spec.reward_threshold is None or spec.id not in gym.registry:
+        return []
+    changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
+    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
+    if rewarded or changed != gym.registry[spec.id].kwargs:
+        return []
+    return [f"A mean return of {spec.reward_threshold:g} counts as solved; more may be possible."]
 
 
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:

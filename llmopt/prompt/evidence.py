@@ -60,6 +60,11 @@ class Evidence:
         return self.history.best
 
     @cached_property
+    def has_errors(self) -> bool:
+        """Whether any trial was told with a standard error."""
+        return any(t.stderr is not None for t in self.history.trials)
+
+    @cached_property
     def header(self) -> str:
         """The table's one header row."""
         objectives = len(self.history.directions)

@@ -20,7 +20,13 @@ import numpy as np
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Client, Completion, Reply, client_name
 from llmopt.client.facts import model_facts
-from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, ParseError
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    FallbackWarning,
+    ParseError,
+    SearchStopped,
+)
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
 from llmopt.search.meter import Draft, Limits, Meter
@@ -84,6 +90,8 @@ class ModelEmitter:
             asks again.
         on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
             caller; ``"fallback"`` draws the points at random, loudly and counted.
+        noisy: Whether the model may propose a point again, to measure it better.
+        may_stop: Whether an answer may end the search, where the prompt offers it.
         transport_attempts: See `Meter`.
         limits: Caps on requests, tokens and cost.
 
@@ -101,6 +109,8 @@ class ModelEmitter:
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        noisy: bool = False,
+        may_stop: bool = False,
         transport_attempts: int | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -117,6 +127,7 @@ class ModelEmitter:
         self.attempts = whole_number("attempts", attempts, 1)
         self.out_of_range = out_of_range
         self.on_error = on_error
+        self.noisy, self.may_stop = noisy, may_stop
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
 
     @property
@@ -172,6 +183,7 @@ class ModelEmitter:
         Raises:
             BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
+            SearchStopped: The model ended the search, with `may_stop`.
         """
         with self.meter.asking() as draft:
             taken = keys_of(space, history) if taken is None else taken
@@ -260,6 +272,8 @@ class ModelEmitter:
             seed=seed,
             notes=notes,
             out_of_range=self.out_of_range,
+            noisy=self.noisy,
+            may_stop=self.may_stop,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
@@ -293,7 +307,12 @@ class ModelEmitter:
                 reason = f"the answer was cut off at the token limit ({error.reason})"
             self.meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
-        if space.key(reading.values) in seen:
+        if reading.stop:
+            raise SearchStopped(
+                f"{client_name(self.client)} expects no further gain and ended the search: "
+                f"{' '.join(reading.explanation.split())[:300]}"
+            )
+        if space.key(reading.values) in seen and not self.noisy:
             self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)

@@ -1,7 +1,8 @@
 """Append-only JSON Lines: what a run did, one event a line, safe against being killed.
 
 An event is on disk before the memory changes, a line that a kill or a full disk left
-torn is cut off, and two processes cannot write to one file.
+torn is cut off, and two processes cannot write to one file. A durable log also forces each
+line to the disk and puts a checksum at its end, so that a changed byte is noticed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import contextlib
 import json
 import logging
 import os
+import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError
+from llmopt.search.locks import Lock
 
 try:
     import fcntl
@@ -26,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 _EVERY_EVENT_STARTS = b'{"event":'
+_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\s*$')
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -48,32 +53,51 @@ def _read(path: Path) -> bytes:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _parse(data: bytes, path: Path) -> tuple[list[Event], int]:
-    """Return the events and the length in bytes of the sound part of `data`."""
+def _parse(data: bytes, path: Path) -> tuple[list[Event], int, bool]:
+    """Return the events, the bytes of the sound part of `data`, and whether it has checksums."""
     events: list[Event] = []
     sound = 0
+    checked = False
     lines = data.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        ended = number < len(lines)
+    for number, line in enumerate(lines[:-1], start=1):  # no line end: the last may be torn
         try:
-            event = json.loads(line) if line.strip() else None
-            if event is not None and not isinstance(event, dict):
-                raise ValueError("not an object")
-        except ValueError as error:
-            rest = b"".join(lines[number:]).strip()
-            if rest:
-                raise StorageError(
-                    f"{path}, line {number}: not a JSON object ({error}), and lines follow it: "
-                    "the file was changed by something else. Restore it from a copy, or move it "
-                    "away to start anew"
-                ) from error
-            break
-        if not ended:
-            break  # no line end: the write may be torn even where it parses (a number cut short)
+            event, has_checksum = _read_line(line)
+            if checked and event is not None and not has_checksum:
+                raise ValueError("its checksum is missing")
+        except (ValueError, RecursionError) as error:
+            foreign = number == 1 and not line.startswith(_EVERY_EVENT_STARTS)
+            if foreign and not b"".join(lines[1:]).strip():
+                break
+            raise StorageError(
+                f"{path}, line {number}: not as it was written ({error}). Restore the file from "
+                f"a copy; or go on with what was there before that line: `head -n {number - 1} "
+                f"FILE > NEW`, and give NEW; or move the file away to start anew"
+            ) from error
         if event is not None:
+            checked = has_checksum
             events.append(event)
         sound += len(line) + 1
-    return events, sound
+    return events, sound, checked
+
+
+def _read_line(line: bytes) -> tuple[Event | None, bool]:
+    """Return the event of a line, ``None`` for an empty one, and whether it has a checksum.
+
+    Raises:
+        ValueError: The line is not as it was written.
+    """
+    if not line.strip():
+        return None, False
+    checksum = _CHECKSUM.search(line)
+    if checksum is not None:
+        body = line[: checksum.start()] + b"}"
+        if zlib.crc32(body) != int(checksum[1], 16):
+            raise ValueError("its checksum is another one")
+        line = body
+    event = json.loads(line)
+    if not isinstance(event, dict):
+        raise ValueError("not a JSON object")
+    return event, checksum is not None
 
 
 class EventLog:
@@ -81,6 +105,9 @@ class EventLog:
 
     Args:
         path: The file; it and its folder are created if they are not there.
+        durable: Whether `append` waits until the line is on the disk, which takes some
+            milliseconds, and gives it a checksum. Otherwise what was appended survives the
+            end of the process, and not a power cut.
 
     Attributes:
         path: The file.
@@ -91,8 +118,10 @@ class EventLog:
             an event file; it is then left as it was.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durable: bool = False) -> None:
         self.path = Path(path)
+        self._durable = durable
+        self._lock = Lock()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO | None = open(self.path, "a+b", buffering=0)
@@ -102,11 +131,13 @@ class EventLog:
                 "Give a path to a file in a folder that you may write to"
             ) from error
         try:
-            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            status = os.fstat(self._file.fileno())
+            self._place = status.st_dev, status.st_ino
+            if not stat.S_ISREG(status.st_mode):
                 raise StorageError(f"{self.path} is not a regular file: give the path of one")
-            self._lock()
+            self._claim()
             data = _read(self.path)
-            self.events, sound = _parse(data, self.path)
+            self.events, sound, checked = _parse(data, self.path)
             rest = data[sound:]
             head = rest[: len(_EVERY_EVENT_STARTS)]
             if not self.events and not _EVERY_EVENT_STARTS.startswith(head):
@@ -116,14 +147,16 @@ class EventLog:
                 )
             if rest:
                 logger.warning("%s: dropping a torn last line of %d bytes", self.path, len(rest))
+            self._checked = durable or checked  # a file that has checksums keeps them
             self._size = sound
+            self._found: int | None = len(data)  # bytes that are to be there; None if unsure
             self._torn = bool(rest)  # cut off by the first write, so that a reader changes nothing
             self._process = os.getpid()
         except BaseException:
             self.close()
             raise
 
-    def _lock(self) -> None:
+    def _claim(self) -> None:
         if fcntl is None or self._file is None:
             return
         try:
@@ -137,10 +170,13 @@ class EventLog:
             logger.warning("%s: the file system has no locks", self.path)
 
     def check(self) -> BinaryIO:
-        """Return the open file, or raise where this process cannot write to it.
+        """Return the open file, or raise where nothing can be appended.
+
+        To be called before anything is paid for that is to be stored.
 
         Raises:
-            StorageError: It is closed, or belongs to the process that this one was forked from.
+            StorageError: The log is closed, belongs to another process, or its file was
+                removed, replaced or changed by something else.
         """
         if self._file is None:
             raise StorageError(f"{self.path} is closed: resume the run to write to it again")
@@ -149,7 +185,28 @@ class EventLog:
                 f"{self.path} belongs to the process that this one was forked from: return the "
                 "results there and tell them there"
             )
+        with self._lock:  # not in the middle of a write
+            self._compare()
         return self._file
+
+    def _compare(self) -> None:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} cannot be found any more ({error.strerror or error}): something "
+                "else removed it. Put it back, or save the state to another path"
+            ) from error
+        if (status.st_dev, status.st_ino) != self._place:
+            raise StorageError(
+                f"{self.path} is another file than the one that was opened: something else "
+                "replaced it. Put the first one back, or save the state to another path"
+            )
+        if self._found is not None and status.st_size != self._found:
+            raise StorageError(
+                f"{self.path} has {status.st_size} bytes, and {self._found} were written: "
+                "something else changed it. Save the state to another path, and go on there"
+            )
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event; it is in the file when this returns.
@@ -161,8 +218,15 @@ class EventLog:
             StorageError: It could not be written (the disk is full, say). The file is as
                 it was before the call, so that the caller can try again.
         """
-        file = self.check()
-        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        with self._lock:
+            self._append(self.check(), event)
+
+    def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
+        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+        if self._checked:
+            line = line[:-1] + b',"crc":"%08x"}' % zlib.crc32(line)
+        line += b"\n"
+        self._found = None
         try:
             if self._torn:
                 file.truncate(self._size)
@@ -170,16 +234,19 @@ class EventLog:
             written = 0
             while written < len(line):
                 written += file.write(line[written:])
+            if self._durable:
+                os.fsync(file.fileno())
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(self._size)
-                self._torn = False
+                self._torn, self._found = False, self._size
             raise StorageError(
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "
                 "free some space and make the same call again"
             ) from error
         self._torn = False
         self._size += len(line)
+        self._found = self._size
 
     def close(self) -> None:
         """Close the file and release its lock; closing twice does nothing."""

@@ -150,7 +150,7 @@ class Meter:
         *,
         transport_attempts: int | None = None,
         record: Callable[[Spent], None] | None = None,
-        check: Callable[[], None] | None = None,
+        check: Callable[[], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmopt.client.base import Reply
 from llmopt.errors import StorageError
 from llmopt.history import Usage
+from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Spent
 from llmopt.search.state import SearchState
@@ -83,14 +85,16 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
         options: Arguments that the caller gives; they take the place of stored ones.
     """
     stored = dict(start["options"])
-    space = options.setdefault("space", Space.from_dict(start["space"]))
+    stored["space"] = options["space"] if "space" in options else Space.from_dict(start["space"])
     points = stored.pop("warmup_points")
     if points is not None:
-        space = Space.of(space)
+        space = Space.of(stored["space"])
         stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
     directions = start["directions"]
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]
+    if "prompt" not in options:
+        stored["prompt"] = get_prompt(start["prompt"])
     return {**stored, **options}
 
 
@@ -123,7 +127,7 @@ def replay(
     """
     usage, paid = Usage(), []
     for number, event in enumerate(events[1:], start=2):
-        try:
+        with as_written(path, number, event):
             kind = event["event"]
             if kind == "reply":
                 reply = Reply.from_dict(event["reply"])
@@ -141,10 +145,21 @@ def replay(
             elif kind == "snapshot":
                 usage = Usage(**event["usage"])
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise StorageError(
-                f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
-                f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, "
-                "or move it away to start anew"
-            ) from error
     meter.restore(usage, paid)
+
+
+@contextlib.contextmanager
+def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
+    """Turn what goes wrong with an event of a file into an error that names it.
+
+    Raises:
+        StorageError: The event is not as llmopt wrote it.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StorageError(
+            f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
+            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
+            "on with the events before it (each is a line), or move it away to start anew"
+        ) from error

@@ -72,15 +72,17 @@ class SearchState:
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
+        stderr: float | None = None,
     ) -> Event:
         """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
-        return {
+        event = {
             "event": "tell",
             "values": self.space.to_json_values(values),
             "rewards": rewards,
             "feedback": feedback,
             "violation": violation,
         }
+        return event if stderr is None else {**event, "stderr": stderr}
 
     def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
         """Describe the whole state at once, with what was spent and what is paid for."""
@@ -148,6 +150,7 @@ class SearchState:
                 completion_tokens=proposal.completion_tokens,
                 seconds=proposal.seconds,
                 constraint_violation=event["violation"],
+                stderr=event.get("stderr"),
             )
         )
 

@@ -5,7 +5,7 @@ import sandbox_attacks
 
 from llmopt import ScriptedClient
 from llmopt.code.checks import Function, Output
-from llmopt.code.optimizer import CodeOptimizer
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox import confine, wire
 
 pytestmark = pytest.mark.skipif(
@@ -27,8 +27,7 @@ def test_a_forged_failure_does_not_end_a_stored_search(tmp_path):
     forgery = wire.HEADER.pack(len(report), 3, 3) + report
     replies = [
         "```python\nos = __builtins__.__import__('os')\n"
-        f"os.write(1, {forgery!r})\nwhile True: pass\n"
-        "def f(x):\n    return 1.0\n```",
+        f"os.write(1, {forgery!r})\nwhile True: pass\ndef f(x):\n    return 1.0\n```",
         "```python\ndef f(x):\n    return 2.0\n```",
     ]
     function = Function("f(x)", output=Output(), samples=((1.0,),))

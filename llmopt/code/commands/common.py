@@ -5,22 +5,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.registry import get_client
 from llmopt.code.candidate import Strategy
 from llmopt.code.checks import Function
-from llmopt.code.commands.page import write_report
-from llmopt.code.commands.runfolder import CodeRun
-from llmopt.code.optimizer import CodeOptimizer
-from llmopt.code.sandbox.sandbox import Limits
+from llmopt.code.code_optimizer import CodeOptimizer
+from llmopt.code.commands.code_run import CodeRun
+from llmopt.code.commands.code_run_page import write_report
+from llmopt.code.sandbox.sandbox import Limits, require_confinement
 from llmopt.code.tasks.table import CodeTask
 from llmopt.errors import BudgetExceededError, LLMOptError
 
 DEFAULTS: dict[str, Any] = {
-    "model": "smollm2",
     "steps": 10,
     "seed": 0,
     "strategy": "hill-climb",
@@ -62,8 +64,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help="mountaincar, mountaincar-discrete, swimmer, metaworld:NAME-v3 (code only), or any "
         "Gymnasium id",
     )
-    add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
-    add("--steps", type=int, metavar="N", help="candidates in all (default: 10)")
+    add("--model", metavar="M", help="model to ask; it has to be able to write code")
+    add("--steps", type=int, metavar="N", help="candidates of the model in all (default: 10)")
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
     add(
         "--strategy",
@@ -74,7 +76,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
     add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
     add("--hint", metavar="TEXT", help="advice for the model")
-    add("--initial", metavar="FILE", help="Python source to begin from")
+    add("--initial", metavar="FILE", help="Python source to begin from, scored first")
     add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
     add("--temperature", type=float, metavar="T", help="sampling temperature")
     add("--max-output-tokens", type=int, metavar="N", help="tokens of an answer (default: 2000)")
@@ -93,7 +95,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]) -> CodeRun:
-    """Make or reopen the run folder that the arguments name.
+    """Return the run that the arguments name. Nothing is written yet.
 
     Raises:
         LLMOptError: A number is too small, or the folder does not fit the arguments.
@@ -101,12 +103,7 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     given["command"] = command
-    for name, least in _LEAST.items():
-        # Not `<`: that is false for NaN, too.
-        if name in given and not least <= given[name] < math.inf:
-            raise LLMOptError(
-                f"--{name.replace('_', '-')} {given[name]}: expected a number, {least} or more"
-            )
+    _check_numbers(given)
     if given.get("initial"):
         try:
             given["initial"] = Path(given["initial"]).read_text("utf-8")
@@ -118,33 +115,82 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
         safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
         out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = given if resume else {**DEFAULTS, **defaults, **given}
-    return CodeRun(out, config, resume=resume, free=FREE)
+    run = CodeRun(out, config, resume=resume, free=FREE)
+    run.config = {**DEFAULTS, **defaults, **run.config}
+    _check_numbers(run.config)
+    return run
+
+
+def _check_numbers(settings: Mapping[str, Any]) -> None:
+    for name, least in _LEAST.items():
+        value = settings.get(name, least)
+        if value is None and name in DEFAULTS and DEFAULTS[name] is None:
+            continue
+        # Not `<`: that is false for NaN, too.
+        if not (isinstance(value, (int, float)) and least <= value < math.inf):
+            raise LLMOptError(
+                f"--{name.replace('_', '-')} {value}: expected a number, {least} or more"
+            )
 
 
 def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOptimizer:
-    """Make the search of a run; one that was begun goes on."""
+    """Make the search of a run; one that was begun goes on.
+
+    The folder is made when all that can be wrong with the arguments was looked for.
+
+    Raises:
+        LLMOptError: No model was named, it lacks its key, or the code to begin from cannot
+            be used.
+        ImportError: The model's package is not installed.
+    """
     config = run.config
-    optimizer = CodeOptimizer(
-        function,
-        client=config["model"],
-        objective=task.objective,
-        hint=config["hint"],
-        initial=config["initial"],
-        strategy=Strategy(config["strategy"], config["samples"], config["width"]),
-        answer=config["answer"],
-        repairs=config["repairs"],
-        temperature=config["temperature"],
-        max_output_tokens=config["max_output_tokens"],
-        seed=config["seed"],
-        limits=Limits(call_seconds=config["call_seconds"]),
-        allow_unsandboxed=config["allow_unsandboxed"],
-        max_requests=config["max_requests"],
-        max_tokens=config["max_tokens"],
-        max_cost=config["max_cost"],
-        storage=run.search,
-    )
+    if not config.get("model"):
+        raise LLMOptError(
+            f"llmopt {config['command']} needs a model that can write code, which the embedded "
+            "one cannot: give --model, such as openai:gpt-5-mini or ollama:qwen2.5-coder "
+            "(`llmopt models` lists those within reach)"
+        )
+    client = get_client(config["model"])
+    check_ready = getattr(client, "check_ready", None)
+    if check_ready is not None:
+        check_ready()
+    search: dict[str, Any] = {
+        "objective": task.objective,
+        "hint": config["hint"],
+        "initial": config["initial"],
+        "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
+        "answer": config["answer"],
+        "repairs": config["repairs"],
+        "temperature": config["temperature"],
+        "max_output_tokens": config["max_output_tokens"],
+        "seed": config["seed"],
+        "limits": Limits(call_seconds=config["call_seconds"]),
+        "allow_unsandboxed": config["allow_unsandboxed"],
+        "max_requests": config["max_requests"],
+        "max_tokens": config["max_tokens"],
+        "max_cost": config["max_cost"],
+    }
+    require_confinement(config["allow_unsandboxed"])
+    if config["initial"] and not run.search.exists():
+        with CodeOptimizer(function, client=client, **search) as trial:
+            trial.ask_initial()
+    print(f"run folder: {run.path}", flush=True)
+    optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin()
     return optimizer
+
+
+@contextlib.contextmanager
+def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
+    """Name the command that goes on with a run which an error or Ctrl-C ends."""
+    try:
+        yield
+    except (KeyboardInterrupt, LLMOptError):
+        if (run.path / "config.json").exists():
+            command = ("llmopt", run.config["command"], run.config["task"])
+            resume = shlex.join((*command, "--resume", "--out", str(run.path)))
+            print(f"llmopt: to go on: {resume}", file=sys.stderr)
+        raise
 
 
 @contextlib.contextmanager
@@ -159,7 +205,7 @@ def until_a_cap() -> Iterator[None]:
 def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
     """Print one line on a step, and write the page as it is by now."""
     write_report(run.path)
-    done, total = len(optimizer.trials) + optimizer.failures, run.config["steps"]
+    done, total = optimizer.tried, run.config["steps"]
     # A model's words may hold what a terminal would obey.
     first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
     first = first if len(first) <= 90 else first[:87] + "..."
@@ -170,7 +216,8 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     best = optimizer.best
     score = "failed" if trial.reward is None else f"{trial.reward:.4g}"
     leader = f", best {best.reward:.4g}" if best is not None else ""
-    print(f"[{done}/{total}] candidate {number}: {score}{leader}; {first}", flush=True)
+    name = f"candidate {number}" if trial.origin == "llm" else "the code to begin from"
+    print(f"[{done}/{total}] {name}: {score}{leader}; {first}", flush=True)
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:

@@ -22,8 +22,8 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, component_means
+from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.optimizer import CodeOptimizer
 from llmopt.code.reward.judge import Judgement, actor, judge
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
@@ -139,10 +139,10 @@ def train_linear(
     names: set[str] = set()  # of the components
 
     def total_of(params: np.ndarray, start: int) -> float:
-        total, parts, own, length = _episode(
+        total, parts, true_return, length = _episode(
             candidate, env, actor(env, rescale(params)), start_seed(seed) + start, cap, names
         )
-        log.append((parts, own, length))
+        log.append((parts, true_return, length))
         return total
 
     tried: list[tuple[float, int, np.ndarray]] = []
@@ -233,14 +233,14 @@ def _episode(
 ) -> tuple[float, dict[str, float], float, int]:
     """Run an episode; return the reward's sum, its components' means, the true return, length."""
     observation, _ = env.reset(seed=seed)
-    seen, actions, infos, own = [np.array(observation)], [], [], 0.0
+    seen, actions, infos, true_return = [np.array(observation)], [], [], 0.0
     for _ in range(cap):
         action = act(observation)
         observation, reward, terminated, truncated, info = env.step(action)
         seen.append(np.array(observation))
         actions.append(plain_action(action))
         infos.append(visible(info))
-        own += float(reward)
+        true_return += float(reward)
         if terminated or truncated:
             break
     states = np.array(seen)
@@ -248,7 +248,7 @@ def _episode(
         candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
     )
     total = math.fsum(reward for reward, _ in results)
-    return total, component_means(results, known), own, len(results)
+    return total, component_means(results, known), true_return, len(results)
 
 
 def reflect(training: Training, judgement: Judgement) -> str:
@@ -303,7 +303,7 @@ def improve_reward(
     Args:
         optimizer: The search; it may have been resumed.
         env_id: Gymnasium id.
-        steps: Candidates in all, resumed ones included.
+        steps: Candidates of the model in all, resumed ones included.
         seeds: Starts on which trained policies are judged.
         episodes: Episodes of training for each candidate.
         measure: ``"return"`` or ``"success"``: which of the environment's measures is told.
@@ -312,16 +312,22 @@ def improve_reward(
             where there is none) and words.
         done: Whether a judgement is good enough to stop.
         **options: For `train`.
+
+    Code that the optimizer begins from is scored first.
+
+    Raises:
+        CandidateError: The code to begin from does not pass the checks.
     """
     if measure not in ("return", "success"):
         raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
     env = gym.make(env_id)
     try:
-        while len(optimizer.trials) + optimizer.failures < steps:
+        candidate = optimizer.ask_initial()
+        while candidate is not None or optimizer.tried < steps:
             training = judgement = None
             number = -1
             try:
-                candidate = optimizer.ask()
+                candidate = candidate or optimizer.ask()
                 number = candidate.number
                 try:
                     training = train(candidate, env, episodes=episodes, **options)
@@ -341,5 +347,6 @@ def improve_reward(
                 on_step(number, training, judgement, words)
             if judgement is not None and done(judgement):
                 return
+            candidate = None
     finally:
         env.close()

@@ -77,7 +77,7 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         self._candidate, self._cap = candidate, cap
         self._before: Any = None
         self._rewards: list[tuple[float, dict[str, float]]] = []
-        self._own = 0.0
+        self._true_return = 0.0
         self._names: set[str] = set()  # of the components
         self.log: list[tuple[dict[str, float], float, int]] = []
 
@@ -86,17 +86,17 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self._before, info = self.env.reset(seed=seed, options=options)
-        self._rewards, self._own = [], 0.0
+        self._rewards, self._true_return = [], 0.0
         return self._before, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make one step under the candidate's reward."""
-        after, own, terminated, truncated, info = self.env.step(action)
+        after, true_return, terminated, truncated, info = self.env.step(action)
         reward, parts = self._candidate(
             np.array(self._before), plain_action(action), np.array(after), visible(info)
         )
         self._before = after
-        self._own += float(own)
+        self._true_return += float(true_return)
         self._rewards.append((reward, parts))
         truncated = truncated or len(self._rewards) >= self._cap
         if terminated or truncated:
@@ -105,7 +105,7 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
 
     def _finish(self) -> None:
         means = component_means(self._rewards, self._names)
-        self.log.append((means, self._own, len(self._rewards)))
+        self.log.append((means, self._true_return, len(self._rewards)))
 
 
 def train_sb3(

@@ -94,6 +94,8 @@ class Channel:
                 f"a request of {len(payload)} bytes; Limits.message_bytes is {self._limit}"
             )
         with self._lock:
+            if not self._finalizer.alive:  # closed while another thread had it
+                raise CandidateError("its process is gone; load it again", "crash")
             self._number = (self._number + 1) & 0xFFFFFFFF
             deadline = time.monotonic() + seconds
             try:

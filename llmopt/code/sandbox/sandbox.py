@@ -132,10 +132,11 @@ class Sandbox:
         require_confinement(self.allow_unsandboxed)
         if os.name != "posix":
             raise SandboxError("a worker needs a POSIX system: use Linux, for instance in WSL 2")
-        self._channel = Channel(self.limits.message_bytes)
         limits = self.limits
+        channel = Channel(limits.message_bytes)
         try:
             setup = self._exchange(
+                channel,
                 worker.SETUP,
                 {
                     "imports": list(self.imports),
@@ -150,14 +151,20 @@ class Sandbox:
                 limits.startup_seconds,
             )
         except CandidateError as error:
+            channel.close()
             raise SandboxError(
                 f"the worker did not start: {error}. Check that {sys.executable} runs and "
                 f"imports {', '.join(self.imports)}"
             ) from error
+        except BaseException:
+            channel.close()
+            raise
         problems = tuple(map(str, setup["problems"]))
-        if problems and not self.allow_unsandboxed:
-            self.close()
-            raise SandboxUnavailableError("; ".join(problems))
+        other = self._channel
+        if other is not None and other.mine:  # another thread was first
+            channel.close()
+            return
+        self._channel = channel
         self.confined = not problems
         if problems:
             warnings.warn(
@@ -174,7 +181,7 @@ class Sandbox:
         if self._tainted:
             self.close()
         self.start()
-        found = self._exchange(worker.ANALYSE, source)
+        found = self._exchange(self._channel, worker.ANALYSE, source)
         if not isinstance(found, dict):
             raise self._wrong("the analysis is no dict")
         return found
@@ -191,7 +198,7 @@ class Sandbox:
         """
         self.start()
         self._tainted = True
-        self._exchange(worker.LOAD, (source, dict(variables or {})))
+        self._exchange(self._channel, worker.LOAD, (source, dict(variables or {})))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a function of the loaded source.
@@ -202,7 +209,7 @@ class Sandbox:
         Raises:
             CandidateError: It raised, took too long, or its process died.
         """
-        return self._exchange(worker.CALL, (name, list(args), kwargs))
+        return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
     def call_many(self, name: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
         """Call a function once for each list of arguments, in one message.
@@ -210,7 +217,7 @@ class Sandbox:
         Raises:
             CandidateError: As `call`; the limit of seconds is for the whole batch.
         """
-        results = self._exchange(worker.MANY, (name, [list(a) for a in arguments]))
+        results = self._exchange(self._channel, worker.MANY, (name, [list(a) for a in arguments]))
         if not isinstance(results, list) or len(results) != len(arguments):
             raise self._wrong(f"it did not return {len(arguments)} results")
         return results
@@ -225,7 +232,7 @@ class Sandbox:
         Raises:
             CandidateError: As `call`; the limit of seconds is for all rows.
         """
-        results = self._exchange(worker.COLUMNS, (name, list(columns)))
+        results = self._exchange(self._channel, worker.COLUMNS, (name, list(columns)))
         rows = len(columns[0])
         if not isinstance(results, list) or len(results) != rows:
             raise self._wrong(f"it did not return {rows} results")
@@ -246,21 +253,23 @@ class Sandbox:
         Raises:
             CandidateError: As `call`; the limit of seconds is for the whole episode.
         """
-        actions = self._exchange(worker.ROLLOUT, (name, seed, cap))
+        actions = self._exchange(self._channel, worker.ROLLOUT, (name, seed, cap))
         if not isinstance(actions, list) or len(actions) > cap:
             raise self._wrong(f"it did not return a list of at most {cap} actions")
         return actions
 
-    def _exchange(self, kind: int, value: Any, seconds: float | None = None) -> Any:
-        if self._channel is None:
+    def _exchange(
+        self, channel: Channel | None, kind: int, value: Any, seconds: float | None = None
+    ) -> Any:
+        if channel is None:
             raise CandidateError("its process is gone; load it again", "crash")
-        if not self._channel.mine:
+        if not channel.mine:
             raise SandboxError(
                 "the worker belongs to the process that this one was forked from. Load the "
                 "source here too: that starts a worker of this process's own"
             )
         try:
-            code, answer = self._channel.exchange(kind, value, seconds or self.limits.call_seconds)
+            code, answer = channel.exchange(kind, value, seconds or self.limits.call_seconds)
         except SandboxError:
             raise
         except BaseException:

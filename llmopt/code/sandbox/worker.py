@@ -64,6 +64,7 @@ class Worker:
 
     def __init__(self, wire: Any, confine: Any) -> None:
         self._wire, self._confine = wire, confine
+        self._confined = False  # as far as it can be, where that was waived
         self._buffer = b""
         self._message_bytes = 1 << 20
         self._source = ""
@@ -86,6 +87,8 @@ class Worker:
         while True:
             number, kind, payload = self._receive()
             try:
+                if not self._confined and kind != SETUP:
+                    raise RuntimeError("nothing is run before the worker has confined itself")
                 value = handlers[kind](payload)
                 if self._printed.text:
                     reply = self._encode((value, self._printed.text))
@@ -148,6 +151,7 @@ class Worker:
         linecache.getlines = lambda *_, **__: []  # no file can be opened for a traceback
         confine.set_limits(options["memory_bytes"], options["cpu_seconds"], options["wall_seconds"])
         problems = confine.confine(options["readable"], partly=options["allow_unsandboxed"])
+        self._confined = True
         return {"problems": list(problems)}
 
     def _analyse(self, source: str) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 
+from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,
     make_optimizer,
     open_run,
     say_step,
+    telling_how_to_resume,
     until_a_cap,
 )
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
@@ -40,6 +42,12 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: The task, the model or the folder is not usable.
     """
     run = open_run(args, "code", _DEFAULTS)
+    with telling_how_to_resume(run):
+        _search(run)
+    return 0
+
+
+def _search(run: CodeRun) -> None:
     config = run.config
     task = find_task(config["task"], config["seed"])
     # Even seeds to select on, odd ones to report on.
@@ -99,7 +107,6 @@ def main(args: argparse.Namespace) -> int:
                 **({"failure": score.failure} if score.failure else {}),
             }
         finish(run, optimizer, held_out)
-    return 0
 
 
 def _finite(value: float) -> float | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from llmopt.code.commands.runfolder import read_config
+from llmopt.code.commands.code_run import read_config, read_json
+from llmopt.errors import StorageError
+from llmopt.files import write_text_atomically
 from llmopt.search.eventlog import read_events
 
 
@@ -25,18 +26,11 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         The page's path.
 
     Raises:
-        LLMOptError: The folder holds no run.
+        LLMOptError: The folder holds no run, or a file in it cannot be read.
     """
     folder = Path(path)
     config = read_config(folder)
-    candidates = [
-        {
-            **dict.fromkeys(("mean_return", "success_rate")),  # none where a kill came before
-            **json.loads(file.read_text("utf-8")),
-            "source": file.with_suffix(".py").read_text("utf-8"),
-        }
-        for file in sorted((folder / "candidates").glob("*.json"))
-    ]
+    candidates = [_read_candidate(file) for file in sorted((folder / "candidates").glob("*.json"))]
     events = (
         list(read_events(folder / "search.jsonl")) if (folder / "search.jsonl").exists() else []
     )
@@ -46,7 +40,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    page = environment.get_template("code_report.html.j2").render(
+    page = environment.get_template("code_run_page.html.j2").render(
         config=config,
         candidates=candidates,
         best=_best(candidates),
@@ -54,11 +48,24 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         diffs=_diffs(candidates),
         rejections=[e for e in events if e.get("event") == "reject"],
         replies=[e["reply"] for e in events if e.get("event") == "reply"],
-        held_out=json.loads(held_out.read_text("utf-8")) if held_out.exists() else {},
+        held_out=read_json(held_out) if held_out.exists() else {},
     )
     target = folder / "report.html"
-    target.write_text(page, encoding="utf-8")
+    write_text_atomically(target, page)
     return target
+
+
+def _read_candidate(file: Path) -> dict[str, Any]:
+    measures = read_json(file)
+    missing = {"number", "score", "parent", "explanation", "feedback"} - set(measures)
+    if missing:
+        raise StorageError(f"cannot read {file}: it lacks {', '.join(sorted(missing))}")
+    try:
+        source = file.with_suffix(".py").read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {file.with_suffix('.py')}: {error}") from error
+    none = dict.fromkeys(("mean_return", "success_rate"))  # where a kill came before them
+    return {**none, **measures, "source": source}
 
 
 def _best(candidates: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -68,7 +75,7 @@ def _best(candidates: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The steps from each best candidate to the next better one."""
-    found: list[dict[str, Any]] = []
+    steps: list[dict[str, Any]] = []
     best: dict[str, Any] | None = None
     for candidate in candidates:
         if candidate["score"] is None:
@@ -81,7 +88,7 @@ def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 f"{candidate['number']:03d}.py",
                 lineterm="",
             )
-            found.append(
+            steps.append(
                 {
                     "before": best,
                     "after": candidate,
@@ -90,7 +97,7 @@ def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
             )
         if best is None or candidate["score"] > best["score"]:
             best = candidate
-    return found
+    return steps
 
 
 def _kind(line: str) -> str:

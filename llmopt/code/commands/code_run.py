@@ -21,10 +21,11 @@ from typing import Any
 from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.files import write_text_atomically
 
 
 class CodeRun:
-    """One run folder.
+    """One run folder; `begin` makes it.
 
     Args:
         path: The folder.
@@ -65,13 +66,13 @@ class CodeRun:
                 raise LLMOptError(f"{self.path} was made with another {names}: leave it out")
             config = {**stored, **config}
         self.config = {**config, "llmopt": __version__}
-        try:
-            (self.path / "candidates").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write to {self.path}: {error.strerror}") from error
 
     def begin(self) -> None:
-        """Write what was asked for, once it is known to be usable and to hold no secret."""
+        """Write what was asked for, once it is known to be usable and to hold no secret.
+
+        Raises:
+            StorageError: The folder cannot be written to.
+        """
         _write_json(self.path / "config.json", self.config)
 
     @property
@@ -87,7 +88,7 @@ class CodeRun:
             measures: Further measures of it.
         """
         stem = self.path / "candidates" / f"{trial.number:03d}"
-        _write(stem.with_suffix(".py"), trial.source)
+        write_text_atomically(stem.with_suffix(".py"), trial.source)
         _write_json(
             stem.with_suffix(".json"),
             {
@@ -112,12 +113,7 @@ class CodeRun:
         Raises:
             StorageError: It is not there.
         """
-        path = self.path / "candidates" / f"{number:03d}.json"
-        try:
-            measures: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise StorageError(f"cannot read {path}: {error}") from error
-        return measures
+        return read_json(self.path / "candidates" / f"{number:03d}.json")
 
     def write_held_out(self, measures: Mapping[str, Any]) -> None:
         """Write what the best candidate is worth on held-out starts."""
@@ -131,25 +127,29 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         LLMOptError: The folder holds no run.
     """
     try:
-        config: dict[str, Any] = json.loads((Path(path) / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return read_json(Path(path) / "config.json")
+    except StorageError as error:
         raise LLMOptError(f"{path} holds no run to go on with ({error})") from error
-    return config
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        StorageError: There is none.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+    if not isinstance(value, dict):
+        raise StorageError(f"cannot read {path}: it holds no JSON object")
+    return value
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    _write(path, json.dumps(value, indent=1, default=_plain) + "\n")
+    write_text_atomically(path, json.dumps(value, indent=1, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}") from error

@@ -329,7 +329,11 @@ class CodeOptimizer:
         with self._meter.lock:
             if not self.initial or self.space is not None or self._next:
                 return None
-            candidate = self._adopt(encodable(self.initial), None)
+            try:
+                candidate = self._adopt(encodable(self.initial), None)
+            except CandidateError as error:
+                words = f"the code to begin from cannot be used: {error}"
+                raise CandidateError(words, error.kind, line=error.line) from error
             self._pending[candidate.number] = candidate
             self._handed.add(candidate.number)
             return candidate

@@ -10,12 +10,14 @@ from typing import Any
 
 import gymnasium as gym
 
+from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,
     make_optimizer,
     open_run,
     say_step,
+    telling_how_to_resume,
     until_a_cap,
 )
 from llmopt.code.reward.judge import GOAL_TASKS, Judgement, judge
@@ -60,6 +62,12 @@ def main(args: argparse.Namespace) -> int:
     if args.task.startswith("metaworld:"):
         raise LLMOptError("llmopt reward takes Gymnasium ids; Meta-World is for llmopt code")
     run = open_run(args, "reward", _DEFAULTS)
+    with telling_how_to_resume(run):
+        _search(run)
+    return 0
+
+
+def _search(run: CodeRun) -> None:
     config = run.config
     task = find_task(config["task"], config["seed"])
     train: Callable[..., Training] = train_linear
@@ -124,4 +132,3 @@ def main(args: argparse.Namespace) -> int:
                 "success rate": result.success_rate,
             }
         finish(run, optimizer, held_out)
-    return 0

@@ -1,0 +1,324 @@
+"""Words: what a model makes of what it is told, arm by arm.
+
+Question: how much do names, the environment's docstring and statistics of the episodes help a
+model that searches a linear policy, beside the published prompts and methods without a model?
+
+Protocol: at most 30 evaluations of 10 episodes (5 of them random points before the model is
+asked), the same 10 starts for every policy; the best by selection is scored on 100 fresh starts.
+Each arm tells the model less or more of the same search (`llmopt.policies.PolicySearch`):
+
+- ``none``: numbered parameters and rewards;
+- ``names``: the names of observations and actions, bounds and limits;
+- ``docs``: and the environment's own docstring;
+- ``words``: and statistics of what the policy did (the default of `PolicySearch`);
+- ``shuffled``: as ``words``, but each point gets reward and statistics of another one;
+- ``props``, ``props-plus``: the published prompts; the second one with the docstring.
+
+`BASELINES` search the same box: ``columns`` (the embedded model), ``cma``, ``random``.
+
+Known tasks are known to a large model from its training: what counts as evidence are the
+systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
+
+    python -m llmopt.benchmarks.experiments.words --tasks zones --arms words --model openai:MODEL
+    python -m llmopt.benchmarks.experiments.words --tasks zones --arms cma random columns \
+        --evaluations 100
+
+Each search appends one line to ``benchmarks/results/words.jsonl``; ``--table`` prints them. With
+``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again.
+
+Runtime: minutes for the methods without a model; a model's answers take the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.wrappers import RescaleObservation
+
+from llmopt.benchmarks.experiments.systems import (
+    Cascade,
+    ChangedObservation,
+    HeavyMountainCar,
+    TwoZones,
+)
+from llmopt.client.base import Client
+from llmopt.client.registry import get_client
+from llmopt.client.scripted import RecordClient
+from llmopt.history import Trial
+from llmopt.optimizer import LLMOptimizer
+from llmopt.policies import PolicySearch
+from llmopt.search.cma import CMA
+
+RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
+WARMUP, STARTS, HELD_OUT = 5, 10, 100
+ARMS = ("none", "names", "docs", "words", "shuffled", "props", "props-plus")
+BASELINES = ("columns", "cma", "random")
+
+
+@dataclass(frozen=True)
+class WordsTask:
+    """One task: how its environment is made, and what cannot be read from the environment.
+
+    Attributes:
+        env: What `PolicySearch` takes.
+        known: Whether a model may know it from its training.
+        options: Further arguments of `PolicySearch`.
+    """
+
+    env: str | Callable[[], gym.Env[Any, Any]]
+    known: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def _scaled_car() -> gym.Env[Any, Any]:
+    return RescaleObservation(
+        gym.make("MountainCarContinuous-v0"), np.float64(-1.0), np.float64(1.0)
+    )
+
+
+# Place in Swimmer-v5's observation, and its sign here.
+_ORDER, _SIGNS = (5, 2, 7, 0, 3, 6, 1, 4), (1, -1, 1, -1, -1, 1, -1, 1)
+
+
+def _changed_swimmer() -> gym.Env[Any, Any]:
+    return ChangedObservation(gym.make("Swimmer-v5"), _ORDER, _SIGNS)
+
+
+TASKS: dict[str, WordsTask] = {
+    "mountaincar": WordsTask(_scaled_car),
+    "mountaincar-discrete": WordsTask("MountainCar-v0"),
+    "swimmer": WordsTask("Swimmer-v5"),
+    "hopper": WordsTask("Hopper-v5"),
+    "pendulum-inverted": WordsTask("InvertedPendulum-v5"),
+    "pendulum-double": WordsTask("InvertedDoublePendulum-v5"),
+    "reacher": WordsTask("Reacher-v5"),
+    "cartpole": WordsTask("CartPole-v1"),
+    "acrobot": WordsTask("Acrobot-v1"),
+    "pendulum": WordsTask("Pendulum-v1"),
+    "frozenlake": WordsTask("FrozenLake-v1"),
+    "walker": WordsTask("Walker2d-v5"),
+    "cheetah": WordsTask("HalfCheetah-v5"),
+    "zones": WordsTask(lambda: gym.wrappers.TimeLimit(TwoZones(), 96), False),
+    "cascade": WordsTask(lambda: gym.wrappers.TimeLimit(Cascade(), 120), False),
+    "heavy-car": WordsTask(lambda: gym.wrappers.TimeLimit(HeavyMountainCar(), 600), False),
+    "swimmer-changed": WordsTask(
+        _changed_swimmer,
+        False,
+        {
+            "observations": (
+                "tip_turn_rate_a: angular velocity of the front tip",
+                "second_joint_reversed: minus the angle of the second rotor",
+                "second_joint_rate: angular velocity of the second rotor",
+                "tip_angle_reversed: minus the angle of the front tip",
+                "tip_x_velocity_reversed: minus the velocity of the tip along x (forward)",
+                "first_joint_rate: angular velocity of the first rotor",
+                "first_joint_reversed: minus the angle of the first rotor",
+                "tip_y_velocity: velocity of the tip along y (sideways)",
+            )
+        },
+    ),
+}
+
+
+class Shuffled(PolicySearch):
+    """Tells each point the outcome of a point drawn from all evaluated so far."""
+
+    def _tell(self, params: Any) -> Trial:
+        if not hasattr(self, "_outcomes"):
+            self._outcomes: list[tuple[Any, str]] = []
+            self._shuffle = np.random.default_rng([self.seed, 1])
+        outcome, text = self.measure(params)
+        self._outcomes.append((outcome, text))
+        told, text = self._outcomes[self._shuffle.integers(len(self._outcomes))]
+        if told.mean is None:
+            return self.optimizer.tell_failure(params, told.failure)
+        return self.optimizer.tell(params, told.mean, feedback=text, stderr=told.standard_error)
+
+
+def make_search(
+    task: str, arm: str, client: Client | str | None, seed: int, evaluations: int
+) -> PolicySearch:
+    """Return the search of one arm."""
+    entry = TASKS[task]
+    words = {"none": "none", "props": "none", "names": "names"}.get(arm, "all")
+    feedback = arm in ("words", "shuffled")
+    prompt = arm if arm.startswith("props") else "words"
+    kind = Shuffled if arm == "shuffled" else PolicySearch
+    return kind(
+        entry.env,
+        client,
+        prompt,
+        seed=seed,
+        starts=STARTS,
+        warmup=WARMUP,
+        total=evaluations,
+        words=words,  # type: ignore[arg-type]
+        feedback=feedback,
+        **entry.options,
+    )
+
+
+def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
+    """Search with a model, and return the result's line."""
+    measured: list[tuple[float | None, Any]] = []
+
+    with make_search(task, arm, client, seed, evaluations) as search:
+        measure = search.measure
+
+        def kept(params: Any) -> Any:
+            outcome, text = measure(params)
+            measured.append((outcome.mean, params))
+            return outcome, text
+
+        search.measure = kept  # type: ignore[method-assign]
+        search.run(evaluations)
+        usage = search.optimizer.usage
+        best = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
+        held = search.evaluate(HELD_OUT, params=best[1])
+        return {
+            "curve": [m for m, _ in measured],
+            "best": best[0],
+            "params": best[1],
+            "held_out": held.mean,
+            "held_out_stderr": held.standard_error,
+            "requests": usage.requests,
+            "fallbacks": usage.fallbacks,
+            "rejected": usage.rejected,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "stopped": search.stopped,
+        }
+
+
+def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, Any]:
+    """Search the same box with no words, and return the result's line."""
+    with make_search(task, "none", "smollm2", seed, evaluations) as search:
+        space = search.optimizer.space
+        n = len(space)
+        measured: list[tuple[float | None, Any]] = []
+
+        def value(params: Any) -> float | None:
+            outcome, _ = search.measure(params)
+            measured.append((outcome.mean, params))
+            mean: float | None = outcome.mean
+            return mean
+
+        optimizer = LLMOptimizer(space, "smollm2", "columns", seed=seed, warmup=WARMUP)
+        rng = np.random.default_rng([seed, 2])
+        cma: CMA | None = None
+        for k in range(evaluations):
+            if k < WARMUP or arm == "columns":
+                params = optimizer.ask()
+                mean = value(params)
+                if mean is None:
+                    optimizer.tell_failure(params, "failed")
+                else:
+                    optimizer.tell(params, mean)
+            elif arm == "random":
+                value(space.unflatten(space.sample(rng)))
+            else:
+                if cma is None:
+                    best = optimizer.best
+                    start = None if best is None else space.encode(best.values)
+                    cma = CMA(0.0, 1.0, n, seed, start)
+                point = cma.ask()
+                mean = value(space.unflatten(space.decode(np.clip(point, 0.0, 1.0))))
+                if mean is None:
+                    cma.tell_failure(point, "failed")
+                else:
+                    cma.tell(point, mean)
+        top = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
+        held = search.evaluate(HELD_OUT, params=top[1])
+        return {
+            "curve": [m for m, _ in measured],
+            "best": top[0],
+            "params": top[1],
+            "held_out": held.mean,
+            "held_out_stderr": held.standard_error,
+            "requests": optimizer.usage.requests,
+            "fallbacks": optimizer.usage.fallbacks,
+        }
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the results as a Markdown table: medians over seeds, and how many there are."""
+    rows = [
+        "| task | arm | model | evaluations | best (selection) | held-out 100 | searches |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        key = (line["task"], line["arm"], line["model"], line["evaluations"])
+        groups.setdefault(key, []).append(line)
+    for (task, arm, model, evaluations), group in groups.items():
+        held = [g["held_out"] for g in group]
+        spread = f" [{min(held):.4g}, {max(held):.4g}]" if len(held) > 1 else ""
+        best = median(g["best"] for g in group)
+        rows.append(
+            f"| {task} | {arm} | {model} | {evaluations} | {best:.4g} | {median(held):.4g}{spread} "
+            f"| {len(group)} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Run the searches that the command line names, or print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["zones"])
+    parser.add_argument("--arms", nargs="+", choices=(*ARMS, *BASELINES), default=["words"])
+    parser.add_argument("--model", default="smollm2", help="model string")
+    parser.add_argument("--answered-by", default="", help="who answered, for folder: and replay:")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--evaluations", type=int, default=30)
+    parser.add_argument("--record", type=Path, help="folder for the recordings")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    args = parser.parse_args()
+    if args.table:
+        lines = [json.loads(x) for x in args.out.read_text(encoding="utf-8").splitlines()]
+        print(table(lines))
+        return
+    for task in args.tasks:
+        for arm in args.arms:
+            for seed in args.seeds:
+                began = time.monotonic()
+                if arm in BASELINES:
+                    found, model = run_baseline(task, arm, seed, args.evaluations), arm
+                else:
+                    client = get_client(args.model)
+                    model = args.answered_by or args.model
+                    if args.record is not None:
+                        args.record.mkdir(parents=True, exist_ok=True)
+                        name = f"{task}-{arm}-{seed}.jsonl"
+                        client = RecordClient(client, args.record / name)
+                    found = run_model(task, arm, client, seed, args.evaluations)
+                line = {
+                    "task": task,
+                    "known": TASKS[task].known,
+                    "arm": arm,
+                    "model": model,
+                    "seed": seed,
+                    "evaluations": args.evaluations,
+                    **found,
+                    "seconds": round(time.monotonic() - began, 1),
+                }
+                with args.out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+                print(
+                    f"{task} {arm} {seed}: best {line['best']:.5g}, held-out "
+                    f"{line['held_out']:.5g} ± {line['held_out_stderr']:.2g}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Repeated measurements, standard errors, and a model that ends the search."""
+
+import math
+from contextlib import closing
+
+import pytest
+
+from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space
+from llmopt.policies import PolicySearch
+
+SPACE = {"x": Float(0.0, 1.0)}
+FIRST = "Start from: new\nProposal: x: 0.5"
+AGAIN = "Start from: #1\nProposal: no change"
+STOP = "Analysis: flat.\nProposal: stop"
+
+
+def test_equal_points_merge_to_mean_and_error():
+    client = ScriptedClient([FIRST, AGAIN, AGAIN, "Start from: #1\nProposal: x: 0.25"])
+    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, noisy=True)
+    for reward in (1.0, 2.0, 6.0, 2.5):
+        optimizer.tell(optimizer.ask(), reward)
+    assert len(optimizer.trials) == 4
+    first, other = optimizer.history.trials
+    assert (first.reward, first.evaluations, first.number) == (3.0, 3, 0)
+    assert first.stderr == pytest.approx(math.sqrt(7 / 3))
+    assert (other.reward, other.number) == (2.5, 1)
+    assert optimizer.best == first
+    assert "*1 | 3 ± 1.5 (3 times) | 0.5" in client.requests[3].text
+    assert optimizer.usage.rejected == {}
+
+
+def test_without_noise_a_repeat_is_refused():
+    client = ScriptedClient([FIRST, AGAIN, "Start from: #1\nProposal: x: 0.25"])
+    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0)
+    for _ in range(2):
+        optimizer.tell(optimizer.ask(), 1.0, stderr=0.25)
+    assert optimizer.usage.rejected == {"duplicate": 1}
+    assert "1 ± 0.25" in client.requests[-1].text
+
+
+def test_the_model_ends_the_search_once_and_for_all(tmp_path):
+    path = tmp_path / "run.jsonl"
+    made = {"prompt": "words", "warmup": 0, "may_stop": True, "seed": 1}
+    client = ScriptedClient([FIRST, STOP])
+    with closing(LLMOptimizer(SPACE, client, storage=path, **made)) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        for _ in range(2):  # the paid reply answers the second one
+            with pytest.raises(SearchStopped, match=r"expects no further gain.*flat"):
+                optimizer.ask()
+        assert optimizer.usage.requests == 2
+    with closing(LLMOptimizer(SPACE, ScriptedClient([]), storage=path, **made)) as optimizer:
+        with pytest.raises(SearchStopped):
+            optimizer.ask()
+        assert optimizer.best.params == {"x": 0.5}
+
+
+def test_the_offer_is_made_only_where_it_is_taken():
+    client = ScriptedClient([FIRST, STOP, STOP, STOP])
+    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, on_error="fallback")
+    optimizer.tell(optimizer.ask(), 1.0)
+    assert "Proposal: stop" not in client.requests[0].text
+    with pytest.warns(UserWarning, match="drawn at random"):
+        optimizer.ask()
+
+
+def test_a_policy_search_ends_and_says_why():
+    answers = [
+        "Start from: new\nProposal: " + ", ".join(f"{n}: 0.5" for n in names()) + "",
+        STOP,
+    ]
+    search = PolicySearch("MountainCarContinuous-v0", ScriptedClient(answers), "words", warmup=2)
+    search.run(10)
+    assert len(search.optimizer.trials) == 3
+    assert "flat" in search.stopped
+    assert search.optimizer.trials[-1].stderr is not None
+    search.close()
+
+
+def names():
+    search = PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), "words")
+    try:
+        return Space.of(search.optimizer.space).names
+    finally:
+        search.close()
+
+
+@pytest.mark.parametrize("stderr", [-1.0, math.nan, math.inf])
+def test_a_standard_error_is_a_number_of_0_or_more(stderr):
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", warmup=1)
+    with pytest.raises(RewardError, match="stderr"):
+        optimizer.tell(optimizer.ask(), 1.0, stderr=stderr)
+    assert optimizer.trials == []
