@@ -214,6 +214,14 @@ def test_cost(server, openai, monkeypatch):
     assert OpenAIClient("gpt-unheard-of").current_price() is None
 
 
+def test_a_call_given_up_on_one_s_own_machine_costs_nothing(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True, timeout=0.2)
+    server.play(Hang())
+    with pytest.raises(ClientError) as caught:
+        client.complete(ASK)
+    assert caught.value.unpriced == 0
+
+
 def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_path):
     from llmopt.errors import PriceError
 

@@ -416,6 +416,8 @@ class RemoteClient:
                     where=self._where,
                 )
                 failure.requests = calls
+                if self._own_machine:
+                    failure.unpriced = 0
                 return failure
             self._refuse(refused, redact(fault.message, (key,)))
 
