@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -517,6 +518,16 @@ def test_caps_hold():
     optimizer, client = make("no", "no", fenced("return 1.0"), max_requests=2)
     with optimizer, pytest.raises(BudgetExceededError):
         optimizer.ask()
+    assert len(client.requests) == 2
+
+
+def test_caps_can_be_raised():
+    optimizer, client = make("no", fenced("return 1.0"), max_requests=1)
+    with optimizer:
+        with pytest.raises(BudgetExceededError, match="limits"):
+            optimizer.ask()
+        optimizer.limits = replace(optimizer.limits, max_requests=2)
+        assert optimizer.ask()(np.ones(1)) == 1.0
     assert len(client.requests) == 2
 
 

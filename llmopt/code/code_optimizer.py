@@ -40,13 +40,12 @@ from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.journal import CodeState, Journal, Refusal
 from llmopt.code.prompting import CodePrompt
-from llmopt.code.sandbox.sandbox import Limits, Sandbox, require_confinement
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event
-from llmopt.search.meter import Draft, Meter, Spent
-from llmopt.search.meter import Limits as Caps
+from llmopt.search.meter import Draft, Limits, Meter, Spent
 from llmopt.space import Space
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class _WriterOptions(TypedDict, total=False):
 
 
 class _WorkerOptions(TypedDict, total=False):
-    limits: Limits | None
+    limits: WorkerLimits | None
     allow_unsandboxed: bool
 
 
@@ -167,7 +166,7 @@ class CodeOptimizer:
         )
         self._meter = Meter(
             get_client("smollm2" if client is None else client),
-            Caps(**given(_Caps)),
+            Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
         )
@@ -191,6 +190,15 @@ class CodeOptimizer:
     def trials(self) -> list[CodeTrial]:
         """Everything that was told, in the order of telling."""
         return self._state.trials
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._meter.limits = limits
 
     @property
     def usage(self) -> Usage:

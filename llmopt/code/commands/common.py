@@ -18,7 +18,7 @@ from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
-from llmopt.code.sandbox.sandbox import Limits, require_confinement
+from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import CodeTask
 from llmopt.errors import BudgetExceededError, LLMOptError
 
@@ -164,7 +164,7 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
         "temperature": config["temperature"],
         "max_output_tokens": config["max_output_tokens"],
         "seed": config["seed"],
-        "limits": Limits(call_seconds=config["call_seconds"]),
+        "limits": WorkerLimits(call_seconds=config["call_seconds"]),
         "allow_unsandboxed": config["allow_unsandboxed"],
         "max_requests": config["max_requests"],
         "max_tokens": config["max_tokens"],
