@@ -229,7 +229,7 @@ class EventLog:
         self._found = None
         try:
             if self._torn:
-                self._file.truncate(self._size)
+                file.truncate(self._size)
             self._torn = True
             written = 0
             while written < len(line):
