@@ -616,7 +616,7 @@ class Disk:
     """Stands in for a disk that is full while `full` holds."""
 
     def __init__(self, optimizer, monkeypatch):
-        log = optimizer._journal._log
+        log = optimizer._log
         self.full, self.kinds, append = lambda event: False, [], log.append
 
         def write(event):
@@ -893,7 +893,7 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
         optimizer = CodeOptimizer(
             FUNCTION, client=client, seed=3, storage=path, repairs=1, attempts=1
         )
-        log = optimizer._journal._log
+        log = optimizer._log
         append, written = log.append, []
 
         def write(event):

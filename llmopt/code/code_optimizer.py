@@ -38,13 +38,13 @@ from llmopt.code.candidate import (
 from llmopt.code.checks import Function, check
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import CodeState, Journal, Refusal
+from llmopt.code.journal import CodeState, Refusal, check_start, replay, spent_event, start_event
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage
-from llmopt.search.eventlog import Event
+from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Draft, Limits, Meter, Spent
 from llmopt.space import Space
 
@@ -177,9 +177,9 @@ class CodeOptimizer:
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
-        self._journal: Journal | None = None
+        self._log: EventLog | None = None
         if storage is not None:
-            self._attach(Journal(storage, self._config(), seed))
+            self._attach(storage, seed)
 
     @property
     def client(self) -> Client:
@@ -242,8 +242,8 @@ class CodeOptimizer:
         """Kill the workers of candidates that were never told, and close the file."""
         for candidate in self._pending.values():
             candidate.close()
-        if self._journal is not None:
-            self._journal.close()
+        if self._log is not None:
+            self._log.close()
 
     def __enter__(self) -> CodeOptimizer:
         return self
@@ -265,29 +265,35 @@ class CodeOptimizer:
             "model": client_name(self.client),
         }
 
-    def _attach(self, journal: Journal) -> None:
-        self.seed = self._writer.seed = self.seed if journal.seed is None else journal.seed
+    def _attach(self, path: str | os.PathLike[str], seed: int | None) -> None:
+        log = EventLog(path, durable=True)
         try:
-            journal.begin(self.seed, self._state, self._meter)
+            if log.events:
+                self.seed = check_start(log.events[0], self._config(), seed, log.path)
+                self._writer.seed = self.seed
+                replay(log.events, self._state, self._meter, log.path)
+            else:
+                log.append(start_event(self._config(), self.seed))
         except BaseException:
-            journal.close()
+            log.close()
             raise
+        log.events = []
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
-        self._journal = journal
+        self._log = log
 
     def _check_storage(self) -> None:
-        if self._journal is not None:
-            self._journal.check()
+        if self._log is not None:
+            self._log.check()
 
     def _store_spent(self, spent: Spent) -> None:
-        if self._journal is not None:
-            self._journal.append_spent(spent)
+        if self._log is not None:
+            self._log.append(spent_event(spent))
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._journal is not None:
+        if self._log is not None:
             self._meter.flush()
-            self._journal.append(event)
+            self._log.append(event)
         self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
