@@ -652,6 +652,20 @@ class TestNothingPaidIsLost:
         again.close()
         assert again.usage == optimizer.usage
 
+    def test_closing_stores_what_could_not_be_stored(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.jsonl"
+        optimizer, _ = make(fenced("return 1.0"), storage=path)
+        with optimizer:
+            disk = Disk(optimizer, monkeypatch)
+            disk.full = lambda event: True
+            with pytest.raises(StorageError, match="full"):
+                optimizer.ask()
+            disk.full = lambda event: False
+        again, client = make(storage=path)
+        with again:
+            assert again.ask()(np.ones(1)) == 1.0
+        assert client.requests == []
+
     @pytest.mark.parametrize("kind", ["reply", "reject", "ask", "failure"])
     def test_whatever_cannot_be_written(self, tmp_path, monkeypatch, kind):
         """The same search comes out, at the same cost, whichever write fails once."""

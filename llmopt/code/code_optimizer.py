@@ -16,6 +16,7 @@ arguments goes on where a killed one stopped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -42,7 +43,7 @@ from llmopt.code.journal import CodeState, Refusal, check_start, replay, spent_e
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
-from llmopt.errors import LLMOptError, RewardError, did_you_mean
+from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Draft, Limits, Meter, Spent
@@ -243,6 +244,8 @@ class CodeOptimizer:
         for candidate in self._pending.values():
             candidate.close()
         if self._log is not None:
+            with contextlib.suppress(StorageError):  # it was told when it was to be written
+                self._meter.flush()
             self._log.close()
 
     def __enter__(self) -> CodeOptimizer:
