@@ -9,7 +9,8 @@ from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError
 from llmopt.benchmarks.run.folder import is_empty
 from llmopt.benchmarks.runner import repeatable
-from llmopt.client.base import Client, client_name, default_prompt
+from llmopt.client.base import Client, client_name
+from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.prompt import get_prompt
 
@@ -44,7 +45,11 @@ class Contestants:
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         if "llm" in config.methods and self.client is not None:
-            shown = default_prompt(self.client) if config.prompt == "auto" else config.prompt
+            shown = (
+                model_facts(self.client).default_prompt
+                if config.prompt == "auto"
+                else config.prompt
+            )
             prompt = get_prompt(shown)
             self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
             self.seed_names["llm"] = f"llm-{prompt.name}"

@@ -8,7 +8,8 @@ from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.runner import prompt_description
 from llmopt.benchmarks.tasks.table import get_task
-from llmopt.client.base import Client, default_prompt
+from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
 from llmopt.prompt import get_prompt
@@ -69,7 +70,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     finally:
         env.close()
     asked = get_client(config.model) if client is None else client
-    prompt = default_prompt(asked) if config.prompt == "auto" else config.prompt
+    prompt = model_facts(asked).default_prompt if config.prompt == "auto" else config.prompt
     return estimate(
         parameter_space(*task.box, policy.n_parameters),
         asked,

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
-from llmopt.client.facts import ModelFacts
+from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.http import (
     CONNECT_SECONDS,
     Fault,
@@ -145,7 +145,6 @@ class RemoteClient:
     """Cap on an answer's tokens where the request names none and the protocol wants one."""
     spellings: ClassVar[Mapping[str, str]] = {}
     """Patterns for parameters that servers call by other names, too."""
-    default_prompt = "props"
     style: Style = "chat"
 
     def __init__(
@@ -250,6 +249,11 @@ class RemoteClient:
         added = {"effort": self.effort} if self.effort else {}
         return {"extra_body": self.extra_body, **added}
 
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that suits the model."""
+        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "levels"
+
     def facts(self) -> ModelFacts:
         """What is known of the model; its context length perhaps only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
@@ -260,6 +264,7 @@ class RemoteClient:
             chats=chats,
             context_tokens=self.context_tokens,
             default_prompt=self.default_prompt,
+            parameters=size_in_name(self.name),
             schema=chats
             and not self._refused & {"schema", "response_format", "response_json_schema"},
         )
