@@ -421,6 +421,8 @@ class RemoteClient:
                     where=self._where,
                 )
                 failure.requests = calls
+                if self._own_machine:
+                    failure.unpriced = 0
                 return failure
             self._refuse(refused, redact(fault.message, (key,)))
 
@@ -456,6 +458,8 @@ class RemoteClient:
         cap = self.default_cap
         if request.max_tokens is not None:
             cap = request.max_tokens + self._room(request)
+        elif cap is not None:
+            cap += self._added_room or 0
         return cap if cap is None or self._most_tokens is None else min(cap, self._most_tokens)
 
     def _lower_cap(self, smaller: SmallerCap) -> None:
@@ -471,7 +475,7 @@ class RemoteClient:
         What a model once needed, it may not need with the next prompt.
         """
         cap = self._cap(request)
-        if request.max_tokens is None or cap is None or request.style == "completion":
+        if cap is None or request.style == "completion":
             return
         samples = [c for a in answers for c in a.completions]
         with self._lock:
@@ -485,7 +489,8 @@ class RemoteClient:
                     self._cap(request),
                 )  # fmt: skip
             elif self._added_room is not None:
-                usual = request.max_tokens + self._least_room
+                asked = request.max_tokens
+                usual = cap - room if asked is None else asked + self._least_room
                 spared = all(a.completion_tokens <= usual * len(a.completions) for a in answers)
                 self._unused = self._unused + 1 if spared else 0
                 if self._unused >= _UNUSED:
