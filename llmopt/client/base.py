@@ -156,7 +156,7 @@ class Client(Protocol):
 
     - ``name`` (str): short model string for tables and files, never holding a secret;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
-      (``"levels"`` for small and base models; ``"props"`` if the attribute is missing);
+      (``"levels"`` for small and base models; ``"words"`` if the attribute is missing);
     - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): prompt and completion together; a server may tell it
@@ -188,11 +188,6 @@ class Client(Protocol):
                 again may help.
         """
         ...
-
-
-def default_prompt(client: Client) -> str:
-    """Return the name of the prompt that ``"auto"`` means for a client."""
-    return getattr(client, "default_prompt", None) or "props"
 
 
 def client_name(client: Client) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
-from llmopt.client.facts import ModelFacts
+from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -73,7 +73,8 @@ class LocalClient:
             most `CONTEXT_TOKENS`.
         name: Short name for tables and files; by default that of the file.
         default_prompt: What ``prompt="auto"`` means. By default ``"levels"`` for base
-            models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
+            models and those below `SMALL_PARAMETERS` weights, ``"words"`` for chat models from
+            `CAPABLE_PARAMETERS` on, else ``"props"``.
         adapter: A LoRA adapter of the model in GGUF, used for requests with
             `Request.columns` and for no others.
         sampling: Further llama.cpp sampling settings sent with each request but those with
@@ -186,7 +187,9 @@ class LocalClient:
         if self._default_prompt is not None:
             return self._default_prompt
         small = self.header.parameters < SMALL_PARAMETERS
-        return "levels" if small or not self.header.chat else "props"
+        if small or not self.header.chat:
+            return "levels"
+        return chat_prompt(self.header.parameters)
 
     def facts(self) -> ModelFacts:
         """Return what is known of the model without loading it.

@@ -189,7 +189,6 @@ class OpenAIClient(RemoteClient):
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
-            self.default_prompt = "levels"
             self.style = "completion"
         self.name = f"openai+{self.base_url}:{model}" if self.base_url else f"{server}:{model}"
 

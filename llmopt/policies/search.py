@@ -233,7 +233,7 @@ class PolicySearch:
 
     def run(
         self, evaluations: int, *, progress: Callable[[Trial], None] | bool = False
-    ) -> Trial | None:
+    ) -> Trial[dict[str, Any]] | None:
         """Search until that many policies were evaluated in all, warm-up included.
 
         A search that goes on in its `storage` first evaluates the points whose evaluation
@@ -285,7 +285,7 @@ class PolicySearch:
         )
         return outcome, statistics.text(outcome)
 
-    def _tell(self, params: Any) -> Trial:
+    def _tell(self, params: Any) -> Trial[dict[str, Any]]:
         outcome, text = self.measure(params)
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
@@ -295,7 +295,7 @@ class PolicySearch:
         )
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial[dict[str, Any]] | None:
         """The best trial so far: its `params` by name and its `reward`; or ``None``."""
         return self.optimizer.best
 
