@@ -326,8 +326,7 @@ class _Session:
     def _told(self, method: str, record: Record) -> Outcome:
         told = self.contestants.told(method)
         text = self.feedback.of(record, self.contestants.named(method)) if told else ""
-        note = ". ".join(filter(None, [record.failure, text]))
-        return Outcome(record.mean, note, record.evaluation.standard_error)
+        return Outcome.of(record.evaluation, text)
 
     def _stream(self, name: str) -> np.random.SeedSequence:
         if self.old and name in _OLD_STREAMS:
