@@ -262,11 +262,8 @@ class _Session:
             self.seeds,
         )
 
-        def say(request: int) -> None:
-            asked = f": waits for the answer to request {request}" if request else ""
-            self.progress.say(label + asked, now=False)
-
-        client = self.contestants.client_for(spec, say)
+        wait = functools.partial(self.progress.wait, label)
+        client = self.contestants.client_for(spec, wait)
         asking = Asking(client, self.config.batch, options=self._model_options(name, spec))
         method = spec.make(problem, self._stream(name), asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
