@@ -162,7 +162,7 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
     evaluating = time.perf_counter() - started
     told = [(params, _told(outcome)) for params, outcome in zip(warmup, outcomes, strict=True)]
     method = spec.make(
-        make_problem(task, policy, cell.evaluations, told, spec.prompt),
+        make_problem(task, policy, cell.evaluations, told, spec.prompt, seeds),
         method_seed(cell.seed, cell.method),
         Asking(client, max(cell.batch, 1), cell.max_tokens or None),
     )
@@ -219,7 +219,7 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
 
 
 def _told(evaluation: Evaluation) -> Outcome:
-    return Outcome(evaluation.mean, evaluation.failure)
+    return Outcome(evaluation.mean, evaluation.failure, evaluation.standard_error)
 
 
 @functools.lru_cache(maxsize=4)

@@ -42,6 +42,8 @@ class Problem:
         optimum: About the best reward there is, for the one method that is told it.
         notes: What a model is told with each warm-up point: feedback, or why it failed;
             empty for no words on any.
+        names: A name for each parameter, for a prompt that is told them; empty for numbers.
+        errors: Standard error of each warm-up reward, where it is known; empty for none.
     """
 
     low: float
@@ -52,6 +54,8 @@ class Problem:
     description: str = ""
     optimum: float | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    errors: tuple[float | None, ...] = ()
 
     @property
     def start(self) -> tuple[float, ...] | None:

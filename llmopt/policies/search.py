@@ -28,6 +28,7 @@ from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
+from llmopt.policies.goal import describe_goal, describe_parameters
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.picture import choose_renderer, policy_gif
 from llmopt.policies.rollout import (
@@ -162,7 +163,8 @@ class PolicySearch:
         self._space = self._table_space() if self._choices else self._box_space(_pair(box))
         text = description.strip()
         if named:
-            text = f"{self._goal()}\n\n{self.words.text}\n\n{self._meaning()}"
+            meaning = describe_parameters(self.policy, choices=self._choices)
+            text = f"{describe_goal(starts)}\n\n{self.words.text}\n\n{meaning}"
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
@@ -214,42 +216,6 @@ class PolicySearch:
                 for name, size in zip(names, sizes, strict=True)
             },
             decimals=3,
-        )
-
-    def _goal(self) -> str:
-        n = len(self.starts)
-        return (
-            "A policy for the environment below is wanted. The value of a point is the mean "
-            "return (the sum of an episode's rewards; larger is better) over "
-            + (
-                f"the same {n} random starts each time"
-                if n > 1
-                else "one start, the same each time"
-            )
-            + ". The best policy is judged in the end on fresh starts, so that what helps on "
-            "these alone is worth nothing."
-        )
-
-    def _meaning(self) -> str:
-        action = self.policy.action_space
-        if self._choices:
-            return "Each parameter is the action taken in one state: s0 that in state 0."
-        constant = ", plus `action<-bias`" if self.policy.bias else ""
-        table = isinstance(self.policy.observation_space, spaces.Discrete)
-        inner = (
-            "the entry `action<-state` of its state"
-            if table
-            else "the sum over all observed numbers of the weight `action<-observation` times the "
-            "number, in its own units"
-        )
-        if isinstance(action, spaces.Discrete):
-            return (
-                f"The policy: each action has a score, {inner}{constant}. The action with the "
-                "highest score is taken, so only differences between scores matter."
-            )
-        return (
-            f"The policy: each action is {inner}{constant}. It is passed on as it is, also beyond "
-            "its bounds."
         )
 
     def _flat(self, params: Mapping[str, Any]) -> np.ndarray:

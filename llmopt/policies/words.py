@@ -532,6 +532,8 @@ def _item(quantity: Quantity, bounds: str) -> str:
     meaning = quantity.meaning
     if meaning.lower().split() == quantity.name.split("_"):
         meaning = ""  # the name says it all
+    if bounds and bounds in meaning:
+        bounds = ""
     said = meaning + (", " if meaning and bounds else "") + bounds
     return f"- {quantity.name}" + (f": {said}" if said else "")
 
