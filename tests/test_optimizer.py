@@ -455,6 +455,32 @@ class TestResume:
         assert client.requests == []
         assert resumed.usage.requests == before
 
+    def test_calls_given_up_are_stored_and_hold_up_a_cost_cap_after_a_resume(self, tmp_path):
+        def given_up(_: Request):
+            return ClientError("silence", unpriced=1)
+
+        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
+        optimizer = make([given_up], storage=path)
+        with pytest.raises(ClientError, match="silence"):
+            optimizer.ask()
+        optimizer.save(saved)
+        optimizer.close()
+        resumed = make(answers((1.5, 7)), storage=path, max_cost=9.0)
+        assert resumed.usage.unpriced == 1
+        with pytest.raises(BudgetExceededError, match="given up"):
+            resumed.ask()
+        assert not resumed.client.requests
+        assert LLMOptimizer.load(saved, ScriptedClient([])).usage.unpriced == 1
+
+    def test_a_run_without_calls_given_up_is_stored_as_before(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer = make([ClientError("no"), *answers((1.5, 7))], storage=path)
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        optimizer.ask()
+        optimizer.save(tmp_path / "saved.jsonl")
+        assert "unpriced" not in path.read_text() + (tmp_path / "saved.jsonl").read_text()
+
     def test_a_killed_process_resumes(self, tmp_path):
         script = textwrap.dedent(
             f"""
