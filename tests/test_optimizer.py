@@ -33,7 +33,11 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
-from llmopt.client.base import Request
+from llmopt.client import ReplayClient
+from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.cache import CachedClient
+from llmopt.client.openai import OpenAIClient
+from llmopt.errors import MissingKeyError
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -58,6 +62,52 @@ def numbered(request: Request) -> Reply:
     return Reply(
         tuple(Completion(t) for t in texts), prompt_tokens=100, completion_tokens=10, seconds=0.5
     )
+
+
+class TestReadiness:
+    """What is sure to stop the first request is an error before the first evaluation."""
+
+    @pytest.mark.parametrize("on_error", ["raise", "fallback"])
+    def test_a_missing_key_is_an_error_before_the_warm_up(self, monkeypatch, tmp_path, on_error):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        path = tmp_path / "run.jsonl"
+        optimizer = LLMOptimizer(SPACE, "openai:gpt-6-luna", on_error=on_error, storage=path)
+        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+            optimizer.ask()
+        assert (optimizer.pending, optimizer.trials) == ([], [])
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        assert len(optimizer.ask(3)) == 3
+
+    def test_a_missing_package_is_one_too(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "xllamacpp", None)
+        with pytest.raises(ImportError, match=r"llmopt\[local\]"):
+            LLMOptimizer(SPACE).ask()
+
+    def test_a_cost_cap_without_a_price_is_one_too(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        optimizer = LLMOptimizer(SPACE, "openai:not-in-any-list", max_cost=1.0)
+        with pytest.raises(BudgetExceededError, match="Nothing was sent"):
+            optimizer.ask()
+        assert optimizer.pending == []
+
+    def test_a_recording_that_is_gone_is_one_too(self, tmp_path):
+        path = tmp_path / "gone.jsonl"
+        client = ReplayClient(path, default_prompt="props")
+        with pytest.raises(ClientError, match=r"gone\.jsonl"):
+            check_ready(client)
+
+    def test_a_client_that_cannot_tell_is_asked(self):
+        check_ready(ScriptedClient([]))
+        assert make(answers((1.5, 7))).ask() == {"x": 1.5, "k": 7}
+
+    def test_answers_that_are_kept_need_no_key(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        kept = CachedClient(OpenAIClient("gpt-6-luna"), tmp_path)
+        with pytest.raises(MissingKeyError):
+            check_ready(kept)
+        kept.client = ScriptedClient(["x: 1"])
+        kept.complete(Request((Message("user", "hello"),)))
+        check_ready(CachedClient(OpenAIClient("gpt-6-luna"), tmp_path))
 
 
 class TestAsk:

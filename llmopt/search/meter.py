@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, StorageError
 from llmopt.history import Source, Usage
@@ -256,6 +256,17 @@ class Meter:
                 except StorageError as error:
                     logger.warning("kept in memory until it can be stored: %s", error)
         return reply
+
+    def check_ready(self) -> None:
+        """Look for what sure is to stop the first request; nothing is sent.
+
+        Raises:
+            BudgetExceededError: There is a cap on cost, and the model has no known price.
+            ClientError: The key, the model file or the address is missing.
+            ImportError: The model's package is not installed.
+        """
+        check_ready(self.client)
+        self._check_priced()
 
     def _check_priced(self) -> None:
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
