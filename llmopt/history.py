@@ -264,6 +264,8 @@ class Usage:
         completion_tokens: As the provider counts them.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
+        unpriced: Those of `requests` that were given up while the model was at work: they may be
+            charged for, and are not in `cost`.
         proposals: Points handed out, by source.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
@@ -276,6 +278,7 @@ class Usage:
     completion_tokens: int = 0
     seconds: float = 0.0
     cost: float | None = 0.0
+    unpriced: int = 0
     proposals: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
 
@@ -297,6 +300,7 @@ class Usage:
     def add_reply(self, reply: Reply) -> None:
         """Count one reply of the model."""
         self.requests += reply.requests
+        self.unpriced += reply.unpriced
         self.prompt_tokens += reply.prompt_tokens
         self.cached_tokens += reply.cached_tokens
         self.completion_tokens += reply.completion_tokens
@@ -304,8 +308,9 @@ class Usage:
         known = self.cost is not None and reply.cost is not None
         self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
 
-    def add_failure(self, requests: int = 1, seconds: float = 0.0) -> None:
+    def add_failure(self, requests: int = 1, seconds: float = 0.0, unpriced: int = 0) -> None:
         """Count a request that ended in an error."""
+        self.unpriced += unpriced
         self.requests += requests
         self.failed_requests += requests
         self.seconds += seconds

@@ -242,6 +242,7 @@ class LLMOptimizer(Generic[Params]):
         self._partner: Partner | None = partner
         self._emitter = self._make_emitter(model)
         self._log: EventLog | None = None
+        self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         if storage is not None:
             self._attach(storage, durable)
@@ -308,8 +309,10 @@ class LLMOptimizer(Generic[Params]):
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached, unless
-                ``on_error="fallback"``.
-            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+                ``on_error="fallback"``; or at the first call, if the cap on cost cannot be kept.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``; or at the
+                first call, warm-up or not, if its key or file is missing.
+            ImportError: The same, if its package is missing.
             PromptTooLongError: The prompt does not fit the model's context.
             SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
@@ -324,6 +327,9 @@ class LLMOptimizer(Generic[Params]):
         count = 1 if n is None else whole_number("n", n, 1)
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
+        if not self._ready:  # before the first warm-up point is evaluated
+            self._meter.check_ready()
+            self._ready = True
         with self._meter.asking() as draft:
             proposals = self._ask(count, draft)
         points = [self.space.unflatten(p.values) for p in proposals]

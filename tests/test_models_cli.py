@@ -19,6 +19,7 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
 from llmopt.client.prices import PRICES_AS_OF, Price
 from llmopt.client.registry import PROVIDERS, get_client
+from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, price_of
@@ -314,6 +315,38 @@ def test_check_retries_once(server):
     server.play(Cut(), Say(openai_body("x: 1.0, y: -2.0")))
     text, readable = check(OpenAIClient("m", base_url=f"{server.url}/v1"))
     assert readable, text
+
+
+def test_check_asks_once_more_with_more_room(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
+    for first, said in (("", "an empty one"), ("x: 1", "one cut off")):
+        server.seen.clear()
+        cut = openai_body(first, finish="length")
+        server.play(Say(cut), Say(openai_body("x: 1.0, y: -2.0")))
+        text, readable = check(client, "props")
+        assert readable, text
+        assert f"after {said}" in text
+        assert "2 requests" in text
+        caps = [seen.body["max_tokens"] for seen in server.seen if seen.body]
+        assert caps[1] - caps[0] >= 7 * 1024
+
+
+def test_check_asks_a_model_that_says_nothing_twice_and_no_more():
+    client = ScriptedClient([Reply((Completion(""),), cost=0.25)] * 3)
+    text, readable = check(client, "props")
+    assert not readable
+    assert "$0.500000" in text
+    assert len(client.requests) == 2
+
+
+def test_check_is_as_patient_as_the_client(monkeypatch):
+    waits = []
+    defaults = {**complete_with_retries.__kwdefaults__, "sleep": waits.append}
+    monkeypatch.setattr(complete_with_retries, "__kwdefaults__", defaults)
+    busy = ClientError("overloaded", retryable=True, status=503)
+    _, readable = check(ScriptedClient([busy] * 6 + ["x: 1.0, y: -2.0"]), "props")
+    assert readable
+    assert len(waits) == 6
 
 
 def test_check_without_the_package(capsys, monkeypatch):

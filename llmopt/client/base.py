@@ -193,3 +193,19 @@ class Client(Protocol):
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))
+
+
+def check_ready(client: Client) -> None:
+    """Look for the key, the file and the package that a client needs, where it can tell.
+
+    Sends nothing: call it before the first evaluation.
+
+    Raises:
+        MissingKeyError: There is no API key.
+        ModelNotFoundError: There is no such model file.
+        ClientError: The address or the recording cannot be used.
+        ImportError: The client's package is not installed.
+    """
+    own = getattr(client, "check_ready", None)
+    if callable(own):
+        own()

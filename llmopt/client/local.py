@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import hashlib
 import http.client
+import importlib.util
 import json
 import os
 import secrets
@@ -41,6 +42,10 @@ SLOT_TOKENS = 256
 SMALL_PARAMETERS = 2_000_000_000
 """Below this many weights a model gets the ``"levels"`` prompt by default."""
 
+
+_NOT_INSTALLED = (
+    'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
+)
 
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
@@ -211,6 +216,19 @@ class LocalClient:
             schema=True,
             parameters=self.header.parameters,
         )
+
+    def check_ready(self) -> None:
+        """Look for the package and the model file; one that is to be fetched is not fetched.
+
+        Raises:
+            ModelNotFoundError: There is no such file.
+            ClientError: It is not a readable GGUF file.
+            ImportError: xllamacpp is not installed.
+        """
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise ImportError(_NOT_INSTALLED)
+        if not callable(self._source):
+            read_header(self.path)
 
     def _chats(self, style: Style) -> bool:
         """Whether a request of this style goes through the model's chat template."""
@@ -551,9 +569,7 @@ def _import_xllamacpp() -> Any:
     try:
         import xllamacpp
     except ImportError as error:
-        raise ImportError(
-            'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
-        ) from error
+        raise ImportError(_NOT_INSTALLED) from error
     finally:
         if set_here:
             del os.environ["GOMP_SPINCOUNT"]

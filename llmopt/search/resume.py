@@ -104,11 +104,11 @@ def record_spent(log: EventLog, spent: Spent) -> None:
     Raises:
         StorageError: It could not be written.
     """
-    if spent.reply is None:
-        log.append({"event": "failure", "requests": spent.failed})
-    else:
+    event: Event = {"event": "failure", "requests": spent.failed}
+    if spent.reply is not None:
         event = {"event": "reply", "digest": spent.request.digest()}
-        log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
+        event |= {"reply": spent.reply.to_dict(), "failed": spent.failed}
+    log.append(event | ({"unpriced": spent.unpriced} if spent.unpriced else {}))
 
 
 def replay(
@@ -131,12 +131,12 @@ def replay(
             kind = event["event"]
             if kind == "reply":
                 reply = Reply.from_dict(event["reply"])
-                usage.add_failure(event["failed"])
+                usage.add_failure(event["failed"], unpriced=event.get("unpriced", 0))
                 usage.add_reply(reply)
                 paid.append((event["digest"], reply))
                 continue
             if kind == "failure":
-                usage.add_failure(event["requests"])
+                usage.add_failure(event["requests"], unpriced=event.get("unpriced", 0))
                 continue
             state.apply(event)
             if kind == "ask":

@@ -100,7 +100,8 @@ class SearchState:
             "paid": [[digest, reply.to_dict()] for digest, reply in paid],
             "warmed": self.warmed,
             "rng": self.rng.bit_generator.state,
-            "usage": asdict(usage),
+            # as it was before there were any: versions of then read it
+            "usage": {k: v for k, v in asdict(usage).items() if k != "unpriced" or v},
         }
 
     def apply(self, event: Event) -> None:
