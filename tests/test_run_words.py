@@ -20,7 +20,7 @@ from llmopt.benchmarks.run.results import Progress
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
-from llmopt.errors import ClientError, LLMOptError, StorageError
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.policies.rollout import Evaluator
 
 pytest.importorskip("matplotlib")
@@ -187,6 +187,9 @@ def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
     assert len(Path("rec.jsonl").read_text().splitlines()) == 5
     assert main([*command, "--out", "b", "--model", "replay:rec.jsonl"]) == 0
     assert rows("a") == rows("b")
+    Path("rec.jsonl").rename("kept.jsonl")  # a run that has ended asks nothing
+    assert main(["run", "mountaincar", "--resume", "--out", "b"]) == 0
+    Path("kept.jsonl").rename("rec.jsonl")
     capsys.readouterr()
     # Other starts, so another request: refused, with the first difference.
     assert main([*command, "--out", "c", "--model", "replay:rec.jsonl", "--episodes", "3"]) == 2
@@ -222,6 +225,14 @@ def test_a_missing_recording_leaves_no_folder(capsys):
     command = ["run", "mountaincar", *OPTIONS, "--prompt", "words", "--model", "replay:no.jsonl"]
     assert main([*command, "--out", "r"]) == 2
     assert "cannot read the recording no.jsonl" in capsys.readouterr().err
+    assert not Path("r").exists()
+
+
+def test_a_cap_on_a_cost_that_nobody_knows_leaves_no_folder():
+    client = ScriptedClient(point)
+    client.priced = False
+    with pytest.raises(BudgetExceededError):
+        run(config(max_cost=1.0), "r", client=client)
     assert not Path("r").exists()
 
 

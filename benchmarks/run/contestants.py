@@ -10,7 +10,7 @@ from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
-from llmopt.benchmarks.run.folder import is_empty, read_config
+from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
 from llmopt.benchmarks.runner import FEEDBACK_PROMPTS, WORDS, prompt_name, repeatable
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
@@ -18,6 +18,7 @@ from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import TemplatePrompt, get_prompt
+from llmopt.search.meter import Limits, Meter
 
 LEAST_PARAMETERS = 3_000_000_000
 """Models with fewer weights make nothing of a chat prompt."""
@@ -53,8 +54,9 @@ class Contestants:
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         if "llm" in config.methods and self.client is not None:
-            auto = model_facts(self.client).default_prompt
-            shown = auto if config.prompt == "auto" else config.prompt
+            shown = config.prompt
+            if shown == "auto":
+                shown = model_facts(self.client).default_prompt
             prompt = get_prompt(shown)
             self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
             self.seed_names["llm"] = f"llm-{prompt.name}"
@@ -70,7 +72,7 @@ class Contestants:
             )
         prompts = [prompt_name(spec.prompt) for spec in self.specs.values() if spec.asks_model]
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
-        self._record = config.record
+        self._record, self._max_cost = config.record, config.max_cost
         self._statistics = config.statistics
 
     def named(self, method: str) -> bool:
@@ -95,14 +97,12 @@ class Contestants:
             resume: Whether the recording may be there already.
 
         Raises:
-            LLMOptError: A key, a file, a package or a folder is missing.
+            LLMOptError: A key, a file, a price for the cap on cost, or a folder is missing.
             ImportError: The package of the model's provider is missing.
         """
         if self.client is None:
             return
-        check = getattr(self.client, "check_ready", None)
-        if callable(check):
-            check()
+        Meter(self.client, Limits(max_cost=self._max_cost)).check_ready()
         facts = model_facts(self.client)
         small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
         chats = [prompt_name(s.prompt) for s in self.specs.values() if s.asks_model and _chats(s)]
@@ -203,7 +203,7 @@ def folder_to_resume(options: Mapping[str, Any], model: str | None = None) -> Pa
             continue
         if not changes(config, options) and model in (None, stored.get("model")):
             latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
-            found.append((not (folder / "summary.json").exists(), latest, folder))
+            found.append((not (folder / SUMMARY).exists(), latest, folder))
     if not found:
         raise StorageError(
             f"--resume: runs/ holds no run of {options['task']} with these options: give its "

@@ -47,6 +47,9 @@ from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
+SUMMARY = "summary.json"
+"""Is there once a run has ended."""
+
 _STOPPED = "stopped.json"
 
 

@@ -29,7 +29,7 @@ from llmopt.benchmarks.methods.table import (
 )
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
-from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty
+from llmopt.benchmarks.run.folder import SUMMARY, RunFolder, best_record, is_empty
 from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
@@ -105,14 +105,15 @@ def run(
     if config.statistics is None and not any(map(contestants.told_unasked, config.methods)):
         config = replace(config, statistics=False)
     with contextlib.closing(contestants), FastEvaluator(task, workers=1) as evaluator:
-        contestants.check_ready(resume)
-        points = warmup_points(config, task, evaluator.policy.n_parameters)
         if out is not None:
             path = Path(out)
         elif resume:
             path = folder_to_resume(asdict(config), contestants.model)
         else:
             path = default_folder(config, contestants)
+        if not (resume and (path / SUMMARY).exists()):  # else nothing is asked any more
+            contestants.check_ready(resume)
+        points = warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
@@ -374,7 +375,7 @@ class _Session:
         table = format_table(results, self.config)
         path = self.folder.path
         rows = json.dumps([asdict(r) for r in results], indent=2)
-        write_text_atomically(path / "summary.json", rows + "\n")
+        write_text_atomically(path / SUMMARY, rows + "\n")
         write_text_atomically(path / "summary.txt", table)
         warmup = self.folder.records[WARMUP]
         write_bytes_atomically(
