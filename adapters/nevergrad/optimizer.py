@@ -32,10 +32,10 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.search.bandit import Partner, make_scheduler
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Limits
+from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.

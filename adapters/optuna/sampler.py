@@ -41,10 +41,10 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
-from llmopt.search.bandit import Partner, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.meter import Limits
+from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Space
 
 __all__ = ["LLMSampler"]

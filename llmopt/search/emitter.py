@@ -28,7 +28,7 @@ from llmopt.errors import (
     SearchStopped,
 )
 from llmopt.history import History, Proposal, Usage
-from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
+from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.space import Space, Value
 
@@ -118,9 +118,7 @@ class ModelEmitter:
             raise ValueError(f"description={description!r}: expected a string")
         one_of("out_of_range", out_of_range, ("clip", "reject"))
         one_of("on_error", on_error, ("raise", "fallback"))
-        if prompt == "auto":
-            prompt = model_facts(client).default_prompt
-        self.prompt = get_prompt(prompt)
+        self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
         self.description = description
         self.total = None if total is None else whole_number("total", total, 1)
@@ -325,6 +323,9 @@ class ModelEmitter:
             f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
             "They are counted in usage.fallbacks"
         )
+
+
+Proposer = ModelEmitter  # its public name
 
 
 def draw_new(
