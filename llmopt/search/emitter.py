@@ -175,8 +175,8 @@ class ModelEmitter:
 
         Returns:
             `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
-            made is divided evenly among them. Of fallbacks a `FallbackWarning` tells;
-            inside of ``meter.asking()`` its text is left in the draft.
+            made is divided evenly among them. A fallback raises a `FallbackWarning`;
+            inside ``meter.asking()`` the text goes into the draft instead.
 
         Raises:
             BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
