@@ -24,7 +24,7 @@ from llmopt.client.local import LocalClient
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import stream
+from llmopt.policies.rollout import Evaluation, stream
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
@@ -69,6 +69,12 @@ class Outcome:
     reward: float | None
     note: str = ""
     stderr: float | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:
+        """Return what is told of an evaluation, with words on what the policy did."""
+        note = ". ".join(filter(None, [evaluation.failure, feedback]))
+        return cls(evaluation.mean, note, evaluation.standard_error)
 
 
 def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> str:

@@ -19,7 +19,7 @@ from llmopt.client.scripted import RecordClient
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import TemplatePrompt, get_prompt
 
-CAPABLE_PARAMETERS = 3_000_000_000
+LEAST_PARAMETERS = 3_000_000_000
 """Models with fewer weights make nothing of a chat prompt."""
 
 
@@ -104,13 +104,14 @@ class Contestants:
         if callable(check):
             check()
         facts = model_facts(self.client)
-        small = facts.parameters is not None and facts.parameters < CAPABLE_PARAMETERS
+        small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
         chats = [prompt_name(s.prompt) for s in self.specs.values() if s.asks_model and _chats(s)]
         if small and chats:
+            other = "levels" if facts.default_prompt in chats else facts.default_prompt
             warnings.warn(
                 f"{self.model} has {(facts.parameters or 0) / 1e6:,.0f} million weights, too few "
                 f"for the prompt {', '.join(chats)}: expect slow answers, and points no better "
-                f"than random ones. --prompt {facts.default_prompt} suits it",
+                f"than random ones. --prompt {other} suits it, or take a larger model",
                 stacklevel=3,
             )
         if self._record is None:

@@ -88,7 +88,7 @@ class Progress:
         self._shown = shown
         self._what, self._scores = "warm-up", ""
         self._total, self._done = total, 0
-        self._next = 0.0
+        self._next: dict[str, float] = {}
         self._bar: Any = None
         if shown and sys.stderr.isatty():
             from tqdm import tqdm
@@ -112,22 +112,30 @@ class Progress:
             self._what = "done"
             self._line(now=True)
 
-    def _line(self, *, now: bool = False) -> None:
-        """Print a line where no terminal rewrites one, if it is time for it."""
-        if not self._shown or (not now and time.monotonic() < self._next):
+    def _line(self, kind: str = "", *, now: bool = False) -> None:
+        """Print a line where no terminal rewrites one, if it is time for one of its kind."""
+        if not self._shown or (not now and time.monotonic() < self._next.get(kind, 0.0)):
             return
-        self._next = time.monotonic() + LINE_SECONDS
+        self._next[kind] = time.monotonic() + LINE_SECONDS
         scores = f"; {self._scores}" if self._scores else ""
         text = f"llmopt: {self._done}/{self._total} evaluations, {self._what}{scores}"
         print(text, file=sys.stderr, flush=True)
 
-    def say(self, what: str, *, now: bool = True) -> None:
-        """Show what is done now; with ``now=False`` a line of it may be left out."""
+    def say(self, what: str) -> None:
+        """Show what is done now."""
         self._what = what
         if self._bar is not None:
             self._bar.set_description(what)
         else:
-            self._line(now=now)
+            self._line(now=True)
+
+    def wait(self, what: str, request: int) -> None:
+        """Show that a request waits for its answer, with 0 that none does."""
+        self._what = f"{what}: waits for the answer to request {request}" if request else what
+        if self._bar is not None:
+            self._bar.set_description(self._what)
+        elif request:
+            self._line("request")
 
     def tell(self, text: str) -> None:
         """Print something that is to be read."""

@@ -257,11 +257,8 @@ class _Session:
             self.seeds,
         )
 
-        def say(request: int) -> None:
-            asked = f": waits for the answer to request {request}" if request else ""
-            self.progress.say(label + asked, now=False)
-
-        client = self.contestants.client_for(spec, say)
+        wait = functools.partial(self.progress.wait, label)
+        client = self.contestants.client_for(spec, wait)
         asking = Asking(client, self.config.batch, options=self._model_options(name, spec))
         method = spec.make(problem, self._stream(name), asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
@@ -321,8 +318,7 @@ class _Session:
     def _told(self, method: str, record: Record) -> Outcome:
         told = self.contestants.told(method)
         text = self.feedback.of(record, self.contestants.named(method)) if told else ""
-        note = ". ".join(filter(None, [record.failure, text]))
-        return Outcome(record.mean, note, record.evaluation.standard_error)
+        return Outcome.of(record.evaluation, text)
 
     def _stream(self, name: str) -> np.random.SeedSequence:
         if self.old and name in _OLD_STREAMS:
