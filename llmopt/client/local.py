@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -236,17 +235,6 @@ class LocalClient:
         if self.style == "auto":
             return style == "chat" and self.header.chat
         return self.style == "chat"
-
-    def check_ready(self) -> None:
-        """Look for the package and the model file; nothing is loaded and nothing fetched.
-
-        Raises:
-            ImportError: `xllamacpp` is not installed.
-            ModelNotFoundError: There is no such model file.
-        """
-        if find_spec("xllamacpp") is None:
-            _import_xllamacpp()
-        _ = self.header
 
     def complete(self, request: Request) -> Reply:
         """Answer one request.
