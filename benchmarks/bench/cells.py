@@ -17,13 +17,8 @@ from typing import Any
 
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.model import ModelMethod
-from llmopt.benchmarks.methods.table import (
-    METHODS,
-    Asking,
-    MethodSpec,
-    check_method,
-    method_seed,
-)
+from llmopt.benchmarks.methods.protocol import method_seed
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.pool import run_pool
 from llmopt.benchmarks.runner import (
     FEEDBACK_PROMPTS,

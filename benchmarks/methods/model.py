@@ -17,7 +17,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt, Query, Situation
-from llmopt.search.bandit import Partner
+from llmopt.search.scheduler import Partner
 from llmopt.space import Float, Space
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from llmopt.policies.rollout import stream
 
 
 class Method(Protocol):
@@ -67,3 +70,16 @@ class Problem:
     def rewards(self) -> list[float]:
         """The warm-up rewards that there are."""
         return [reward for _, reward in self.warmup if reward is not None]
+
+
+def method_seed(seed: int, name: str) -> np.random.SeedSequence:
+    """Return the source of all that a method draws in a run.
+
+    Args:
+        seed: The run's seed.
+        name: The method's name, all of which counts: each method has a stream of its own,
+            wherever it stands among others.
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    words = (int.from_bytes(digest[i : i + 4], "big") for i in range(0, 16, 4))
+    return stream(seed, "method", *words)

@@ -20,13 +20,8 @@ import numpy as np
 
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
-from llmopt.benchmarks.methods.table import (
-    METHODS,
-    Asking,
-    MethodSpec,
-    check_method,
-    method_seed,
-)
+from llmopt.benchmarks.methods.protocol import method_seed
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
 from llmopt.benchmarks.run.folder import SUMMARY, RunFolder, best_record, is_empty

@@ -290,9 +290,7 @@ class PolicySearch:
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return self.optimizer.tell_failure(params, reason)
-        return self.optimizer.tell(
-            params, outcome.mean, feedback=text, stderr=outcome.standard_error
-        )
+        return self.optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
 
     @property
     def best(self) -> Trial[dict[str, Any]] | None:

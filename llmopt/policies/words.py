@@ -143,8 +143,7 @@ class _Section:
 def _docstring(env: gym.Env[Any, Any]) -> str:
     """Return the docstring of the environment's class, or of the nearest base that has one.
 
-    A base's counts only where it describes an environment: one class of many tasks may be
-    documented as a superclass.
+    A base class's docstring is used only if it has an Observation or Action heading.
     """
     kind = type(env.unwrapped)
     own = vars(kind).get("__doc__")

@@ -198,12 +198,10 @@ class Evidence:
         notes = []
         parent = self.parent(trial)
         if parent is not None and parent.rewards is not None:
-            gain = trial.rewards[0] - parent.rewards[0]
-            notes.append(f"{signed(gain)} against #{parent.number + 1}, which it was made from")
+            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
         before = next((t for t in self.history.ranked if t.number < trial.number), None)
         if before is not None and before is not parent and before.rewards is not None:
-            gain = trial.rewards[0] - before.rewards[0]
-            notes.append(f"{signed(gain)} against #{before.number + 1}, the best until then")
+            notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return text + (f" ({'; '.join(notes)})" if notes else "")
 
     def lessons(self, n: int = 12) -> list[str]:
@@ -254,6 +252,23 @@ class Evidence:
 def number(value: float, digits: int = 6) -> str:
     """Return a number with so many significant digits, never ``-0``."""
     return f"{value + 0.0:.{digits}g}"
+
+
+def gain(trial: Trial, other: Trial) -> str:
+    """Return how much better a trial's reward is, with the error of the paired difference.
+
+    Where both were measured on the same starts, the difference is known better than either.
+    """
+    if trial.rewards is None or other.rewards is None:
+        return "no comparison"
+    text = signed(trial.rewards[0] - other.rewards[0])
+    n = len(trial.samples)
+    if n > 1 and n == len(other.samples):
+        pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
+        mean = sum(pairs) / n
+        error = math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
+        text += f" ± {error:.2g} start by start"
+    return text
 
 
 def signed(value: float) -> str:
