@@ -81,7 +81,8 @@ def text_of(value: Any, most: int = MOST_TEXT) -> str:
             value = json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             return ""
-    return value if len(value) <= most else value[: most - 1] + "…"
+    text = str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def number_of(value: Any) -> float | None:
