@@ -81,7 +81,7 @@ def text_of(value: Any, most: int = MOST_TEXT) -> str:
             value = json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             return ""
-    text: str = value
+    text = str(value)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

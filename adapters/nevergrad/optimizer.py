@@ -398,7 +398,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
     """An optimizer for Nevergrad that asks a language model for the next points.
 
     Making one, and making an optimizer with it, sends nothing, reads no key and loads no
-    model: the first `ask` after the warm-up does.
+    model. The first `ask` checks that key, package and file are there; the first one after the
+    warm-up sends a request.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for

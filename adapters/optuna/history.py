@@ -56,7 +56,8 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     study = getattr(study, "_study", study)
     lines = []
     if isinstance(study.metric_names, (list, tuple)):
-        lines.append(f"objective names: {', '.join(map(str, study.metric_names))}")
+        names_told = [name for name in study.metric_names if isinstance(name, str)]
+        lines.append(f"objective names: {', '.join(names_told)}")
     attributes = study.user_attrs
     shown = attributes if names is None else names
     found = [name for name in shown if name in attributes][:_HINTS]
@@ -263,7 +264,10 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
 
 def _constraints(frozen: FrozenTrial) -> dict[str, float]:
     """Return a trial's constraint values; those above 0 are violated."""
-    found = getattr(frozen, "constraints", None)
+    try:
+        found = getattr(frozen, "constraints", None)
+    except (TypeError, ValueError, AttributeError):
+        return {}  # others wrote them in a form that Optuna does not read
     if found is None:  # before Optuna 5, where samplers kept them in a system attribute
         listed = frozen.system_attrs.get("constraints")
         listed = listed if isinstance(listed, (list, tuple)) else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 from optuna.study import Study
 
-from llmopt.adapters.words import amount_of, number_of
+from llmopt.adapters.words import amount_of
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.meter import Meter, Spent
@@ -94,6 +94,6 @@ def _entry(usage: Usage) -> dict[str, float | None]:
 def _add(total: Usage, entry: dict[str, Any]) -> None:
     total.requests += int(amount_of(entry.get("requests")))
     total.prompt_tokens += int(amount_of(entry.get("tokens")))
-    cost = number_of(entry.get("cost"))
-    known = total.cost is not None and cost is not None
-    total.cost = total.cost + max(cost, 0.0) if known else None  # type: ignore[operator, type-var]
+    cost = entry.get("cost", 0.0)
+    if total.cost is not None:
+        total.cost = None if cost is None else total.cost + amount_of(cost)

@@ -500,6 +500,8 @@ class LLMSampler(BaseSampler):
                         publish(study, trial, reader.group, {})
                 except BaseException:
                     offers.appendleft(offer)  # it is paid for: the next trial gets it
+                    with contextlib.suppress(Exception):
+                        publish(study, trial, reader.group, {})
                     raise
                 if not lost:
                     break
