@@ -26,7 +26,7 @@ import math
 import numbers
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
@@ -43,6 +43,7 @@ from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
+from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
@@ -244,6 +245,7 @@ class LLMOptimizer(Generic[Params]):
         self._log: EventLog | None = None
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
+        self._joiner = Joiner()
         if storage is not None:
             self._attach(storage, durable)
 
@@ -325,17 +327,26 @@ class LLMOptimizer(Generic[Params]):
     def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
+        proposals, warned = self._serve(count)
+        return self._in_form(proposals, n), warned
+
+    def _in_form(self, proposals: list[Proposal], n: int | None) -> Params | list[Params]:
+        points = [self.space.unflatten(p.values) for p in proposals]
+        return points[0] if n is None else points
+
+    def _serve(
+        self, n: int, given: Callable[[], int] | None = None
+    ) -> tuple[list[Proposal], list[str]]:
+        """Ask for `n` points; `given` says in the end how many of them are handed out."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         if not self._ready:  # before the first warm-up point is evaluated
             self._meter.check_ready()
             self._ready = True
         with self._meter.asking() as draft:
-            proposals = self._ask(count, draft)
-        points = [self.space.unflatten(p.values) for p in proposals]
-        return (points[0] if n is None else points), draft.warnings
+            return self._ask(n, draft, given), draft.warnings
 
-    def _ask(self, n: int, draft: Draft) -> list[Proposal]:
+    def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
         before = state.rng.bit_generator.state
         try:
@@ -348,9 +359,10 @@ class LLMOptimizer(Generic[Params]):
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing:
-                self._record(state.ask_event(new, n, self._meter.usage_with(draft)))
+                handed = n if given is None else given()
+                self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
-                return state.pending[-n:]
+                return state.pending[-handed:] if handed else []
         except BaseException:
             # The next call draws the same numbers, so it meets the replies already paid for.
             state.rng.bit_generator.state = before
@@ -495,11 +507,23 @@ class LLMOptimizer(Generic[Params]):
     @overload
     async def aask(self, n: int) -> list[Params]: ...
     async def aask(self, n: int | None = None) -> Params | list[Params]:
-        """`ask` for loops that are asynchronous: the model is waited for in a thread."""
-        points, warned = await asyncio.to_thread(self._points, n)
+        """`ask` for loops that are asynchronous.
+
+        Asks that begin together, or while another one is under way, are joined into one request
+        for all their points, as ``ask(n)`` makes it. The points of an ask that was cancelled are
+        handed out by the next one. Ctrl-C waits for no model.
+        """
+        count = 1 if n is None else whole_number("n", n, 1)
+        proposals, warned = await self._joiner.ask(
+            count, self._serve, self._give_back, self._meter.lock
+        )
         for text in warned:
             warnings.warn(text, FallbackWarning, stacklevel=2)
-        return points
+        return self._in_form(proposals, n)
+
+    def _give_back(self, proposals: list[Proposal]) -> None:
+        with self._changing:
+            self._record(self._state.return_event(proposals))
 
     async def atell(
         self,
@@ -718,6 +742,7 @@ class LLMOptimizer(Generic[Params]):
                 "_log": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
+                "_joiner": Joiner(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
             }

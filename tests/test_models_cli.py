@@ -317,6 +317,27 @@ def test_check_retries_once(server):
     assert readable, text
 
 
+def test_check_takes_every_option_of_the_client(server, capsys):
+    server.play(Say(openai_body("x: 1.0, y: -2.0")))
+    model = f"openai+{server.url}/v1:m"
+    given = ["--option", "effort=high", "--option", 'extra_body={"top_p": 0.5}']
+    assert main(["check", model, *given]) == 0
+    sent = server.seen[-1].body
+    assert (sent["reasoning_effort"], sent["top_p"]) == ("high", 0.5)
+    assert main(["check", model, "--option", "efort=high"]) == 2
+    assert "did you mean 'effort'" in capsys.readouterr().err
+
+
+def test_estimate_and_run_take_options(capsys):
+    prices = '{"input": 1000000, "output": 0}'
+    command = ["estimate", "mountaincar", "--model", "openai:some", "--iterations", "1"]
+    assert main([*command, "--option", f"price={prices}"]) == 0
+    assert re.search(r"\$\d{3,}", capsys.readouterr().out)
+    for name in ("run", "estimate"):
+        assert main([name, "mountaincar", "--model", "openai:some", "--option", "timeout=x"]) == 2
+        assert "expected a number" in capsys.readouterr().err
+
+
 def test_check_asks_once_more_with_more_room(server):
     client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
     for first, said in (("", "an empty one"), ("x: 1", "one cut off")):

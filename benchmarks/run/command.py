@@ -16,6 +16,8 @@ from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.client.options import with_options
+from llmopt.commands.options import add_option_argument
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS
 
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
     add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    add_option_argument(parser)
 
 
 def _count_or_folder(text: str) -> int | str:
@@ -101,6 +104,8 @@ def main(args: argparse.Namespace) -> int:
     """
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
+    if options := given.pop("option", None):
+        given["model"] = with_options(given.get("model", RunConfig.model), options)
     for name in ("methods", "box"):
         if name in given:
             given[name] = tuple(given[name])

@@ -10,8 +10,10 @@ from llmopt.benchmarks.runner import make_problem
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
+from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
+from llmopt.commands.options import add_option_argument
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds
 from llmopt.prompt import get_prompt
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bias", action=argparse.BooleanOptionalAction, help="as for `run`")
     parser.add_argument("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="as for `run`")
+    add_option_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -47,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     """
     config = RunConfig(
         args.task,
-        model=args.model,
+        model=with_options(args.model, getattr(args, "option", ())),
         prompt=args.prompt,
         iterations=args.iterations,
         warmup=args.warmup,

@@ -9,8 +9,10 @@ import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
+from llmopt.commands.options import add_option_argument
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for
@@ -104,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", metavar="P", default="auto", help="prompt's name (default: what suits it)"
     )
+    add_option_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -116,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: The model could not be asked.
         ImportError: Its package is not installed.
     """
-    client = get_client(args.model)
+    client = get_client(with_options(args.model, getattr(args, "option", ())))
     try:
         text, readable = check(client, args.prompt)
     finally:

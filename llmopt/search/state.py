@@ -132,6 +132,19 @@ class SearchState:
         self.ready = deque(queue[event["given"] :])
         self.rng.bit_generator.state = event["rng"]
 
+    def return_event(self, proposals: Sequence[Proposal]) -> Event:
+        """Describe that points which were handed out are to be handed out anew."""
+        values = [self.space.to_json_values(p.values) for p in proposals]
+        return {"event": "return", "values": values}
+
+    def _on_return(self, event: Event) -> None:
+        for stored in reversed(event["values"]):
+            key = self.space.key(self.space.from_json_values(stored))
+            for i in reversed(range(len(self.pending))):
+                if self.space.key(self.pending[i].values) == key:
+                    self.ready.appendleft(self.pending.pop(i))
+                    break
+
     def _on_tell(self, event: Event) -> None:
         values = self.space.from_json_values(event["values"])
         rewards = event["rewards"] and tuple(event["rewards"])
