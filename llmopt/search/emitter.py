@@ -323,7 +323,7 @@ class ModelEmitter:
         if reading.stop:
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search: "
-                f"{' '.join(reading.explanation.split())[:300]}"
+                f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}"
             )
         if space.key(reading.values) in seen and not self.noisy:
             self.meter.count_rejection("duplicate")
