@@ -17,7 +17,7 @@ from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.prompt import TemplatePrompt, get_prompt
+from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
 from llmopt.search.meter import Limits, Meter
 
 LEAST_PARAMETERS = 3_000_000_000
@@ -54,10 +54,7 @@ class Contestants:
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         if "llm" in config.methods and self.client is not None:
-            shown = config.prompt
-            if shown == "auto":
-                shown = model_facts(self.client).default_prompt
-            prompt = get_prompt(shown)
+            prompt = prompt_for(config.prompt, model_facts(self.client))
             self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
             self.seed_names["llm"] = f"llm-{prompt.name}"
         self.labels = {
