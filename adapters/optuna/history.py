@@ -58,7 +58,8 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     if isinstance(study.metric_names, (list, tuple)):
         names_told = [name for name in study.metric_names if isinstance(name, str)]
         lines.append(f"objective names: {', '.join(names_told)}")
-    attributes = study.user_attrs
+    # Not `study.user_attrs`, whose copy fails on deeply nested values.
+    attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
     found = [name for name in shown if name in attributes][:_HINTS]
     lines += [f"{name}: {text_of(attributes[name], _HINT_LENGTH)}" for name in found]
