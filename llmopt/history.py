@@ -73,6 +73,8 @@ class Trial(Generic[Params]):
         constraint_violation: Sum of violated constraint amounts; 0 means feasible.
         stderr: Standard error of the reward, if it was told; of the first objective.
         evaluations: How often the point was measured; `rewards` is the mean.
+        samples: The numbers that the reward is the mean of, if they were told: one for each
+            seeded start, in the same order for every point.
     """
 
     number: int
@@ -89,6 +91,7 @@ class Trial(Generic[Params]):
     constraint_violation: float = 0.0
     stderr: float | None = None
     evaluations: int = 1
+    samples: tuple[float, ...] = ()
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:

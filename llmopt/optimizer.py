@@ -40,7 +40,6 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.bandit import Partner, Scheduler, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
@@ -57,6 +56,7 @@ from llmopt.search.resume import (
     start_of,
     stored_options,
 )
+from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
 
@@ -103,7 +103,7 @@ class LLMOptimizer(Generic[Params]):
             bounded `gymnasium.spaces` space. Parameters come back in the same form.
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key.
-        prompt: A shipped prompt's name (``"props"``, ``"props-ab"``, ``"props-plus"``,
+        prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
             template's text or path, a prompt object, or ``"auto"`` for the one that suits the
             client.
@@ -127,9 +127,9 @@ class LLMOptimizer(Generic[Params]):
             a point again, and `history` and `best` show the mean of its rewards.
         may_stop: Whether the model may end the search where it expects no further gain (the
             prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
-            and gives the more of the next ones, the more its last ones were good. For one
-            objective and spaces of numbers; needs the package `cma`.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
+            whichever proposed better points lately proposes more of the next. For one objective
+            and spaces of numbers; needs the package `cma`.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -397,6 +397,7 @@ class LLMOptimizer(Generic[Params]):
         feedback: str = "",
         constraint_violation: float = 0.0,
         stderr: float | None = None,
+        samples: Sequence[float] = (),
     ) -> Trial[Params]:
         """Record what a point scored.
 
@@ -412,6 +413,9 @@ class LLMOptimizer(Generic[Params]):
                 is feasible, and feasible points rank before the others.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
+            samples: The numbers that the reward is the mean of, where every point is measured
+                on the same seeded starts in the same order. Prompts then compare points
+                start by start, and `stderr` is computed if it is not given.
 
         Returns:
             The recorded trial.
@@ -431,11 +435,16 @@ class LLMOptimizer(Generic[Params]):
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
+        parts = tuple(_number(sample, "samples") for sample in samples)
+        if not all(map(math.isfinite, parts)):
+            raise RewardError(f"samples={list(parts)}: expected finite numbers")
+        if stderr is None and len(parts) > 1:
+            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
         if stderr is not None:
             stderr = _number(stderr, "stderr")
             if not 0 <= stderr < math.inf:
                 raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
-        return self._tell(values, rewards, feedback, violation, stderr)
+        return self._tell(values, rewards, feedback, violation, stderr, parts)
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
@@ -483,9 +492,12 @@ class LLMOptimizer(Generic[Params]):
         feedback: str,
         violation: float,
         stderr: float | None = None,
+        samples: tuple[float, ...] = (),
     ) -> Trial[Params]:
         with self._changing:
-            self._record(self._state.tell_event(values, rewards, feedback, violation, stderr))
+            self._record(
+                self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
+            )
             return self._state.trials[-1]
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -521,6 +533,7 @@ class LLMOptimizer(Generic[Params]):
         feedback: str = "",
         constraint_violation: float = 0.0,
         stderr: float | None = None,
+        samples: Sequence[float] = (),
     ) -> Trial[Params]:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
@@ -530,6 +543,7 @@ class LLMOptimizer(Generic[Params]):
             feedback=feedback,
             constraint_violation=constraint_violation,
             stderr=stderr,
+            samples=samples,
         )
 
     # -- results --------------------------------------------------------------------------

@@ -927,6 +927,8 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
                     continue
                 optimizer.tell(candidate, candidate(np.ones(1)))
         finally:
+            monkeypatch.setattr(log, "append", append)
+            log.close()  # before the optimizer, which would store what is left to store
             optimizer.close()
         return optimizer, len(written)
 

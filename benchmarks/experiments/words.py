@@ -24,7 +24,12 @@ systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
         --evaluations 100
 
 Each search appends one line to ``benchmarks/results/words.jsonl``; ``--table`` prints them. With
-``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again.
+``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again: every
+point is evaluated for real. The answers are played in their order even where the wording of the
+prompt has changed since, as it has since the committed recordings were made.
+
+    python -m llmopt.benchmarks.experiments.words --tasks zones --arms words \
+        --model replay:benchmarks/recordings/zones-words-0.jsonl --out /tmp/replayed.jsonl
 
 Runtime: minutes for the methods without a model; a model's answers take the rest.
 """
@@ -52,7 +57,7 @@ from llmopt.benchmarks.experiments.systems import (
 )
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.client.scripted import RecordClient
+from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
@@ -270,6 +275,13 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def load(model: str) -> Client:
+    """Return the client of a model string; a recording is played whatever it is asked."""
+    if model.startswith("replay:"):
+        return ReplayClient(model.removeprefix("replay:"), strict=False)
+    return get_client(model)
+
+
 def main() -> None:
     """Run the searches that the command line names, or print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -294,13 +306,16 @@ def main() -> None:
                 if arm in BASELINES:
                     found, model = run_baseline(task, arm, seed, args.evaluations), arm
                 else:
-                    client = get_client(args.model)
+                    client = load(args.model)
                     model = args.answered_by or args.model
                     if args.record is not None:
                         args.record.mkdir(parents=True, exist_ok=True)
                         name = f"{task}-{arm}-{seed}.jsonl"
                         client = RecordClient(client, args.record / name)
                     found = run_model(task, arm, client, seed, args.evaluations)
+                    close = getattr(client, "close", None)
+                    if close is not None:
+                        close()
                 line = {
                     "task": task,
                     "known": TASKS[task].known,

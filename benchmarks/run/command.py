@@ -12,7 +12,7 @@ from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
-from llmopt.benchmarks.run.contestants import Contestants, default_folder
+from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
@@ -68,9 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
     add(
         "--statistics",
-        action="store_true",
-        help="tell the model what each policy did in its episodes; props, props-plus, props-critic "
-        "and opro show it",
+        action=argparse.BooleanOptionalAction,
+        help="tell the model what each policy did in its episodes; words, props, props-plus, "
+        "props-critic and opro show it (default: for words and props-critic)",
+    )
+    add(
+        "--record",
+        metavar="FILE",
+        help="keep the model's requests and answers; the same command with --model replay:FILE "
+        "plays them again",
     )
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
@@ -110,9 +116,10 @@ def main(args: argparse.Namespace) -> int:
                 f"--resume: {out} holds no run; give the folder of one, or leave --resume out to "
                 "begin a run there"
             )
-        out = Path(out) if out is not None else default_folder(config, Contestants(config), True)
-        if not is_empty(out):  # what was not given is as it was
-            config = replace(RunConfig.from_dict(read_config(out)["run"]), **given)
+        out = folder_to_resume(given) if out is None else Path(out)
+        config = replace(
+            RunConfig.from_dict(read_config(out)["run"]), **given
+        )  # the rest as it was
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
 

@@ -15,7 +15,7 @@ from llmopt.client.retry import complete_with_retries
 from llmopt.commands.options import add_option_argument
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt import check_prompt_for, get_prompt
+from llmopt.prompt import check_prompt_for, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
 from llmopt.text import printable
@@ -42,7 +42,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
         ImportError: Its package is not installed.
     """
     model = model_facts(client)
-    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
+    made = prompt_for(prompt, model)
     check_prompt_for(made, client)
     query = made.prepare(_situation(model))
     replies = [complete_with_retries(client, query.request)]

@@ -13,7 +13,7 @@ from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, get_price, price_source
 from llmopt.history import History, Trial
-from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
@@ -107,7 +107,7 @@ def estimate(
     if iterations < 0 or warmup < 0:
         raise ValueError(f"iterations={iterations}, warmup={warmup}: expected 0 or more")
     model = replace(model_facts(client), count_tokens=count_tokens)
-    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
+    made = prompt_for(prompt, model)
     total = warmup + iterations if total is None else total
     trials = simulated_trials(space, warmup + iterations)
 

@@ -317,7 +317,7 @@ class Meter:
             return
         if self._paid:
             logger.warning(
-                "the history changed since a cut-off ask: %d of its replies are not used",
+                "%d paid replies of an interrupted ask are dropped: the history has changed since",
                 len(self._paid),
             )
             self._paid.clear()

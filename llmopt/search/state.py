@@ -73,6 +73,7 @@ class SearchState:
         feedback: str,
         violation: float,
         stderr: float | None = None,
+        samples: tuple[float, ...] = (),
     ) -> Event:
         """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
         event = {
@@ -82,7 +83,11 @@ class SearchState:
             "feedback": feedback,
             "violation": violation,
         }
-        return event if stderr is None else {**event, "stderr": stderr}
+        if stderr is not None:
+            event["stderr"] = stderr
+        if samples:
+            event["samples"] = samples
+        return event
 
     def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
         """Describe the whole state at once, with what was spent and what is paid for."""
@@ -165,6 +170,7 @@ class SearchState:
                 seconds=proposal.seconds,
                 constraint_violation=event["violation"],
                 stderr=event.get("stderr"),
+                samples=tuple(event.get("samples", ())),
             )
         )
 
@@ -172,7 +178,8 @@ class SearchState:
         for stored in event["trials"]:
             values = self.space.from_json_values(stored["values"])
             rewards = stored["rewards"] and tuple(stored["rewards"])
-            fields = {**stored, "values": values, "rewards": rewards}
+            samples = tuple(stored.get("samples", ()))
+            fields = {**stored, "values": values, "rewards": rewards, "samples": samples}
             self.trials.append(Trial(params=self.space.unflatten(values), **fields))
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])

@@ -20,8 +20,8 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     """Write ``report.html`` into a run folder.
 
     It shows each candidate's score, how each new best differs from the best before it, the
-    sources with explanation and feedback, what was not used and why, and the settings. What a
-    model wrote is shown as text, never as HTML.
+    sources with explanation and feedback, refused answers with reasons, and the settings. The
+    words of a model are shown as text, never as HTML.
 
     Returns:
         The page's path.

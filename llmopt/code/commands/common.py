@@ -198,7 +198,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     """Print one line on a step, and write the page as it is by now."""
     write_report(run.path)
     done, total = optimizer.tried, run.config["steps"]
-    # A model's words may hold what a terminal would obey.
+    # A model's words may hold control characters.
     first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
     first = first if len(first) <= 90 else first[:87] + "..."
     if number < 0:
@@ -213,7 +213,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:
-    """Write the held-out score and the page, and print what the run came to."""
+    """Write the held-out score and the page, and print a summary."""
     if held_out is not None:
         run.write_held_out(held_out)
     page = write_report(run.path)

@@ -35,7 +35,7 @@ SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 
 class State:
-    """A reward function and what came of it, as VIRAL keeps it.
+    """A reward function and its results, as VIRAL keeps them.
 
     Attributes:
         idx: Its index.
@@ -259,7 +259,7 @@ class GenCode:
     def _ask_for_repair(self, answer: str, error: str) -> str | None:
         if self.llm is None:
             return None
-        # What was cut out of the answer, where code was found in it.
+        # `self.response` is the code alone, where the answer held any.
         request = Request(
             (
                 Message("user", f"Write the Python function `def {self._signature}:`."),
@@ -280,7 +280,7 @@ class _Chat:
         self._chat = chat
 
     def complete(self, request: Request) -> Reply:
-        """Send what was wrong, which is all that the chat has not seen."""
+        """Send the complaint alone: the chat has seen the rest."""
         self._chat.add_message(request.messages[-1].content)
         answer = self._chat.generate_response(stream=True)
         show = getattr(self._chat, "print_Generator_and_return", None)
