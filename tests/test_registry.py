@@ -164,6 +164,9 @@ def test_options_of_the_command_line_are_put_into_the_string():
     assert split_options(model) == ("openai:m", {"timeout": "60", "extra_body": '{"a": "b&c=d"}'})
     assert get_client(model).extra_body == {"a": "b&c=d"}
     assert with_options("gguf:what?.gguf", []) == "gguf:what?.gguf"
+    for address in ("http://h/v1?key=s:m", "http://h:80/v1?key=s:m"):
+        assert split_options(f"openai+{address}") == (f"openai+{address}", {})
+    assert split_options("openai+http://h:80/v1:m?a=b") == ("openai+http://h:80/v1:m", {"a": "b"})
     with pytest.raises(OptionError, match="expected name=value"):
         with_options("openai:m", ["timeout"])
 

@@ -342,6 +342,11 @@ class OpenAIClient(RemoteClient):
             and SERVERS["openai"].hosts(_host(self.url))
         )
 
+    @property
+    def marks_cache(self) -> bool:  # type: ignore[override]
+        """Whether the prefix cache is kept up to marks of ours."""
+        return self._breakpoints
+
     def _caches_prefix(self, request: Request) -> bool:
         return self._breakpoints and self.cache != "off" and len(request.text) >= _WORTH_CACHING
 

@@ -21,6 +21,7 @@ from llmopt.errors import LLMOptError, did_you_mean
 
 _SECRET = "api_key"
 _LEFT_OUT = {"self", _SECRET, "header"}
+_ADDRESS = r"openai\+https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?(?:/[^:]*)?:(?!\d+/).+"
 
 
 class OptionError(LLMOptError, ValueError):
@@ -30,6 +31,8 @@ class OptionError(LLMOptError, ValueError):
 def split_options(model: str) -> tuple[str, dict[str, str]]:
     """Return a model string without its options, and these."""
     found = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
+    if model.startswith("openai+") and not (found and re.fullmatch(_ADDRESS, found[1])):
+        return model, {}  # a question in the address itself
     return (found[1], dict(parse_qsl(found[2], keep_blank_values=True))) if found else (model, {})
 
 

@@ -146,6 +146,8 @@ class RemoteClient:
     spellings: ClassVar[Mapping[str, str]] = {}
     """Patterns for parameters that servers call by other names, too."""
     style: Style = "chat"
+    marks_cache: bool = False
+    """Whether the prefix cache is kept up to marks of ours, after `blocks` of a message."""
 
     def __init__(
         self,
