@@ -30,7 +30,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.goal import describe_goal, describe_parameters
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.picture import choose_renderer, policy_gif
+from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
@@ -354,6 +354,7 @@ class PolicySearch:
         choose_renderer()
         env = self._make("rgb_array")
         try:
+            follow(env)
             try:
                 data = policy_gif(env, policy, held_out_seeds(self.seed, 1)[0], self._step_cap)
             except NotImplementedError as error:
