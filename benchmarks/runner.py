@@ -18,14 +18,22 @@ from llmopt.benchmarks.methods.model import ModelMethod, shown_decimals
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.benchmarks.tasks.targets import OPTIMA
+from llmopt.benchmarks.tasks.words import task_words
 from llmopt.client.base import Client
 from llmopt.client.local import LocalClient
+from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import stream
+from llmopt.policies.rollout import Evaluation, stream
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
+
+WORDS = "words"
+"""The prompt that is told names, standard errors and what each policy did."""
+
+FEEDBACK_PROMPTS = (WORDS, "props-critic")
+"""Prompts that are told what each policy did without being asked."""
 
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
 _NUMERIC = ("auto", "props", "props-ab", "opro", "columns", "levels", "pattern")
@@ -55,32 +63,47 @@ class Outcome:
     Attributes:
         reward: Mean return, or ``None`` for a failed evaluation.
         note: Why it failed; of a sound evaluation the feedback that a model is shown.
+        stderr: Standard error of the reward, for a prompt that shows it.
     """
 
     reward: float | None
     note: str = ""
+    stderr: float | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:
+        """Return what is told of an evaluation, with words on what the policy did."""
+        note = ". ".join(filter(None, [evaluation.failure, feedback]))
+        return cls(evaluation.mean, note, evaluation.standard_error)
 
 
-def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> None:
+def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> str:
     """Ask a method for its points one by one, and tell it what each one scored.
 
     Args:
         method: What searches.
         count: Points wanted.
         evaluate: Evaluates a point, or looks it up where a run goes on.
+
+    Returns:
+        Why the model ended the search before; empty where it did not.
     """
     model = method if isinstance(method, ModelMethod) else None
     for index in range(count):
         started = time.process_time()
-        params = method.ask()
+        try:
+            params = method.ask()
+        except SearchStopped as end:
+            return str(end)
         proposal = model.last if model is not None else None
         outcome = evaluate(Asked(index, params, proposal, time.process_time() - started))
         if outcome.reward is None:
             method.tell_failure(params, outcome.note)
         elif model is not None:
-            model.tell(params, outcome.reward, outcome.note)
+            model.tell(params, outcome.reward, outcome.note, outcome.stderr)
         else:
             method.tell(params, outcome.reward)
+    return ""
 
 
 def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.ndarray:
@@ -111,6 +134,7 @@ def make_problem(
     evaluations: int,
     warmup: Sequence[tuple[Sequence[float], Outcome]],
     prompt: str | Prompt | None = None,
+    seeds: Sequence[int] = (),
 ) -> Problem:
     """Return what a method of a task is to solve.
 
@@ -120,18 +144,27 @@ def make_problem(
         evaluations: Points that the method will be asked for.
         warmup: The shared points, each with its outcome.
         prompt: The prompt of a method that has one.
+        seeds: Seeds of the starts of one evaluation.
     """
     low, high = task.box
+    words = task_words(task, seeds) if prompt_name(prompt) == WORDS else None
     return Problem(
         low,
         high,
         policy.n_parameters,
         evaluations,
         tuple((tuple(map(float, params)), outcome.reward) for params, outcome in warmup),
-        prompt_description(task, policy, prompt),
+        prompt_description(task, policy, prompt) if words is None else words.text,
         OPTIMA.get(task.env_id),
         tuple(outcome.note for _, outcome in warmup),
+        () if words is None else words.parameters,
+        tuple(outcome.stderr for _, outcome in warmup),
     )
+
+
+def prompt_name(prompt: str | Prompt | None) -> str:
+    """Return a prompt's name; empty for a method without one."""
+    return (prompt if isinstance(prompt, str) else getattr(prompt, "name", "")) or ""
 
 
 def prompt_description(task: Task, policy: LinearPolicy, prompt: str | Prompt | None) -> str:
@@ -144,8 +177,8 @@ def prompt_description(task: Task, policy: LinearPolicy, prompt: str | Prompt | 
         policy: Whose parameters are searched.
         prompt: The prompt, its name or its template; ``None`` for a method without one.
     """
-    name = prompt if isinstance(prompt, str) or prompt is None else prompt.name
-    if name is None or name in _NUMERIC or (name == "props-plus" and not task.description):
+    name = prompt_name(prompt)
+    if not name or name in _NUMERIC or (name == "props-plus" and not task.description):
         return task.description
     return task.words(policy)
 

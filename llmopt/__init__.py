@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from llmopt.optimizer import LLMOptimizer
     from llmopt.prompt import Prompt, get_prompt
     from llmopt.prompt.parse import parse_parameters
-    from llmopt.search.proposer import Proposer
+    from llmopt.search.emitter import Proposer
     from llmopt.space import Categorical, Float, Int, Space
 
 _HOMES = {
@@ -80,7 +80,7 @@ _HOMES = {
     "llmopt.optimizer": ("LLMOptimizer",),
     "llmopt.prompt.parse": ("parse_parameters",),
     "llmopt.prompt": ("Prompt", "get_prompt"),
-    "llmopt.search.proposer": ("Proposer",),
+    "llmopt.search.emitter": ("Proposer",),
     "llmopt.space.space": ("Categorical", "Float", "Int", "Space"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -73,6 +73,8 @@ class Trial(Generic[Params]):
         constraint_violation: Sum of violated constraint amounts; 0 means feasible.
         stderr: Standard error of the reward, if it was told; of the first objective.
         evaluations: How often the point was measured; `rewards` is the mean.
+        samples: The numbers that the reward is the mean of, if they were told: one for each
+            seeded start, in the same order for every point.
     """
 
     number: int
@@ -89,6 +91,7 @@ class Trial(Generic[Params]):
     constraint_violation: float = 0.0
     stderr: float | None = None
     evaluations: int = 1
+    samples: tuple[float, ...] = ()
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:
@@ -272,6 +275,8 @@ class Usage:
         completion_tokens: As the provider counts them.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
+        unpriced: Those of `requests` that were given up while the model was at work: they may be
+            charged for, and are not in `cost`.
         proposals: Points handed out, by source.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
@@ -284,6 +289,7 @@ class Usage:
     completion_tokens: int = 0
     seconds: float = 0.0
     cost: float | None = 0.0
+    unpriced: int = 0
     proposals: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
 
@@ -305,6 +311,7 @@ class Usage:
     def add_reply(self, reply: Reply) -> None:
         """Count one reply of the model."""
         self.requests += reply.requests
+        self.unpriced += reply.unpriced
         self.prompt_tokens += reply.prompt_tokens
         self.cached_tokens += reply.cached_tokens
         self.completion_tokens += reply.completion_tokens
@@ -312,8 +319,9 @@ class Usage:
         known = self.cost is not None and reply.cost is not None
         self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
 
-    def add_failure(self, requests: int = 1, seconds: float = 0.0) -> None:
+    def add_failure(self, requests: int = 1, seconds: float = 0.0, unpriced: int = 0) -> None:
         """Count a request that ended in an error."""
+        self.unpriced += unpriced
         self.requests += requests
         self.failed_requests += requests
         self.seconds += seconds

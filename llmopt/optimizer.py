@@ -25,12 +25,11 @@ import logging
 import math
 import numbers
 import os
-import threading
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 
@@ -41,10 +40,10 @@ from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.bandit import Partner, Scheduler, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
+from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
@@ -58,6 +57,7 @@ from llmopt.search.resume import (
     start_of,
     stored_options,
 )
+from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
 
@@ -104,7 +104,7 @@ class LLMOptimizer(Generic[Params]):
             bounded `gymnasium.spaces` space. Parameters come back in the same form.
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key.
-        prompt: A shipped prompt's name (``"props"``, ``"props-ab"``, ``"props-plus"``,
+        prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
             template's text or path, a prompt object, or ``"auto"`` for the one that suits the
             client.
@@ -128,9 +128,9 @@ class LLMOptimizer(Generic[Params]):
             a point again, and `history` and `best` show the mean of its rewards.
         may_stop: Whether the model may end the search where it expects no further gain (the
             prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
-            and gives the more of the next ones, the more its last ones were good. For one
-            objective and spaces of numbers; needs the package `cma`.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
+            whichever proposed better points lately proposes more of the next. For one objective
+            and spaces of numbers; needs the package `cma`.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -244,7 +244,9 @@ class LLMOptimizer(Generic[Params]):
         self._partner: Partner | None = partner
         self._emitter = self._make_emitter(model)
         self._log: EventLog | None = None
+        self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
+        self._joiner = Joiner()
         if storage is not None:
             self._attach(storage, durable)
 
@@ -310,8 +312,10 @@ class LLMOptimizer(Generic[Params]):
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached, unless
-                ``on_error="fallback"``.
-            ClientError: The model could not be asked, unless ``on_error="fallback"``.
+                ``on_error="fallback"``; or at the first call, if the cap on cost cannot be kept.
+            ClientError: The model could not be asked, unless ``on_error="fallback"``; or at the
+                first call, warm-up or not, if its key or file is missing.
+            ImportError: The same, if its package is missing.
             PromptTooLongError: The prompt does not fit the model's context.
             SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
@@ -324,14 +328,26 @@ class LLMOptimizer(Generic[Params]):
     def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1)
+        proposals, warned = self._serve(count)
+        return self._in_form(proposals, n), warned
+
+    def _in_form(self, proposals: list[Proposal], n: int | None) -> Params | list[Params]:
+        points = [self.space.unflatten(p.values) for p in proposals]
+        return points[0] if n is None else points
+
+    def _serve(
+        self, n: int, given: Callable[[], int] | None = None
+    ) -> tuple[list[Proposal], list[str]]:
+        """Ask for `n` points; `given` says in the end how many of them are handed out."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
+        if not self._ready:  # before the first warm-up point is evaluated
+            self._meter.check_ready()
+            self._ready = True
         with self._meter.asking() as draft:
-            proposals = self._ask(count, draft)
-        points = [self.space.unflatten(p.values) for p in proposals]
-        return (points[0] if n is None else points), draft.warnings
+            return self._ask(n, draft, given), draft.warnings
 
-    def _ask(self, n: int, draft: Draft) -> list[Proposal]:
+    def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
         before = state.rng.bit_generator.state
         try:
@@ -344,9 +360,10 @@ class LLMOptimizer(Generic[Params]):
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing:
-                self._record(state.ask_event(new, n, self._meter.usage_with(draft)))
+                handed = n if given is None else given()
+                self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
-                return state.pending[-n:]
+                return state.pending[-handed:] if handed else []
         except BaseException:
             # The next call draws the same numbers, so it meets the replies already paid for.
             state.rng.bit_generator.state = before
@@ -381,6 +398,7 @@ class LLMOptimizer(Generic[Params]):
         feedback: str = "",
         constraint_violation: float = 0.0,
         stderr: float | None = None,
+        samples: Sequence[float] = (),
     ) -> Trial[Params]:
         """Record what a point scored.
 
@@ -396,6 +414,9 @@ class LLMOptimizer(Generic[Params]):
                 is feasible, and feasible points rank before the others.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
+            samples: The numbers that the reward is the mean of, where every point is measured
+                on the same seeded starts in the same order. Prompts then compare points
+                start by start, and `stderr` is computed if it is not given.
 
         Returns:
             The recorded trial.
@@ -415,11 +436,16 @@ class LLMOptimizer(Generic[Params]):
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
+        parts = tuple(_number(sample, "samples") for sample in samples)
+        if not all(map(math.isfinite, parts)):
+            raise RewardError(f"samples={list(parts)}: expected finite numbers")
+        if stderr is None and len(parts) > 1:
+            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
         if stderr is not None:
             stderr = _number(stderr, "stderr")
             if not 0 <= stderr < math.inf:
                 raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
-        return self._tell(values, rewards, feedback, violation, stderr)
+        return self._tell(values, rewards, feedback, violation, stderr, parts)
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
@@ -467,9 +493,12 @@ class LLMOptimizer(Generic[Params]):
         feedback: str,
         violation: float,
         stderr: float | None = None,
+        samples: tuple[float, ...] = (),
     ) -> Trial[Params]:
         with self._changing:
-            self._record(self._state.tell_event(values, rewards, feedback, violation, stderr))
+            self._record(
+                self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
+            )
             return self._state.trials[-1]
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -479,42 +508,23 @@ class LLMOptimizer(Generic[Params]):
     @overload
     async def aask(self, n: int) -> list[Params]: ...
     async def aask(self, n: int | None = None) -> Params | list[Params]:
-        """`ask` for loops that are asynchronous: the model is waited for in a thread.
+        """`ask` for loops that are asynchronous.
 
-        Where it is cancelled, what the model answers is kept for the next ask.
+        Asks that begin together, or while another one is under way, are joined into one request
+        for all their points, as ``ask(n)`` makes it. The points of an ask that was cancelled are
+        handed out by the next one. Ctrl-C waits for no model.
         """
-        guard, cancelled = threading.Lock(), False
-        given: list[Any] = []
-
-        def work() -> tuple[Params | list[Params], list[str]]:
-            with self._meter.lock:  # the next ask finds what this one leaves
-                points, warned = self._points(n)
-                with guard:
-                    given.extend(cast("list[Any]", [points] if n is None else points))
-                    if cancelled:
-                        self._take_back(given)
-            return points, warned
-
-        try:
-            points, warned = await asyncio.to_thread(work)
-        except asyncio.CancelledError:
-            with guard:
-                cancelled = True
-                self._take_back(given)
-            raise
+        count = 1 if n is None else whole_number("n", n, 1)
+        proposals, warned = await self._joiner.ask(
+            count, self._serve, self._give_back, self._meter.lock
+        )
         for text in warned:
             warnings.warn(text, FallbackWarning, stacklevel=2)
-        return points
+        return self._in_form(proposals, n)
 
-    def _take_back(self, points: Sequence[Any]) -> None:
-        """Keep points that were handed out to nobody for the next ask."""
-        if points:
-            values = [self.space.to_json_values(self.space.flatten(p)) for p in points]
-            try:
-                with self._changing:
-                    self._record({"event": "back", "values": values})
-            except StorageError as error:
-                logger.warning("%d points of a cancelled ask stay pending: %s", len(points), error)
+    def _give_back(self, proposals: list[Proposal]) -> None:
+        with self._changing:
+            self._record(self._state.return_event(proposals))
 
     async def atell(
         self,
@@ -524,6 +534,7 @@ class LLMOptimizer(Generic[Params]):
         feedback: str = "",
         constraint_violation: float = 0.0,
         stderr: float | None = None,
+        samples: Sequence[float] = (),
     ) -> Trial[Params]:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
@@ -533,6 +544,7 @@ class LLMOptimizer(Generic[Params]):
             feedback=feedback,
             constraint_violation=constraint_violation,
             stderr=stderr,
+            samples=samples,
         )
 
     # -- results --------------------------------------------------------------------------
@@ -735,6 +747,7 @@ class LLMOptimizer(Generic[Params]):
                 "_log": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
+                "_joiner": Joiner(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
             }

@@ -221,6 +221,23 @@ def test_models_that_know_no_effort(server):
     assert "output_config" not in server.seen[1].body
 
 
+def test_a_default_cap_grows_and_shrinks_too(server, claude):
+    server.play(Say(anthropic_body("", finish="max_tokens")), Say(anthropic_body("x")))
+    request = Request((Message("user", "hi"),))
+    for _ in range(10):
+        claude.complete(request)
+    caps = [s.body["max_tokens"] for s in server.seen]
+    assert caps == [32_000] + 8 * [32_000 + 65_536] + [32_000]
+
+
+def test_a_temperature_that_thinking_does_not_allow(server):
+    client = AnthropicClient("m", base_url=server.url, api_key=KEY, effort="high")
+    said = "`temperature` may only be set to 1 when thinking is enabled or in adaptive mode."
+    server.play(Say(anthropic_error(said), 400), Say(anthropic_body("x")))
+    assert client.complete(ASK).requests == 2
+    assert "temperature" not in server.seen[1].body
+
+
 def test_no_thought_at_all(server):
     client = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, effort="none")
     server.play(Say(anthropic_body("x")))

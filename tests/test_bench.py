@@ -274,7 +274,7 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
             "columns",
             ["columns-uniform", "columns-gaussian", "columns-slope", "columns-network"],
         ),
-        ("openai:x", "props", []),
+        ("openai:x", "words", []),
     ],
 )
 def test_by_default_a_model_is_asked_as_suits_it(model, prompt, ablations, tmp_path, capsys):

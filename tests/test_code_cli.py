@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from llmopt import ClientError, ScriptedClient
@@ -406,3 +407,31 @@ def test_a_score_prefers_success_to_return():
     rich = PolicyScore((Episode(0, 1e9, 1, False), Episode(1, 1e9, 1, False)))
     assert task.score(lucky) > task.score(rich)
     assert find_task("mountaincar").score(rich) == 1e9
+
+
+def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
+    run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m"})
+    run.begin()
+    for number, score in enumerate([1.0, 3.0]):
+        run.write_candidate(CodeTrial(number, "x = 1\n", None, score, "words"), {"success_rate": 0})
+    run.search.write_text(
+        '{"event":"start"}\n'
+        '{"event":"reject","number":0,"text":"t","reason":"r"}\n'
+        '{"event":"reply","reply":{"prompt_tokens":3,"completion_tokens":4}}\n'
+    )
+    write_report(run.path)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for file in (run.path / "config.json", run.search, run.path / "candidates" / "001.json"):
+        whole = file.read_bytes()
+        for _ in range(150):
+            bent = bytearray(whole)
+            bent[int(rng.integers(len(whole)))] ^= 1 << int(rng.integers(8))
+            file.write_bytes(bent)
+            try:
+                write_report(run.path)
+            except LLMOptError as error:
+                refused += 1
+                assert str(run.path) in str(error)  # noqa: PT017
+        file.write_bytes(whole)
+    assert refused > 100

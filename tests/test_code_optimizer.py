@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -520,6 +521,16 @@ def test_caps_hold():
     assert len(client.requests) == 2
 
 
+def test_caps_can_be_raised():
+    optimizer, client = make("no", fenced("return 1.0"), max_requests=1)
+    with optimizer:
+        with pytest.raises(BudgetExceededError, match="limits"):
+            optimizer.ask()
+        optimizer.limits = replace(optimizer.limits, max_requests=2)
+        assert optimizer.ask()(np.ones(1)) == 1.0
+    assert len(client.requests) == 2
+
+
 def test_nothing_is_asked_where_nothing_can_run(monkeypatch):
     from llmopt.code.sandbox import sandbox
     from llmopt.code.sandbox.confine import Support
@@ -605,7 +616,7 @@ class Disk:
     """Stands in for a disk that is full while `full` holds."""
 
     def __init__(self, optimizer, monkeypatch):
-        log = optimizer._journal._log
+        log = optimizer._log
         self.full, self.kinds, append = lambda event: False, [], log.append
 
         def write(event):
@@ -644,6 +655,20 @@ class TestNothingPaidIsLost:
         again, _ = make(storage=path)
         again.close()
         assert again.usage == optimizer.usage
+
+    def test_closing_stores_what_could_not_be_stored(self, tmp_path, monkeypatch):
+        path = tmp_path / "run.jsonl"
+        optimizer, _ = make(fenced("return 1.0"), storage=path)
+        with optimizer:
+            disk = Disk(optimizer, monkeypatch)
+            disk.full = lambda event: event["event"] != "request"
+            with pytest.raises(StorageError, match="full"):
+                optimizer.ask()
+            disk.full = lambda event: False
+        again, client = make(storage=path)
+        with again:
+            assert again.ask()(np.ones(1)) == 1.0
+        assert client.requests == []
 
     @pytest.mark.parametrize("kind", ["request", "reply", "reject", "ask", "failure"])
     def test_whatever_cannot_be_written(self, tmp_path, monkeypatch, kind):
@@ -886,7 +911,7 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
         optimizer = CodeOptimizer(
             FUNCTION, client=client, seed=3, storage=path, repairs=1, attempts=1
         )
-        log = optimizer._journal._log
+        log = optimizer._log
         append, written = log.append, []
 
         def write(event):
@@ -906,6 +931,8 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
                     continue
                 optimizer.tell(candidate, candidate(np.ones(1)))
         finally:
+            monkeypatch.setattr(log, "append", append)
+            log.close()  # before the optimizer, which would store what is left to store
             optimizer.close()
         return optimizer, len(written)
 

@@ -512,9 +512,10 @@ def test_a_run_over_http_with_statistics(server, tmp_path, no_curves):
     asked = whole.asked[-1]
     assert "Weights on a0:\n- o0 = position of the car" in asked
     assert asked.count("better than the best before it") == 5
-    feedback = [li for li in asked.splitlines() if "feedback: 3 episodes, min/median/max" in li]
+    feedback = [li for li in asked.splitlines() if "feedback: Mean return" in li]
     assert len(feedback) in (3, 4)
-    assert all("o1 " in li and "out of range" in li for li in feedback)
+    assert all("n = 3" in li and "at or beyond each bound): a0 " in li for li in feedback)
+    assert any("; o1 " in li for li in feedback)
     assert all(len(li) < 600 for li in feedback)
     # Killed after an evaluation, before it was told: what is told then is the same.
     server.play(cut)
@@ -536,8 +537,7 @@ def test_a_run_over_http_with_statistics(server, tmp_path, no_curves):
     assert results(tmp_path / "cut") == results(tmp_path / "whole")
 
 
-def test_statistics_change_no_score_and_are_off_by_default(server, tmp_path, no_curves):
-    assert not RunConfig("mountaincar").statistics
+def test_statistics_change_no_score(server, tmp_path, no_curves):
     told = []
     for on in (False, True):
         server.play(lambda body: Say(openai_body(f"Proposal:\n{LINE}")))

@@ -62,11 +62,9 @@ def test_digits_grow_as_the_best_points_close_in():
 
 def test_a_hypothesis_has_the_change_that_it_brought():
     lines = evidence().hypotheses()
-    assert lines[0] == (
-        '#2: "more gain." -> f = 14 ± 0.5 (5 times) (+4 against #1, which it was made from)'
-    )
+    assert lines[0] == ('#2: "more gain." -> f = 14 ± 0.5 (5 times) (+4 against #1, its start)')
     assert lines[1] == '#3: "two at once." -> failed'
-    assert "-1 against #2, which it was made from" in lines[2]
+    assert "-1 against #2, its start" in lines[2]
     assert "-0.5 against #2, the best until then" in lines[3]
     assert evidence().hypotheses(0) == []
 
@@ -157,3 +155,13 @@ def test_the_prompt(check_golden):
     assert request.max_tokens > 16_000
     bare = get_prompt("words").prepare(Situation.after(History(), SPACE, ModelFacts("m"))).request
     check_golden("words_bare", "\n".join(m.content for m in bare.messages) + "\n")
+
+
+def test_points_measured_on_the_same_starts_are_compared_start_by_start():
+    pair = (
+        trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0)),
+        trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0, 11.5, 20.5), explanation="Hypothesis: more."),
+    )
+    assert "+1 ± 0.29 start by start against #1, its start" in evidence(pair).hypotheses()[0]
+    other = (pair[0], trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0,), explanation="Hypothesis: x."))
+    assert "start by start" not in evidence(other).hypotheses()[0]

@@ -29,9 +29,9 @@ from llmopt import (
 )
 from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient, UniformGrammarClient
 from llmopt.history import History, Trial
-from llmopt.search.bandit import Bandit, Scheduler
 from llmopt.search.cma import CMAEmitter, losses_of
 from llmopt.search.meter import Meter
+from llmopt.search.scheduler import Bandit, Scheduler
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])

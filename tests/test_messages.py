@@ -362,6 +362,14 @@ class TestBudget:
         assert optimizer.client.requests == []
 
 
+def without_checksums(path):
+    """Make a file look as one of before there were checksums."""
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    for event in events:
+        event.pop("crc", None)
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
 class TestFiles:
     def test_another_configuration(self, tmp_path):
         path = tmp_path / "run.jsonl"
@@ -398,6 +406,15 @@ class TestFiles:
         make(storage=path).tell(POINT, 1.0)
         assert len(LLMOptimizer.load(path, ScriptedClient([])).trials) == 1
 
+    def test_a_line_without_its_checksum_is_named(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer = make(storage=path)
+        optimizer.tell(POINT, 1.0)
+        optimizer.close()
+        with path.open("a") as file:
+            file.write('{"event":"tell"}\n')
+        told(StorageError, lambda: make(storage=path), str(path), "line 3", "checksum", "Restore")
+
     @pytest.mark.parametrize(
         "line",
         ['{"event":"tell"}', '{"evnt":1}', '{"event":"tell","values":[9]}', '{"event":"ask"}'],
@@ -407,6 +424,7 @@ class TestFiles:
         optimizer = make(storage=path, durable=False)
         optimizer.tell(POINT, 1.0)
         optimizer.close()
+        without_checksums(path)
         with path.open("a") as file:
             file.write(line + "\n")
         for again in (lambda: make(storage=path, durable=False), lambda: LLMOptimizer.load(path)):
@@ -414,7 +432,8 @@ class TestFiles:
 
     def test_event_of_a_newer_version(self, tmp_path):
         path = tmp_path / "run.jsonl"
-        make(storage=path, durable=False).close()
+        make(storage=path).close()
+        without_checksums(path)
         with path.open("a") as file:
             file.write('{"event":"novel"}\n')
         told(StorageError, lambda: make(storage=path, durable=False), "'novel'", "newer", "upgrade")

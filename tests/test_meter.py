@@ -101,7 +101,7 @@ def test_replies_that_fit_no_more_are_dropped_with_a_word(caplog):
         meter.send(request("2"))
     with caplog.at_level(logging.WARNING), meter.asking():
         meter.send(request("other"))
-    assert "1 of its replies are not used" in caplog.text
+    assert "1 paid replies of an interrupted ask are dropped" in caplog.text
     assert meter.paid == ()
 
 
@@ -250,3 +250,46 @@ def test_a_busy_provider_is_waited_for_and_the_cap_on_requests_holds(monkeypatch
     with pytest.raises(ClientError):
         meter.send(request("2"))
     assert len(client.requests) == meter.usage.requests == 10
+
+
+def given_up(requests: int = 1) -> ClientError:
+    error = ClientError("sent nothing for 600 s", retryable=True, unpriced=1)
+    error.requests = requests
+    return error
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    defaults = complete_with_retries.__kwdefaults__
+    fast = {**defaults, "sleep": lambda seconds: None}
+    monkeypatch.setattr(complete_with_retries, "__kwdefaults__", fast)
+
+
+def test_calls_given_up_and_lost_samples_count_as_spent_at_unknown_cost(no_waiting):
+    file = File()
+    lost = Reply((Completion("b"),), cost=0.5, requests=3, unpriced=2)
+    meter = make([given_up(), reply("a"), lost], record=file)
+    meter.send(request("1"))
+    assert (meter.usage.unpriced, meter.usage.cost) == (1, 0.5)
+    meter.send(request("2"))
+    assert (meter.usage.unpriced, meter.usage.cost, meter.usage.requests) == (3, 1.0, 5)
+    assert [spent.unpriced for spent in file.spent] == [1, 0]
+
+
+def test_a_cost_cap_ends_with_the_first_call_given_up_and_says_how_to_go_on(no_waiting):
+    file = File()
+    meter = make([given_up(), reply("a")], limits=Limits(max_cost=5.0), record=file)
+    with pytest.raises(BudgetExceededError, match=r"1 of the requests were given up.*bill"):
+        meter.send(request("1"))
+    assert len(meter.client.requests) == 1  # not sent once more
+    assert [(s.failed, s.unpriced, s.reply) for s in file.spent] == [(1, 1, None)]
+    with pytest.raises(BudgetExceededError, match="max_unpriced=1"):
+        meter.send(request("1"))
+    meter.limits = Limits(max_cost=5.0, max_unpriced=1)
+    assert meter.send(request("1")).completions[0].text == "a"
+
+
+def test_no_cost_cap_puts_up_with_calls_given_up(no_waiting):
+    for limits in (Limits(max_requests=9), Limits(max_cost=float("inf"))):
+        meter = make([given_up(), reply("a")], limits=limits)
+        assert meter.send(request("1")).completions[0].text == "a"

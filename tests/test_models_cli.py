@@ -17,13 +17,15 @@ from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
-from llmopt.client.prices import PRICES_AS_OF, Price
+from llmopt.client.prices import PRICES_AS_OF, Price, price_source
 from llmopt.client.registry import PROVIDERS, get_client
+from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
-from llmopt.commands.estimate import estimate, price_of
+from llmopt.commands.estimate import estimate, prefix_use, price_of
 from llmopt.commands.models import _ask_server, survey
 from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Float, Space
 
 __all__ = ["no_proxies", "server"]
@@ -316,6 +318,59 @@ def test_check_retries_once(server):
     assert readable, text
 
 
+def test_check_takes_every_option_of_the_client(server, capsys):
+    server.play(Say(openai_body("x: 1.0, y: -2.0")))
+    model = f"openai+{server.url}/v1:m"
+    given = ["--option", "effort=high", "--option", 'extra_body={"top_p": 0.5}']
+    assert main(["check", model, *given]) == 0
+    sent = server.seen[-1].body
+    assert (sent["reasoning_effort"], sent["top_p"]) == ("high", 0.5)
+    assert main(["check", model, "--option", "efort=high"]) == 2
+    assert "did you mean 'effort'" in capsys.readouterr().err
+
+
+def test_estimate_and_run_take_options(capsys):
+    prices = '{"input": 1000000, "output": 0}'
+    command = ["estimate", "mountaincar", "--model", "openai:some", "--iterations", "1"]
+    assert main([*command, "--option", f"price={prices}"]) == 0
+    assert re.search(r"\$\d{3,}", capsys.readouterr().out)
+    for name in ("run", "estimate"):
+        assert main([name, "mountaincar", "--model", "openai:some", "--option", "timeout=x"]) == 2
+        assert "expected a number" in capsys.readouterr().err
+
+
+def test_check_asks_once_more_with_more_room(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
+    for first, said in (("", "an empty one"), ("x: 1", "one cut off")):
+        server.seen.clear()
+        cut = openai_body(first, finish="length")
+        server.play(Say(cut), Say(openai_body("x: 1.0, y: -2.0")))
+        text, readable = check(client, "props")
+        assert readable, text
+        assert f"after {said}" in text
+        assert "2 requests" in text
+        caps = [seen.body["max_tokens"] for seen in server.seen if seen.body]
+        assert caps[1] - caps[0] >= 7 * 1024
+
+
+def test_check_asks_a_model_that_says_nothing_twice_and_no_more():
+    client = ScriptedClient([Reply((Completion(""),), cost=0.25)] * 3)
+    text, readable = check(client, "props")
+    assert not readable
+    assert "$0.500000" in text
+    assert len(client.requests) == 2
+
+
+def test_check_is_as_patient_as_the_client(monkeypatch):
+    waits = []
+    defaults = {**complete_with_retries.__kwdefaults__, "sleep": waits.append}
+    monkeypatch.setattr(complete_with_retries, "__kwdefaults__", defaults)
+    busy = ClientError("overloaded", retryable=True, status=503)
+    _, readable = check(ScriptedClient([busy] * 6 + ["x: 1.0, y: -2.0"]), "props")
+    assert readable
+    assert len(waits) == 6
+
+
 def test_check_without_the_package(capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -379,6 +434,48 @@ def test_estimate_of_cost():
         found.cost - found.cacheable_tokens * 9 / 1e6, rel=0.01
     )
     assert f"${found.cost:.2f}" in found.summary()
+
+
+def test_estimate_knows_what_writing_to_a_cache_costs():
+    price = Price(10.0, 0.0, cached=1.0, written=12.5, written_long=20.0)
+
+    def found(cache="short", warmup=200):
+        client = get_client("anthropic:m", price=price, cache=cache)
+        return estimate(SPACE, client, "props", iterations=100, warmup=warmup)
+
+    short, long, off = found(), found("long"), found("off")
+    plain = short.prompt_tokens - short.cacheable_tokens - short.written_tokens
+    assert min(plain, short.cacheable_tokens, short.written_tokens) > 0
+    for estimated, rate in ((short, 12.5), (long, 20.0)):
+        assert estimated.cached_cost == pytest.approx(
+            (plain * 10 + short.cacheable_tokens + rate * short.written_tokens) / 1e6, rel=0.01
+        )
+    assert (off.cacheable_tokens, off.written_tokens, off.cached_cost) == (0, 0, off.cost)
+    assert found(warmup=1).cacheable_tokens < short.cacheable_tokens
+    assert "prices: your own" in short.summary()
+    listed = estimate(SPACE, get_client("openai:gpt-6-luna"), "words", iterations=5)
+    assert price_source("openai:gpt-6-luna") in listed.summary()
+
+
+def test_a_prefix_is_found_at_marks_alone():
+    def ask(text):
+        return Request((Message("user", text),))
+
+    lines = "".join(f"{k}: some line of a history that only grows\n" for k in range(400))
+    before, now = ask(lines + "now 1"), ask(lines + "one line more\nnow 2")
+    marked, plain = get_client("anthropic:m"), get_client("openai:gpt-4.1")
+    total = estimate_tokens(now.text)
+    read, written = prefix_use(before, now, marked, estimate_tokens)
+    assert 0.8 * total < read < total
+    assert written == 0
+    read, written = prefix_use(None, now, marked, estimate_tokens)
+    assert read == 0
+    assert 0.8 * total < written < total
+    assert prefix_use(before, now, plain, estimate_tokens)[0] > 0.95 * total
+    changed = ask("0" + lines)
+    assert prefix_use(before, changed, marked, estimate_tokens)[0] == 0
+    short = ask("hello\n" * 10)
+    assert prefix_use(short, short, plain, estimate_tokens) == (0, 0)
 
 
 def test_estimate_of_nothing():

@@ -7,6 +7,7 @@ import pickle
 import re
 import socket
 import unittest
+import warnings
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
@@ -26,8 +27,11 @@ from llmopt import (  # noqa: E402
     Float,
     Int,
     LLMOptimizer,
+    MissingKeyError,
     ModelNotFoundError,
+    RewardError,
     ScriptedClient,
+    SearchStopped,
     TemplateError,
 )
 from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
@@ -282,12 +286,28 @@ class TestRegistry:
         monkeypatch.setattr(socket, "socket", refuse)
         monkeypatch.setattr("llmopt.client.local.LocalClient._loaded", refuse)
         monkeypatch.setattr("llmopt.client.embedded.fetch_model", refuse)
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         for config in ({}, {"model": "openai:gpt-4o"}):
+            monkeypatch.delenv("OPENAI_API_KEY", raising=False)
             optimizer = ParametrizedLLM(**config)(2, 50)
+            monkeypatch.setenv("OPENAI_API_KEY", SECRET)
             for _ in range(10):
                 optimizer.tell(optimizer.ask(), 1.0)
             assert optimizer.usage.proposals == {"warmup": 10}
+
+    @pytest.mark.parametrize("on_error", ["raise", "fallback"])
+    def test_a_missing_key_is_told_before_the_first_evaluation(self, monkeypatch, on_error):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        optimizer = ParametrizedLLM(model="openai:gpt-4o", on_error=on_error)(2, 50)
+        evaluated = []
+        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+            optimizer.minimize(evaluated.append)
+        assert evaluated == []
+
+    def test_a_missing_model_does_not_become_random_search(self):
+        optimizer = make([ModelNotFoundError("no such model")], on_error="fallback")
+        with pytest.raises(ModelNotFoundError, match="no such model"):
+            optimizer.ask()
+        assert optimizer.usage.fallbacks == 0
 
 
 # -- parametrizations ----------------------------------------------------------------------
@@ -1078,6 +1098,112 @@ class TestFailures:
         optimizer.ask()
         with pytest.raises(BudgetExceededError, match="max_requests=2"):
             optimizer.ask()
+
+
+class TestWords:
+    def test_feedback_and_standard_error_reach_the_prompt(self):
+        client = ScriptedClient(points((1, 1), (2, 2)))
+        optimizer = make(client, prompt="words")
+        optimizer.tell(optimizer.ask(), 3.0, feedback="overshot\nat the end", stderr=0.25)
+        optimizer.ask()
+        assert "overshot\nat the end" in client.requests[1].text
+        assert "3 ± 0.25" in client.requests[1].text
+
+    def test_a_callback_tells_it_within_minimize(self):
+        client = ScriptedClient(points((1, 1), (2, 2), (3, 3)))
+        optimizer = make(client, budget=3)
+
+        def say(told, candidate, loss):
+            told.tell_feedback(candidate, f"came to {loss:.2f}", stderr=0.5)
+
+        optimizer.register_callback("tell", say)
+        optimizer.minimize(sphere)
+        trials = optimizer.history.trials
+        assert [t.feedback for t in trials] == [f"came to {t.rewards[0]:.2f}" for t in trials]
+        assert [t.stderr for t in trials] == [0.5] * 3
+        assert "feedback: came to 0.50" in client.requests[1].text
+
+    def test_it_survives_a_dump(self, tmp_path):
+        optimizer = make(points((1, 1), (2, 2)))
+        candidate = optimizer.ask()
+        optimizer.tell_feedback(candidate, "still running", stderr=1.5)
+        optimizer.dump(tmp_path / "run.pkl")
+        loaded = LLM.load(tmp_path / "run.pkl")
+        loaded.tell(candidate, 1.0)
+        assert loaded.history.trials[0].feedback == "still running"
+        assert loaded.history.trials[0].stderr == 1.5
+
+    def test_a_failure_keeps_its_reason_and_has_no_error(self):
+        optimizer = make(points((1, 1)))
+        optimizer.tell(optimizer.ask(), math.nan, feedback="diverged", stderr=1.0)
+        assert optimizer.history.trials[0].feedback.endswith("above 5e20; diverged")
+        assert optimizer.history.trials[0].stderr is None
+
+    @pytest.mark.parametrize(
+        ("words", "error"),
+        [
+            ({"feedback": 5}, TypeError),
+            ({"stderr": -1.0}, RewardError),
+            ({"stderr": math.nan}, RewardError),
+            ({"stderr": "small"}, RewardError),
+        ],
+    )
+    def test_wrong_words_are_refused_and_nothing_is_told(self, words, error):
+        optimizer = make(points((1, 1)))
+        candidate = optimizer.ask()
+        with pytest.raises(error, match="expected"):
+            optimizer.tell(candidate, 1.0, **words)
+        assert optimizer.history.trials == ()
+        optimizer.tell(candidate, 1.0)
+        assert len(optimizer.history.trials) == 1
+
+    def test_the_objective_describes_itself(self):
+        client = ScriptedClient(points((1, 1)))
+        optimizer = make(client, prompt="words", description=sphere)
+        optimizer.ask()
+        assert "np.sum((np.asarray(x) - 0.5) ** 2)" in client.requests[0].text
+        named = ParametrizedLLM(description=sphere).name
+        assert named == "ParametrizedLLM(description='f is computed by thi...')"
+
+    def test_noisy_points_may_be_measured_again_and_are_merged(self):
+        client = ScriptedClient(points((1, 1), (1, 1), (1, 1)))
+        optimizer = make(client, prompt="words", noisy=True)
+        for loss in (1.0, 3.0):
+            optimizer.tell(optimizer.ask(), loss)
+        optimizer.ask()
+        (trial,) = optimizer.history.trials
+        assert (trial.rewards, trial.stderr, trial.evaluations) == ((2.0,), 1.0, 2)
+        assert "2 ± 1 (2 times)" in client.requests[2].text
+        assert optimizer.usage.proposals == {"llm": 3}
+
+    def test_without_noise_they_are_not_repeated(self):
+        optimizer = make(points((1, 1), (1, 1), (2, 2)))
+        optimizer.tell(optimizer.ask(), 1.0)
+        assert optimizer.ask().value.tolist() == [2, 2]
+
+    def test_the_model_may_end_the_search(self):
+        point = "Start from: new\nProposal:\nparams[0]: 1, params[1]: 2"
+        stop = "Analysis: flat\nHypothesis: done\nStart from: #1\nProposal: stop"
+        optimizer = make([point, stop, stop], budget=9, prompt="words", may_stop=True)
+        best = optimizer.minimize(sphere)
+        assert optimizer.num_tell == 1
+        assert best.value.tolist() == [1, 2]
+        with pytest.raises(SearchStopped, match="ended the search"):
+            optimizer.ask()
+
+    def test_a_warning_points_at_the_users_line(self):
+        optimizer = make([ClientError("no quota")], on_error="fallback")
+        with pytest.warns(FallbackWarning) as caught:
+            optimizer.ask()
+        assert [w.filename for w in caught] == [__file__]
+
+    def test_a_warning_that_is_an_error_loses_no_point(self):
+        optimizer = make([points((1, 1))] + ["no"] * 3, workers=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FallbackWarning)
+            with pytest.raises(FallbackWarning):
+                optimizer.ask()
+        assert optimizer.ask().value.tolist() == [1, 1]
 
 
 # -- the same replies give the same points everywhere --------------------------------------

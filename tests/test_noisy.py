@@ -90,3 +90,15 @@ def test_a_standard_error_is_a_number_of_0_or_more(stderr):
     with pytest.raises(RewardError, match="stderr"):
         optimizer.tell(optimizer.ask(), 1.0, stderr=stderr)
     assert optimizer.trials == []
+
+
+def test_samples_are_kept_and_give_the_standard_error(tmp_path):
+    path = tmp_path / "run.jsonl"
+    with closing(LLMOptimizer(SPACE, ScriptedClient([]), warmup=1, storage=path)) as optimizer:
+        optimizer.tell(optimizer.ask(), 2.0, samples=[1.0, 2.0, 3.0])
+    trial = LLMOptimizer.load(path, ScriptedClient([])).trials[0]
+    assert trial.samples == (1.0, 2.0, 3.0)
+    assert trial.stderr == pytest.approx(1 / math.sqrt(3))
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=1)
+    with pytest.raises(RewardError, match="samples"):
+        optimizer.tell(optimizer.ask(), 2.0, samples=[1.0, math.nan])

@@ -214,6 +214,14 @@ def test_cost(server, openai, monkeypatch):
     assert OpenAIClient("gpt-unheard-of").current_price() is None
 
 
+def test_a_call_given_up_on_one_s_own_machine_costs_nothing(server):
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True, timeout=0.2)
+    server.play(Hang())
+    with pytest.raises(ClientError) as caught:
+        client.complete(ASK)
+    assert caught.value.unpriced == 0
+
+
 def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_path):
     from llmopt.errors import PriceError
 
@@ -401,6 +409,21 @@ def test_an_error_in_the_middle_of_a_stream(server, openai):
             "context length is 8192 tokens and your request has 1000 input tokens.",
             7192,
         ),
+        (
+            "Request too large for model `m` in organization `o` on tokens per minute (TPM): "
+            "Limit 8000, Requested 17000, please reduce your message size and try again.",
+            16_424 - 9000,
+        ),
+        (
+            "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 5 `inputs` tokens and "
+            "16424 `max_new_tokens`",
+            8193,
+        ),
+        (
+            "This endpoint's maximum context length is 8192 tokens. However, you requested about "
+            "17424 tokens (1000 of text input, 16424 in the output).",
+            7192,
+        ),
         ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192),
         ("`max_completion_tokens` must be less than or equal to `8,192`", 8192),
     ],
@@ -413,9 +436,44 @@ def test_caps_that_servers_call_too_large(server, openai, said, then):
         assert openai.context_tokens == 8192
 
 
-def test_a_prompt_that_is_too_long_is_final(server, openai):
-    said = "This model's maximum context length is 8192 tokens. However, your messages resulted in"
-    server.play(Say(openai_error(f"{said} 9000 tokens in the messages, 40 in the completion"), 400))
+@pytest.mark.parametrize("status", [413, 429])
+def test_a_cap_counts_against_the_tokens_of_a_minute(server, openai, status):
+    said = "Request too large for m on tokens per min (TPM): Limit 8000, Requested 17000."
+    server.play(Say(openai_error(said), status), Say(openai_body("x")))
+    assert openai.complete(ASK).requests == 2
+    # A rate that is merely used up for now changes no cap.
+    said = "Rate limit reached on tokens per min (TPM): Limit 8000, Used 7000, Requested 2000."
+    server.play(Say(openai_error(said), 429))
+    with pytest.raises(ClientError) as caught:
+        openai.complete(ASK)
+    assert caught.value.retryable
+    assert len(server.seen) == 1
+
+
+def test_an_account_that_can_afford_less(server, openai):
+    said = (
+        "This request requires more credits, or fewer max_tokens. You requested up to 16424 "
+        "tokens, but can only afford {}."
+    )
+    server.play(Say(openai_error(said.format(500)), 402), Say(openai_body("x")))
+    openai.complete(ASK)
+    assert server.seen[1].body["max_completion_tokens"] == 500
+    server.play(Say(openai_error(said.format(3)), 402))
+    with pytest.raises(ClientError, match="credits"):
+        openai.complete(ASK)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "you requested 9040 tokens (9000 tokens in the messages, 40 in the completion).",
+        "your messages resulted in 9000 tokens. Please reduce the length of the messages.",
+    ],
+)
+def test_a_prompt_that_is_too_long_is_final(server, openai, then):
+    said = f"This model's maximum context length is 8192 tokens. However, {then}"
+    server.play(Say(openai_error(said), 400))
     with pytest.raises(ClientError, match="maximum context length"):
         openai.complete(ASK)
     assert len(server.seen) == 1

@@ -34,7 +34,11 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
-from llmopt.client.base import Request
+from llmopt.client import ReplayClient
+from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.cache import CachedClient
+from llmopt.client.openai import OpenAIClient
+from llmopt.errors import MissingKeyError
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -59,6 +63,52 @@ def numbered(request: Request) -> Reply:
     return Reply(
         tuple(Completion(t) for t in texts), prompt_tokens=100, completion_tokens=10, seconds=0.5
     )
+
+
+class TestReadiness:
+    """What is sure to stop the first request is an error before the first evaluation."""
+
+    @pytest.mark.parametrize("on_error", ["raise", "fallback"])
+    def test_a_missing_key_is_an_error_before_the_warm_up(self, monkeypatch, tmp_path, on_error):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        path = tmp_path / "run.jsonl"
+        optimizer = LLMOptimizer(SPACE, "openai:gpt-6-luna", on_error=on_error, storage=path)
+        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+            optimizer.ask()
+        assert (optimizer.pending, optimizer.trials) == ([], [])
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        assert len(optimizer.ask(3)) == 3
+
+    def test_a_missing_package_is_one_too(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "xllamacpp", None)
+        with pytest.raises(ImportError, match=r"llmopt\[local\]"):
+            LLMOptimizer(SPACE).ask()
+
+    def test_a_cost_cap_without_a_price_is_one_too(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+        optimizer = LLMOptimizer(SPACE, "openai:not-in-any-list", max_cost=1.0)
+        with pytest.raises(BudgetExceededError, match="Nothing was sent"):
+            optimizer.ask()
+        assert optimizer.pending == []
+
+    def test_a_recording_that_is_gone_is_one_too(self, tmp_path):
+        path = tmp_path / "gone.jsonl"
+        client = ReplayClient(path, default_prompt="props")
+        with pytest.raises(ClientError, match=r"gone\.jsonl"):
+            check_ready(client)
+
+    def test_a_client_that_cannot_tell_is_asked(self):
+        check_ready(ScriptedClient([]))
+        assert make(answers((1.5, 7))).ask() == {"x": 1.5, "k": 7}
+
+    def test_answers_that_are_kept_need_no_key(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        kept = CachedClient(OpenAIClient("gpt-6-luna"), tmp_path)
+        with pytest.raises(MissingKeyError):
+            check_ready(kept)
+        kept.client = ScriptedClient(["x: 1"])
+        kept.complete(Request((Message("user", "hello"),)))
+        check_ready(CachedClient(OpenAIClient("gpt-6-luna"), tmp_path))
 
 
 class TestAsk:
@@ -462,6 +512,32 @@ class TestResume:
         resumed.ask(3)
         assert client.requests == []
         assert resumed.usage.requests == before
+
+    def test_calls_given_up_are_stored_and_hold_up_a_cost_cap_after_a_resume(self, tmp_path):
+        def given_up(_: Request):
+            return ClientError("silence", unpriced=1)
+
+        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
+        optimizer = make([given_up], storage=path)
+        with pytest.raises(ClientError, match="silence"):
+            optimizer.ask()
+        optimizer.save(saved)
+        optimizer.close()
+        resumed = make(answers((1.5, 7)), storage=path, max_cost=9.0)
+        assert resumed.usage.unpriced == 1
+        with pytest.raises(BudgetExceededError, match="given up"):
+            resumed.ask()
+        assert not resumed.client.requests
+        assert LLMOptimizer.load(saved, ScriptedClient([])).usage.unpriced == 1
+
+    def test_a_run_without_calls_given_up_is_stored_as_before(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        optimizer = make([ClientError("no"), *answers((1.5, 7))], storage=path)
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        optimizer.ask()
+        optimizer.save(tmp_path / "saved.jsonl")
+        assert "unpriced" not in path.read_text() + (tmp_path / "saved.jsonl").read_text()
 
     def test_a_killed_process_resumes(self, tmp_path):
         script = textwrap.dedent(

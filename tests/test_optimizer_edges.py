@@ -404,7 +404,7 @@ class TestState:
         class Bare:
             complete = staticmethod(seeded)
 
-        assert LLMOptimizer(SPACE, Bare()).prompt.name == "props"
+        assert LLMOptimizer(SPACE, Bare()).prompt.name == "words"
 
     def test_the_task_in_words_reaches_the_prompt(self):
         client = ScriptedClient(["x: 1"])

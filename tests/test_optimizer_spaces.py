@@ -20,7 +20,7 @@ from llmopt import (
     Space,
     get_prompt,
 )
-from llmopt.search.proposer import draw_new
+from llmopt.search.emitter import draw_new
 
 spaces = gym.spaces
 

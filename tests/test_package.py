@@ -98,3 +98,13 @@ def test_the_bare_folder_names_are_not_importable():
         "print(u.find_spec('benchmarks') is None and u.find_spec('adapters') is None)"
     )
     assert run_python(code).strip() == "True"
+
+
+@pytest.mark.parametrize("library", ["optuna", "nevergrad"])
+def test_a_missing_library_names_its_extra(library):
+    code = (
+        f"import sys; sys.modules['{library}'] = None\n"
+        f"try:\n    import llmopt.adapters.{library}\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    assert f'pip install "llmopt[{library}]"' in run_python(code)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from llmopt.client import LocalClient, ScriptedClient, get_client
+from llmopt.client.options import OptionError, split_options, with_options
 from llmopt.client.registry import PROVIDERS
 from llmopt.errors import ModelNotFoundError
 
@@ -137,3 +138,58 @@ def test_a_service_that_is_gone() -> None:
 def test_a_folder_is_no_provider(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="unknown model"):
         get_client(str(tmp_path))
+
+
+# options
+
+
+def test_options_come_with_the_string_in_the_types_of_the_signature():
+    client = get_client(
+        "openai:gpt-6-luna?effort=low&timeout=60&concurrency=4&local=true&cache=off"
+        "&requests_per_minute=none&extra_body=%7B%22top_p%22%3A%200.9%7D"
+        "&price=%7B%22input%22%3A%202%2C%20%22output%22%3A%2010%7D"
+    )
+    assert client.model == "gpt-6-luna"
+    assert (client.effort, client.timeout, client.concurrency) == ("low", 60.0, 4)
+    assert (client.local, client.cache, client.extra_body) == (True, "off", {"top_p": 0.9})
+    assert client.price.output == 10
+    assert get_client("openai:gpt-6-luna?timeout=60", timeout=5.0).timeout == 5.0
+    assert get_client("folder:mail?timeout=5").timeout == 5.0
+    assert get_client("smollm2?threads=2").threads == 2
+    assert get_client("openai+http://127.0.0.1:1/v1:m?endpoint=completions").style == "completion"
+
+
+def test_options_of_the_command_line_are_put_into_the_string():
+    model = with_options("openai:m?timeout=5", ["timeout=60", 'extra_body={"a": "b&c=d"}'])
+    assert split_options(model) == ("openai:m", {"timeout": "60", "extra_body": '{"a": "b&c=d"}'})
+    assert get_client(model).extra_body == {"a": "b&c=d"}
+    assert with_options("gguf:what?.gguf", []) == "gguf:what?.gguf"
+    for address in ("http://h/v1?key=s:m", "http://h:80/v1?key=s:m"):
+        assert split_options(f"openai+{address}") == (f"openai+{address}", {})
+    assert split_options("openai+http://h:80/v1:m?a=b") == ("openai+http://h:80/v1:m", {"a": "b"})
+    with pytest.raises(OptionError, match="expected name=value"):
+        with_options("openai:m", ["timeout"])
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("timeot=3", "did you mean 'timeout'"),
+        ("timeout=soon", "timeout='soon': expected a number"),
+        ("timeout=-1", "finite number of seconds above 0"),
+        ("effort=much", "expected one of none, minimal, low"),
+        ("concurrency=1.5", "expected a whole number"),
+        ("local=maybe", "expected true or false"),
+        ("extra_body=3", "expected a JSON object"),
+        ("price=3", "dollars per million tokens"),
+    ],
+)
+def test_an_option_that_is_none_is_an_error_that_says_what_is(option, said):
+    with pytest.raises(OptionError, match=said):
+        get_client(f"openai:gpt-6-luna?{option}")
+
+
+def test_a_key_is_no_option_and_is_not_shown():
+    with pytest.raises(OptionError, match="environment variable") as caught:
+        get_client("openai:gpt-6-luna?api_key=sk-very-secret")
+    assert "sk-very-secret" not in str(caught.value)

@@ -137,10 +137,11 @@ def test_a_missing_key_and_a_missing_package(server, capsys, monkeypatch):
     assert main([*command, "--out", "a"]) == 2
     shown = capsys.readouterr().err
     assert "ANTHROPIC_API_KEY" in shown
+    assert not Path("a").exists()  # before anything is evaluated
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     monkeypatch.setitem(sys.modules, "anthropic", None)
     assert main([*command, "--out", "b"]) == 2
     shown = capsys.readouterr().err
     assert 'pip install "llmopt[anthropic]"' in shown
-    assert "--resume" in shown
+    assert not Path("b").exists()
     assert "Traceback" not in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -30,7 +31,10 @@ def answer(request):
     if request.grammar:
         letters = rng.choice(list("abcdefghijklmnopqrstuvwxyz"), N)
         return " " + " ".join(letters)
-    return ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-6, 6, N)))
+    names = re.findall(r"[a-z_]+<-[a-z_]+(?=: <value>)", request.text)
+    names = names or [f"params[{i}]" for i in range(N)]
+    values = zip(names, rng.uniform(-6, 6, N), strict=True)
+    return "Proposal:\n" + ", ".join(f"{name}: {v:.1f}" for name, v in values)
 
 
 def compare(path, method, name, batch=1, **options):
@@ -58,6 +62,7 @@ METHOD_NAMES = [
     "llm-props",
     "llm-props-plus",
     "llm-published",
+    "llm-props-critic",
     "llm-levels",
     "levels-uniform",
     "hybrid-gaussian",
@@ -77,6 +82,33 @@ def test_run_and_bench_give_the_same_points(tmp_path, name):
     ours, theirs = compare(tmp_path / "r", name, name)
     assert ours == theirs
     assert bool(ours) == METHODS[name].asks_model
+
+
+def test_a_benchmark_asks_with_words_as_a_run_does_but_for_the_offer_to_stop(tmp_path):
+    seen: list[list[str]] = []
+
+    def constant(request):
+        seen[-1].append(request.text)
+        found = re.findall(r"[a-z_]+<-[a-z_]+(?=: <value>)", request.text)
+        values = (f"{name}: {len(seen[-1]) / 7:.4f}" for name in dict.fromkeys(found))
+        return "Hypothesis: h\nStart from: new\nProposal:\n" + ", ".join(values)
+
+    seen.append([])
+    config = RunConfig("cartpole", methods=("llm-words",), iterations=4, gif=False, **BUDGET)
+    run(config, tmp_path / "r", client=ScriptedClient(constant, name="oracle"))
+    seen.append([])
+    cell = BenchCell.make(
+        task="cartpole", method="llm-words", evaluations=4, model="oracle", **BUDGET
+    )
+    run_cell(cell, ScriptedClient(constant, name="oracle"))
+    ours, theirs = seen
+    assert len(ours) == 4
+    for a, b in zip(ours, theirs, strict=True):
+        more = set(a.splitlines()) - set(b.splitlines())
+        assert [line[:30] for line in more] == ["If you expect no further gain "]
+        assert not set(b.splitlines()) - set(a.splitlines())
+    assert "Mean return" in theirs[-1]  # the feedback
+    assert re.search(r"^\*?\d+ \| [\d.]+ ± [\d.]+ \|", theirs[-1], re.MULTILINE)
 
 
 def test_the_prompt_of_run_is_the_method_of_bench(tmp_path):

@@ -87,7 +87,10 @@ class WireServer:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 128  # a busy machine accepts late
+
+        self._http = Server(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True
         self.port = self._http.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -155,22 +158,31 @@ class WireServer:
     def _stream(
         self, handler: BaseHTTPRequestHandler, events: list[str], behaviour: Say | Drip
     ) -> None:
+        ends = getattr(behaviour, "ends", True)
         handler.send_response(200)
         handler.send_header("Content-Type", "text/event-stream")
+        if ends:
+            handler.send_header("Transfer-Encoding", "chunked")
         for name, value in getattr(behaviour, "headers", {}).items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.close_connection = True
-        if not getattr(behaviour, "ends", True):
-            events = events[: len(events) // 2]
-        for event in events:
-            if self._closing.wait(getattr(behaviour, "pause", 0.0)):
-                return
-            try:
-                handler.wfile.write(event.encode())
+        handler.close_connection = not ends
+        pause = getattr(behaviour, "pause", 0.0)
+        pieces = [event.encode() for event in events]
+        if not ends:  # the body is over when the connection is
+            pieces = pieces[: len(pieces) // 2]
+        elif not pause:
+            pieces = [b"".join(pieces)]
+        try:
+            for piece in pieces:
+                if self._closing.wait(pause):
+                    return
+                handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if ends else piece)
                 handler.wfile.flush()
-            except OSError:
-                return
+            if ends:
+                handler.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            handler.close_connection = True
 
     def _trickle(self, handler: BaseHTTPRequestHandler, pause: float) -> None:
         handler.send_response(200)

@@ -15,27 +15,29 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from nevergrad import p
+from nevergrad.common.errors import NevergradEarlyStopping
 from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
+from llmopt.adapters.words import describe, number_of, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
-from llmopt.errors import FallbackWarning
+from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.search.bandit import Partner, make_scheduler
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Limits
+from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
@@ -51,10 +53,15 @@ _DRAWS = 100
 _SHOWN_REFUSED, _SHOWN_NAMES = 5, 10
 
 
+class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
+    """The model ended the search, which Nevergrad's `minimize` understands, too."""
+
+
 class _LLM(base.Optimizer):  # type: ignore[misc]
     """The optimizer behind `ParametrizedLLM`, which documents the arguments."""
 
     _num_ask: int
+    _words: dict[str, tuple[str, float | None]]
 
     def __init__(
         self,
@@ -64,12 +71,14 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         *,
         model: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        description: str = "",
+        description: str | Callable[..., Any] = "",
         warmup: int | None = None,
         batch_size: int = 1,
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        noisy: bool = False,
+        may_stop: bool = False,
         partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
@@ -83,11 +92,13 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._model = ModelEmitter(
             get_client("smollm2" if model is None else model),
             prompt,
-            description=description,
+            description=describe(description),
             total=budget,
             attempts=attempts,
             out_of_range=out_of_range,
             on_error=on_error,
+            noisy=noisy,
+            may_stop=may_stop,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
         self._emitter = make_scheduler(partner, self._model, None)
@@ -99,6 +110,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._batch_size = batch_size
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
+        self._words = {}  # feedback and standard error of candidates not told yet
         self._ready: deque[Proposal] = deque()
         self._violation = 0.0
         # Points of the model or its partner that a cheap constraint refused.
@@ -116,11 +128,12 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
     def history(self) -> History:
         """The points told so far and those being evaluated, losses to be minimized."""
         points = (*self._open.values(), *self._ready)
-        return History(
+        history = History(
             tuple(self._trials),
             tuple(proposal.values for proposal in points),
             ("minimize",) * max(1, self.num_objectives),
         )
+        return history.merged(self._parameters.space.key) if self._model.noisy else history
 
     @property
     def usage(self) -> Usage:
@@ -167,6 +180,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached.
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
+            SearchStopped: The model ended the search, with ``may_stop=True``.
         """
         self._made, self._refilled, self._mending = {}, False, None
         asked_before: int = self._num_ask
@@ -187,10 +201,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             proposal = Proposal(self._parameters.read(candidate), source)
             if is_mended:
                 self._model.meter.count_proposal("fallback")
-                self._warn(
+                warn(
                     "no point of the batch met the cheap constraint: one of them was moved at "
-                    "random until it did. Such points are counted in usage.fallbacks",
-                    FallbackWarning,
+                    "random until it did. Such points are counted in usage.fallbacks"
                 )
         else:
             # A constraint that is a layer of the parametrization moves points by itself.
@@ -212,6 +225,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
+        check = getattr(self._model.client, "check_ready", None)
+        if not self._num_ask and callable(check):
+            check()
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()
@@ -220,22 +236,27 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         told = (t.values for t in history.trials)
         taken = {key(values) for values in (*told, *history.pending, *self._refused)}
         wanted = self._wanted()
-        missing = self._n_warmup - len(history.trials) - len(history.pending)
+        missing = self._n_warmup - len(self._trials) - len(history.pending)
         if missing > 0:
             self._ready.extend(self._warm_up(min(wanted, missing), rng, taken))
             return
         if len(self._refused) > self._refused_before:
             wanted = max(wanted, _CONSTRAINED_BATCH)
         try:
-            found = self._emitter.propose(
-                self._parameters.space, history, rng, wanted, taken=taken, notes=self._notes()
-            )
-        except BaseException:
+            with self._model.meter.asking() as draft:
+                found = self._emitter.propose(
+                    self._parameters.space, history, rng, wanted, taken=taken, notes=self._notes()
+                )
+        except BaseException as error:
             # The same call later must give the same points.
             self._rng.set_state(state)
+            if isinstance(error, SearchStopped):
+                raise _Stopped(str(error)) from None
             raise
         self._refused_before = len(self._refused)
         self._ready.extend(found)
+        for text in draft.warnings:
+            warn(text)
 
     def _wanted(self) -> int:
         wanted: int = max(self.num_workers - len(self._open), self._batch_size)
@@ -274,12 +295,41 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     # -- tell ---------------------------------------------------------------------------------
 
+    def tell_feedback(
+        self, candidate: p.Parameter, feedback: str = "", *, stderr: float | None = None
+    ) -> None:
+        """Say something about a candidate that is told next, for prompts that show it.
+
+        A callback can do so in the midst of `minimize`:
+        ``optimizer.register_callback("tell", lambda o, c, loss: o.tell_feedback(c, words(c)))``.
+        Called again before the loss is told, it replaces what was said.
+
+        Args:
+            candidate: The candidate whose loss will be told.
+            feedback: Words about it.
+            stderr: Standard error of its loss (of the first, of several).
+
+        Raises:
+            TypeError: `feedback` is no text.
+            RewardError: `stderr` is not a finite number of at least 0.
+        """
+        if not isinstance(feedback, str):
+            raise TypeError(f"feedback={feedback!r}: expected a string")
+        if stderr is not None:
+            given, stderr = stderr, number_of(np.asarray(stderr).tolist())
+            if stderr is None or stderr < 0:
+                raise RewardError(f"stderr={given!r}: expected a finite number of 0 or more")
+        self._words[candidate.uid] = (feedback, stderr)
+
     def tell(
         self,
         candidate: p.Parameter,
         loss: Any,
         constraint_violation: Any = None,
         penalty_style: Any = None,
+        *,
+        feedback: str = "",
+        stderr: float | None = None,
     ) -> None:
         """Record what a candidate scored, whether it was asked for or not.
 
@@ -291,7 +341,11 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             loss: A number, or one for each objective; smaller is better.
             constraint_violation: One number for each constraint; positive where violated.
             penalty_style: See `nevergrad.optimizers.base.Optimizer.tell`.
+            feedback: See `tell_feedback`.
+            stderr: See `tell_feedback`.
         """
+        if feedback or stderr is not None:
+            self.tell_feedback(candidate, feedback, stderr=stderr)
         if constraint_violation is not None:
             amounts = np.maximum(np.asarray(constraint_violation, dtype=float), 0.0)
             self._violation = float(np.sum(amounts))
@@ -299,6 +353,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             super().tell(candidate, loss, constraint_violation, penalty_style)
         finally:
             self._violation = 0.0
+        self._words.pop(candidate.uid, None)
 
     def _internal_tell_candidate(self, candidate: p.Parameter, loss: float) -> None:
         space = self._parameters.space
@@ -310,6 +365,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         # `loss` holds penalties, and for several objectives it is a hypervolume.
         losses = [loss] if candidate.loss is None else candidate.losses.tolist()
         failed = not all(np.isfinite(v) and v < _TOO_LARGE for v in losses)
+        words, stderr = self._words.get(candidate.uid, ("", None))
+        remarks = ["the loss was not finite, or above 5e20" if failed else "", words]
         self._trials.append(
             Trial(
                 number=len(self._trials),
@@ -317,13 +374,14 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 values=proposal.values,
                 rewards=None if failed else tuple(losses),
                 state="failed" if failed else "complete",
-                feedback="the loss was not finite, or above 5e20" if failed else "",
+                feedback="; ".join(filter(None, remarks)),
                 source=proposal.source,
                 explanation=proposal.explanation,
                 prompt_tokens=proposal.prompt_tokens,
                 completion_tokens=proposal.completion_tokens,
                 seconds=proposal.seconds,
                 constraint_violation=self._violation + self._cheap_violation(candidate),
+                stderr=None if failed else stderr,
             )
         )
 
@@ -340,14 +398,16 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
     """An optimizer for Nevergrad that asks a language model for the next points.
 
     Making one, and making an optimizer with it, sends nothing, reads no key and loads no
-    model: the first `ask` after the warm-up does.
+    model. The first `ask` checks that key, package and file are there; the first one after the
+    warm-up sends a request.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model. Optimizers made with a client object share it.
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
-        description: The task in words, for prompts that use it.
+        description: The task in words, for prompts that use it; or the objective function,
+            whose source and docstring are then sent to the model's provider.
         warmup: Points before the model is first asked: the parametrization's initial point,
             then random ones. Points told without being asked count. By default 10, but at
             most a fifth of the budget.
@@ -356,7 +416,13 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         attempts: Requests for one batch before points drawn at random take over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes
-            on), or ``"fallback"`` to random points, loudly and counted.
+            on), or ``"fallback"`` to random points, loudly and counted. A missing key, model
+            or package is raised in any case.
+        noisy: Whether evaluating a point again gives another loss. The model may then propose a
+            point again, and is shown the mean of its losses, and how many.
+        may_stop: Whether the model may end the search where it expects no further gain (the
+            prompt ``"words"`` offers it): `minimize` then returns its recommendation, and `ask`
+            raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. For one
             objective and parametrizations of numbers; needs the package `cma`.
@@ -374,17 +440,20 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         *,
         model: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        description: str = "",
+        description: str | Callable[..., Any] = "",
         warmup: int | None = None,
         batch_size: int = 1,
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "raise",
+        noisy: bool = False,
+        may_stop: bool = False,
         partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
     ) -> None:
+        description = describe(description)
         config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         super().__init__(_LLM, dict(config))
         # Nevergrad would name it after the arguments' `repr`, which may show a key.

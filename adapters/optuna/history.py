@@ -12,19 +12,23 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.records import read_note, read_proposal
+from llmopt.adapters.optuna.records import is_stopped, read_fixed, read_note, read_proposal
 from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
+from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.space import Value
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
+_HINTS = 50  # lines of hints
+_MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
+_NO_POINT = (KeyError, ValueError, TypeError, OverflowError)
 _SOURCES = ("warmup", "llm", "fallback", "cma")
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 def learned(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials that count for start-up and for the search space."""
-    return [t for t in trials if t.state in _STATES]
+    return [t for t in trials if t.state in _STATES and not is_stopped(t)]
 
 
 def known_params(trial: FrozenTrial, latest: Distributions) -> dict[str, Any]:
@@ -33,9 +37,9 @@ def known_params(trial: FrozenTrial, latest: Distributions) -> dict[str, Any]:
     if not trial.state.is_finished():
         for name, value in read_proposal(trial.system_attrs).items():
             if name in latest:
-                with contextlib.suppress(IndexError, ValueError):
+                with contextlib.suppress(IndexError, *_NO_POINT):
                     params[name] = latest[name].to_external_repr(value)
-        params.update(trial.system_attrs.get("fixed_params", {}))
+        params.update(read_fixed(trial.system_attrs))
     params.update(trial.params)
     return params
 
@@ -51,11 +55,14 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
     lines = []
-    if study.metric_names:
-        lines.append(f"objective names: {', '.join(study.metric_names)}")
-    attributes = study.user_attrs
+    if isinstance(study.metric_names, (list, tuple)):
+        names_told = [name for name in study.metric_names if isinstance(name, str)]
+        lines.append(f"objective names: {', '.join(names_told)}")
+    # Not `study.user_attrs`, whose copy fails on deeply nested values.
+    attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
-    lines += [f"{name}: {attributes[name]}" for name in shown if name in attributes]
+    found = [name for name in shown if name in attributes][:_HINTS]
+    lines += [f"{name}: {text_of(attributes[name], _HINT_LENGTH)}" for name in found]
     if context:
         given = ", ".join(f"{name} = {value!r}" for name, value in context.items())
         lines.append(f"already set for this proposal: {given}")
@@ -129,7 +136,9 @@ class GroupHistory:
             if trial.state.is_finished():
                 row = self._rows.get(trial.number)
                 if row is None or row.frozen is not trial:
-                    row = self._rows[trial.number] = self._row(trial, parameters)
+                    objectives = len(study.directions)
+                    row = self._row(trial, parameters, objectives)
+                    self._rows[trial.number] = row
                 if row.trial is not None:
                     finished.append(row)
         finished.sort(key=lambda row: row.told)
@@ -163,7 +172,7 @@ class GroupHistory:
             params = known_params(trial, parameters.latest)
             try:
                 values = self.group.flatten(params)
-            except (KeyError, ValueError):
+            except _NO_POINT:
                 continue
             points.append(values)
             # A trial that will get further parameters is not a repeat yet.
@@ -171,7 +180,7 @@ class GroupHistory:
             rest = self._rest(params, parameters.latest)
             if whole and _could_repeat(rest, context):
                 keys.add(self.group.space.key(values))
-        return tuple(points), keys
+        return tuple(points[-_MOST_OPEN:]), keys
 
     def _rest(
         self, params: Mapping[str, Any], latest: Distributions
@@ -179,13 +188,15 @@ class GroupHistory:
         own = self.group.distributions
         return tuple((n, v) for n, v in params.items() if n in latest and n not in own)
 
-    def _row(self, frozen: FrozenTrial, parameters: Decomposition) -> _Row:
+    def _row(self, frozen: FrozenTrial, parameters: Decomposition, objectives: int) -> _Row:
         try:
             values = self.group.flatten(frozen.params)
-        except (KeyError, ValueError):
+        except _NO_POINT:
             return _Row(frozen, None)
-        rewards, state, feedback = _outcome(frozen)
-        remarks = [feedback, str(read_note(frozen, "feedback") or "")]
+        if is_stopped(frozen):
+            return _Row(frozen, None)
+        rewards, state, reason = _outcome(frozen, objectives)
+        remarks = [reason, *(text_of(words) for words in _told(frozen, "feedback"))]
         constraints = _constraints(frozen)
         violated = {n: c for n, c in constraints.items() if not c <= 0}
         if violated:
@@ -199,14 +210,16 @@ class GroupHistory:
             state=state,
             feedback="; ".join(r for r in remarks if r),
             source=_source(frozen),
-            explanation=str(read_note(frozen, "explanation") or ""),
-            prompt_tokens=read_note(frozen, "prompt_tokens") or 0.0,
-            completion_tokens=read_note(frozen, "completion_tokens") or 0.0,
-            seconds=read_note(frozen, "seconds") or 0.0,
+            explanation=text_of(read_note(frozen, "explanation")),
+            prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
+            completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
+            seconds=amount_of(read_note(frozen, "seconds")),
             constraint_violation=sum(math.inf if c != c else c for c in violated.values()),
+            stderr=_stderr(frozen) if rewards and state == "complete" else None,
         )
         rest = self._rest(frozen.params, parameters.latest)
-        told = (frozen.datetime_complete or datetime.min, frozen.number)
+        when = frozen.datetime_complete or datetime.min
+        told = (when.replace(tzinfo=None), frozen.number)
         return _Row(frozen, trial, self.group.space.key(values), rest, told)
 
 
@@ -219,19 +232,32 @@ def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -
 
 def _source(frozen: FrozenTrial) -> Source:
     source = read_note(frozen, "source")
-    return source if source in _SOURCES else "user"
+    return source if isinstance(source, str) and source in _SOURCES else "user"  # type: ignore[return-value]
 
 
-def _outcome(frozen: FrozenTrial) -> tuple[tuple[float, ...] | None, Any, str]:
+def _told(frozen: FrozenTrial, name: str) -> list[Any]:
+    """Return what the objective left under a name, with and without our prefix."""
+    found = [frozen.user_attrs.get(name), read_note(frozen, name)]
+    return [value for value in found if value is not None]
+
+
+def _stderr(frozen: FrozenTrial) -> float | None:
+    numbers = [number_of(value) for value in _told(frozen, "stderr")]
+    return next((n for n in numbers if n is not None and n >= 0), None)
+
+
+def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | None, Any, str]:
     """Return a finished trial's rewards, its llmopt state, and what to say about it."""
     if frozen.state == TrialState.COMPLETE and frozen.values:
-        if all(math.isfinite(v) for v in frozen.values):
-            return tuple(frozen.values), "complete", ""
+        rewards = [number_of(v) for v in frozen.values]
+        finite = tuple(r for r in rewards if r is not None)
+        if len(finite) == len(rewards) == objectives:
+            return finite, "complete", ""
         return None, "failed", f"the value was {', '.join(map(str, frozen.values))}"
     if frozen.state == TrialState.PRUNED:
         step = frozen.last_step
-        value = math.nan if step is None else frozen.intermediate_values[step]
-        if math.isfinite(value):
+        value = None if step is None else number_of(frozen.intermediate_values[step])
+        if value is not None:
             return (value,), "pruned", f"stopped at step {step}"
         return None, "pruned", ""
     return None, "failed", ""
@@ -239,8 +265,13 @@ def _outcome(frozen: FrozenTrial) -> tuple[tuple[float, ...] | None, Any, str]:
 
 def _constraints(frozen: FrozenTrial) -> dict[str, float]:
     """Return a trial's constraint values; those above 0 are violated."""
-    found = getattr(frozen, "constraints", None)
+    try:
+        found = getattr(frozen, "constraints", None)
+    except (TypeError, ValueError, AttributeError):
+        return {}  # others wrote them in a form that Optuna does not read
     if found is None:  # before Optuna 5, where samplers kept them in a system attribute
-        listed = frozen.system_attrs.get("constraints") or ()
+        listed = frozen.system_attrs.get("constraints")
+        listed = listed if isinstance(listed, (list, tuple)) else ()
         found = {str(i): c for i, c in enumerate(listed)}
-    return {str(name): float(c) for name, c in found.items()}
+    numbers = (int, float)  # NaN and infinity stay as they are: both are violations
+    return {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}

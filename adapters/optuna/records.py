@@ -11,10 +11,13 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import ParameterGroup
+from llmopt.adapters.words import MOST_TEXT, amount_of, text_of
 from llmopt.history import Proposal
 
 # Optuna's own samplers split what they store at this length, for databases with short columns.
 CHUNK = 2045
+# Characters that are put together of chunks; a storage may hold any number of them.
+_MOST_CHUNKS = 50 * MOST_TEXT
 _PREFIX = "llmopt:"
 _PROPOSAL = _PREFIX + "proposal"
 
@@ -52,9 +55,21 @@ def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     try:
         # Behind a shorter text there may be chunks of an earlier, longer one.
         found, _ = json.JSONDecoder().raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}  # read while another worker was writing
-    return dict(found)
+    return found if isinstance(found, dict) else {}
+
+
+def read_fixed(system_attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a trial was enqueued with."""
+    found = system_attrs.get("fixed_params")
+    return found if isinstance(found, dict) else {}
+
+
+def is_stopped(trial: FrozenTrial) -> bool:
+    """Whether the model ended the search in place of proposing this trial."""
+    source = read_note(trial, "source")
+    return isinstance(source, str) and source == "stopped"
 
 
 def annotate(
@@ -82,10 +97,10 @@ def annotate(
         }
         for name, amount in amounts.items():
             if amount:  # a provider that does not count says 0, which is worth no write
-                notes[name] = (read_note(now, name) or 0.0) + amount
+                notes[name] = amount_of(read_note(now, name)) + amount
         notes["model"] = model
         if proposal.explanation:
-            told = read_note(now, "explanation")
+            told = text_of(read_note(now, "explanation"))
             added = proposal.explanation
             notes["explanation"] = f"{told}\n{added}" if told else added
     write_notes(study, trial, notes)
@@ -114,8 +129,10 @@ def _chunks(text: str) -> Iterator[str]:
 
 
 def _numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
+    length = 0
     for i in itertools.count(start):
         part = attrs.get(key.format(i))
-        if not isinstance(part, str):
+        if not isinstance(part, str) or length > _MOST_CHUNKS:
             return
+        length += len(part)
         yield part

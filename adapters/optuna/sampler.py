@@ -10,41 +10,52 @@ written there at once, so that no other worker proposes the same.
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import os
 import time
-import warnings
 import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import optuna
+from optuna import TrialPruned
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.history import GroupHistory, View, hints, known_params, learned
-from llmopt.adapters.optuna.records import annotate, current, publish, read_note, write_notes
+from llmopt.adapters.optuna.ledger import Ledger
+from llmopt.adapters.optuna.records import (
+    annotate,
+    current,
+    publish,
+    read_fixed,
+    read_note,
+    write_notes,
+)
 from llmopt.adapters.optuna.space import (
     Distributions,
     ParameterGroup,
     decompose,
     trouble_with,
 )
+from llmopt.adapters.words import describe, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
-from llmopt.errors import FallbackWarning, SpaceError
+from llmopt.errors import SearchStopped, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
-from llmopt.search.bandit import Partner, make_scheduler
 from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
+from llmopt.search.emitter import PERMANENT, Emitter, ModelEmitter, draw_new
+from llmopt.search.locks import Lock
 from llmopt.search.meter import Limits
+from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Space
 
 __all__ = ["LLMSampler"]
@@ -92,15 +103,17 @@ class LLMSampler(BaseSampler):
     A proposal's ``llmopt:source`` (``"warmup"``, ``"llm"``, ``"cma"`` or ``"fallback"``),
     ``llmopt:explanation``, ``llmopt:model``, ``llmopt:prompt_tokens``,
     ``llmopt:completion_tokens``, ``llmopt:seconds`` and ``llmopt:cost`` stand in the trial's
-    user attributes. Words that an objective puts into the user attribute
-    ``llmopt:feedback`` reach prompts that show feedback.
+    user attributes. Words that an objective puts into its trial's user attribute
+    ``feedback`` reach prompts that show feedback, and a number in ``stderr`` is the standard
+    error of its value: ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
-        description: The task in words, for the prompt.
+        description: The task in words, for the prompt; or the objective function, whose
+            source and docstring are then sent to the model's provider.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
             before are sampled by `independent_sampler`.
         seed: Seed of everything random. What is drawn for a trial depends on the seed and
@@ -117,15 +130,24 @@ class LLMSampler(BaseSampler):
         attempts: Requests for one proposal before a random point takes over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
-            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
+            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial. A
+            missing key, model or package is raised in any case, before the first trial is
+            evaluated where the client can tell.
+        noisy: Whether evaluating a point again gives another value. The model may then
+            propose a point again, and is shown the mean of its values, and how many.
+        may_stop: Whether the model may end the search where it expects no further gain (the
+            prompt ``"words"`` offers it). ``study.stop()`` is then called, and the trial
+            that was begun is pruned at its first suggestion. Where no ``study.optimize`` is
+            running, ``study.ask()`` raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. CMA-ES
             searches each group of parameters by itself, and only groups of numbers: points
             of a group with a categorical parameter all come from the model, which is
             logged. For one objective; needs the package `cma`. What CMA-ES does follows
             from the study's storage alone, so that workers share one search.
-        max_requests: Cap on calls to the model, failed ones included. Caps hold for each
-            sampler object: every worker process has its own.
+        max_requests: Cap on calls to the model, failed ones included. Caps hold for the
+            study: what was spent under caps is kept in its storage, and counts for all
+            workers and later runs. Each worker may be a request beyond.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
 
@@ -146,7 +168,7 @@ class LLMSampler(BaseSampler):
         model: str | Client | None = None,
         *,
         prompt: str | Path | Prompt = "auto",
-        description: str = "",
+        description: str | Callable[..., Any] = "",
         n_startup_trials: int = 10,
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
@@ -157,6 +179,8 @@ class LLMSampler(BaseSampler):
         attempts: int = 3,
         out_of_range: Literal["clip", "reject"] = "clip",
         on_error: Literal["raise", "fallback"] = "fallback",
+        noisy: bool = False,
+        may_stop: bool = False,
         partner: Partner | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
@@ -172,22 +196,27 @@ class LLMSampler(BaseSampler):
         self._model = ModelEmitter(
             get_client("smollm2" if model is None else model),
             prompt,
-            description=description,
+            description=describe(description),
             total=total,
             attempts=attempts,
             out_of_range=out_of_range,
             on_error=on_error,
+            noisy=noisy,
+            may_stop=may_stop,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
         self._partner = partner
         make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
         self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
+        self._ledger = Ledger()
         self._forget()
 
     def _forget(self) -> None:
         """Drop what is not part of the state: it is rebuilt from the storage."""
-        self._lock = threading.RLock()
+        self._lock = Lock()
+        self._process = os.getpid()
+        self._checked = False
         self._groups: dict[tuple[str, ...], _Group] = {}
         self._said: set[tuple[str, ...]] = set()
 
@@ -232,9 +261,27 @@ class LLMSampler(BaseSampler):
             self._independent_sampler.reseed_rng()
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Pass the call on to the independent sampler."""
+        """Check that the model can be asked, and pass the call on to the independent sampler.
+
+        Raises:
+            MissingKeyError: No key was given.
+            ModelNotFoundError: There is no such model file.
+            ImportError: The provider's package is not installed.
+        """
+        try:
+            self._check_ready()
+        except BaseException:
+            with contextlib.suppress(Exception):  # else the trial would run for ever
+                study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            raise
         if self._independent_sampler is not None:
             self._independent_sampler.before_trial(study, trial)
+
+    def _check_ready(self) -> None:
+        check = getattr(self.client, "check_ready", None)
+        if not self._checked and callable(check):
+            check()
+        self._checked = True
 
     def after_trial(
         self,
@@ -269,17 +316,24 @@ class LLMSampler(BaseSampler):
         enqueued with: those are told to the model as already set.
 
         Raises:
-            LLMOptError: The model failed and ``on_error="raise"``.
+            LLMOptError: The model failed and ``on_error="raise"``; or with any, where it
+                cannot be asked at all.
+            SearchStopped: The model ended the search, and no ``study.optimize`` is running.
         """
+        self._check_ready()
         trials = study.get_trials(deepcopy=False)
         if not self._asks(trials) or not (search_space or learned(trials)):
             with self._lock:
                 self._model.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
             return {}
-        given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        given = {**read_fixed(trial.system_attrs), **trial.params}
         wanted = {n: d for n, d in search_space.items() if n not in given}
-        return self._propose(study, trial, trials, wanted, given) if wanted else {}
+        try:
+            return self._propose(study, trial, trials, wanted, given) if wanted else {}
+        except SearchStopped as stopped:
+            self._stop(study, trial, stopped)
+            return {}
 
     def sample_independent(
         self,
@@ -294,13 +348,21 @@ class LLMSampler(BaseSampler):
         for the parameters that come with it; otherwise the independent sampler draws it.
 
         Raises:
-            LLMOptError: The model failed and ``on_error="raise"``.
+            LLMOptError: As in `sample_relative`.
+            TrialPruned: The model ended the search.
         """
         trials = study.get_trials(deepcopy=False)
-        if self._asks(trials) and read_note(current(study, trial), "source") != "warmup":
-            value, reason = self._sample_conditional(
-                study, trial, trials, param_name, param_distribution
-            )
+        source = read_note(current(study, trial), "source") if self._asks(trials) else "warmup"
+        if source == "stopped":
+            raise TrialPruned("the model ended the search")
+        if source != "warmup":
+            try:
+                value, reason = self._sample_conditional(
+                    study, trial, trials, param_name, param_distribution
+                )
+            except SearchStopped as stopped:
+                self._stop(study, trial, stopped)
+                raise TrialPruned(str(stopped)) from None
             if not reason:
                 return value
             if self._warn_independent and any(param_name in t.params for t in learned(trials)):
@@ -315,6 +377,15 @@ class LLMSampler(BaseSampler):
                     )
                 )
         return self._draw(study, trial, param_name, param_distribution)
+
+    def _stop(self, study: Study, trial: FrozenTrial, stopped: SearchStopped) -> None:
+        """End ``study.optimize`` after this trial, which is pruned at its first suggestion."""
+        write_notes(study, trial, {"source": "stopped", "explanation": str(stopped)})
+        try:
+            study.stop()
+        except RuntimeError:  # there is no such loop
+            raise stopped from None
+        _logger.info(f"{stopped}. The study was stopped.")
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""
@@ -385,6 +456,11 @@ class LLMSampler(BaseSampler):
             given: What is already set in the trial.
         """
         with self._lock:
+            if self._process != os.getpid():
+                # What the process asked for that this one was forked from is not its own.
+                self._process = os.getpid()
+                self._offers.clear()
+            self._ledger.attach(self._model.meter, study)
             parameters = decompose(learned(trials))
             group = self._group(distributions)
             reader = group.reader
@@ -392,8 +468,7 @@ class LLMSampler(BaseSampler):
             outside = {n: v for n, v in context.items() if n in parameters.latest}
             batch = 1 if context else self.batch_size
             place = (study.study_name, getattr(study, "_bracket_id", None), reader.group.space)
-            offers = self._offers.pop(place, None) if batch > 1 else None
-            offers = offers or deque()
+            offers = deque() if context else self._offers.setdefault(place, deque())
             view = reader.view(study, trials, trial.number, outside, parameters)
             for round_ in range(_CLASH_ROUNDS + 1):
                 rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
@@ -404,28 +479,35 @@ class LLMSampler(BaseSampler):
                     trouble = "other workers took all the points that it gave"
                     offer = _Offer(self._fall_back(reader.group.space, view, rng, trouble))
                 params = reader.group.params(offer.proposal.values)
-                started = time.monotonic()
-                publish(study, trial, reader.group, params)
                 key = reader.group.space.key(offer.proposal.values)
                 # A worker that asked at the same time did not see this trial's proposal, and
                 # this one did not see its. After both have written, at least one sees the
                 # other's. After a pause of random length, a few times what the storage takes,
                 # it looks again: if the other one has not given way, this one does.
                 before = view.taken
-                for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
-                    time.sleep(pause * (time.monotonic() - started))
-                    trials = study.get_trials(deepcopy=False)
-                    view = reader.view(study, trials, trial.number, outside, parameters)
-                    lost = key in view.taken and key not in before
-                    if not lost:
-                        break
+                started = time.monotonic()
+                try:
+                    publish(study, trial, reader.group, params)
+                    for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
+                        time.sleep(pause * (time.monotonic() - started))
+                        trials = study.get_trials(deepcopy=False)
+                        view = reader.view(study, trials, trial.number, outside, parameters)
+                        lost = key in view.taken and key not in before and not self._model.noisy
+                        if not lost:
+                            annotate(study, trial, offer.proposal, offer.cost, offer.model)
+                            break
+                    else:
+                        publish(study, trial, reader.group, {})
+                except BaseException:
+                    offers.appendleft(offer)  # it is paid for: the next trial gets it
+                    with contextlib.suppress(Exception):
+                        publish(study, trial, reader.group, {})
+                    raise
                 if not lost:
                     break
-                publish(study, trial, reader.group, {})
                 self._discard(offer)
-            if offers:
-                self._offers[place] = offers
-            annotate(study, trial, offer.proposal, offer.cost, offer.model)
+            if not offers:
+                self._offers.pop(place, None)
             return params
 
     def _discard(self, offer: _Offer) -> None:
@@ -447,20 +529,21 @@ class LLMSampler(BaseSampler):
         while offers:
             offer = offers.popleft()
             exhausted = len(view.taken) >= space.cardinality
-            if exhausted or space.key(offer.proposal.values) not in view.taken:
+            if exhausted or self._model.noisy or space.key(offer.proposal.values) not in view.taken:
                 return offer
             self._discard(offer)
+        history = view.history.merged(space.key) if self._model.noisy else view.history
         with self._model.meter.asking() as draft:
             try:
                 points = group.emitter.propose(
-                    space, view.history, rng, n, taken=view.taken, notes=notes
+                    space, history, rng, n, taken=view.taken, notes=notes
                 )
             except Exception as error:
-                if self._model.on_error == "raise":
+                if self._model.on_error == "raise" or isinstance(
+                    error, (SearchStopped, *PERMANENT)
+                ):
                     raise
                 points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
-        for text in draft.warnings:
-            warnings.warn(text, FallbackWarning, stacklevel=2)
         replies = [reply for _, reply in draft.replies]
         costs = [r.cost for r in replies]
         asked = sum(p.source == "llm" for p in points)
@@ -469,17 +552,17 @@ class LLMSampler(BaseSampler):
             share = sum(c for c in costs if c is not None) / asked
         model = replies[-1].model if replies else ""
         offers.extend(_Offer(p, share, model) if p.source == "llm" else _Offer(p) for p in points)
+        for text in draft.warnings:
+            warn(text)
         return offers.popleft()
 
     def _fall_back(
         self, space: Space, view: View, rng: np.random.Generator, trouble: str
     ) -> Proposal:
         """Draw a point at random where `ModelEmitter` does not do it."""
-        warnings.warn(
+        warn(
             f"a point was drawn at random, not proposed by {client_name(self.client)}: "
-            f"{trouble}. It is counted in usage.fallbacks",
-            FallbackWarning,
-            stacklevel=2,
+            f"{trouble}. It is counted in usage.fallbacks"
         )
         self._model.meter.count_proposal("fallback")
         return Proposal(draw_new(space, set(view.taken), rng), "fallback")

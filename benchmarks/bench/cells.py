@@ -10,26 +10,31 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.model import ModelMethod
-from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, method_seed
+from llmopt.benchmarks.methods.protocol import method_seed
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.pool import run_pool
 from llmopt.benchmarks.runner import (
+    FEEDBACK_PROMPTS,
+    WORDS,
     Asked,
     Outcome,
     best_index,
     draw_warmup,
     make_problem,
+    prompt_name,
     repeatable,
     search,
 )
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError, did_you_mean
@@ -157,12 +162,23 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
     seeds = selection_seeds(cell.seed, cell.episodes)
     started = time.perf_counter()
     warmup = draw_warmup(task.box, policy.n_parameters, cell.warmup, cell.seed).tolist()
-    outcomes = evaluator.evaluate_batch(warmup, seeds) if warmup else []
+    measure = _measurer(evaluator, spec, seeds)
+    if measure is None:
+        outcomes = evaluator.evaluate_batch(warmup, seeds) if warmup else []
+        told = [Outcome.of(outcome) for outcome in outcomes]
+    else:
+        outcomes, told = map(list, zip(*map(measure, warmup), strict=True)) if warmup else ([], [])
     points: list[list[float]] = list(warmup)
     evaluating = time.perf_counter() - started
-    told = [(params, _told(outcome)) for params, outcome in zip(warmup, outcomes, strict=True)]
     method = spec.make(
-        make_problem(task, policy, cell.evaluations, told, spec.prompt),
+        make_problem(
+            task,
+            policy,
+            cell.evaluations,
+            list(zip(warmup, told, strict=True)),
+            spec.prompt,
+            seeds,
+        ),
         method_seed(cell.seed, cell.method),
         Asking(client, max(cell.batch, 1), cell.max_tokens or None),
     )
@@ -172,7 +188,11 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
     def evaluate(asked: Asked) -> Outcome:
         nonlocal evaluating
         began = time.perf_counter()
-        outcome = evaluator.evaluate(asked.params, seeds)
+        if measure is None:
+            outcome = evaluator.evaluate(asked.params, seeds)
+            answer = Outcome.of(outcome)
+        else:
+            outcome, answer = measure(asked.params)
         evaluating += time.perf_counter() - began
         points.append(asked.params.tolist())
         outcomes.append(outcome)
@@ -181,7 +201,7 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
             sources[source] = sources.get(source, 0) + 1
             if words:
                 said.append([asked.index, words[:_EXPLANATION]])
-        return _told(outcome)
+        return answer
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
@@ -218,8 +238,21 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
     }
 
 
-def _told(evaluation: Evaluation) -> Outcome:
-    return Outcome(evaluation.mean, evaluation.failure)
+def _measurer(
+    evaluator: FastEvaluator, spec: MethodSpec, seeds: Sequence[int]
+) -> Callable[[Any], tuple[Evaluation, Outcome]] | None:
+    """Return what evaluates a point for a prompt that is told what each policy did."""
+    prompt = prompt_name(spec.prompt)
+    if not spec.asks_model or prompt not in FEEDBACK_PROMPTS:
+        return None
+    words = task_words(evaluator.task, seeds) if prompt == WORDS else None
+
+    def measure(params: Any) -> tuple[Evaluation, Outcome]:
+        statistics = episode_statistics(evaluator.policy, words)
+        outcome = evaluator.evaluate(params, seeds, watch=statistics)
+        return outcome, Outcome.of(outcome, statistics.text(outcome))
+
+    return measure
 
 
 @functools.lru_cache(maxsize=4)

@@ -18,7 +18,7 @@ from llmopt.benchmarks.bench.cells import (
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.client.base import default_prompt
+from llmopt.client.facts import model_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _default_methods(model: str) -> tuple[str, ...]:
     """Return the model under the prompt that suits it, its ablations, and two baselines."""
-    prompt = default_prompt(load_model(model))
+    prompt = model_facts(load_model(model)).default_prompt
     ablations = [
         name
         for name, spec in METHODS.items()

@@ -25,6 +25,7 @@ N_PARAMETERS = 8
 LENGTHS = (10, 100, 1_000, 10_000)
 PROMPTS = {
     "props, whole history": ("props", {"history": "all"}),
+    "words, 12 best and 6 latest": ("words", {}),
     "opro, 20 best": ("opro", {}),
     "pattern, 10 best": ("pattern", {}),
 }
@@ -36,7 +37,10 @@ def scripted(request: Request) -> Reply:
     if request.style == "completion":
         text = ",".join(str(v) for v in rng.integers(10, 100, N_PARAMETERS))
     else:
-        text = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-6, 6, N_PARAMETERS)))
+        values = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-6, 6, N_PARAMETERS)))
+        text = (
+            f"Hypothesis: more of it\nProposal:\n{values}" if "# How to" in request.text else values
+        )
     return Reply((Completion(text),) * request.n)
 
 

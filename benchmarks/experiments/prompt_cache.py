@@ -23,6 +23,18 @@ the one before it. Runtime: about 20 minutes on two cores.
 It writes ``prompt_cache.json`` and the table ``prompt_cache.md``, made from the former alone. A
 run that was killed goes on: the search from ``prompt_cache.search.jsonl``, which is removed at
 the end, and the layouts from the first one that the former does not hold.
+
+Second question: what do 150 proposals cost under the rules of each hosted provider's cache? No
+provider is asked: all requests over a simulated history of MountainCar's parameters are made, and
+`llmopt.commands.estimate.prefix_use` says what is read and written (marks and charged writes for
+Anthropic and for OpenAI from GPT-5.6 on, any common beginning elsewhere, nothing below 1,024
+tokens). Tokens are estimated, an answer is taken to have 131, and hidden reasoning is left out.
+The row "one message" is a single message without marks, as llmopt sent it to OpenAI before: with
+that model's one implicit mark at its end all is written and nothing read. Runtime: a minute.
+
+    python -m llmopt.benchmarks.experiments.prompt_cache --providers
+
+It writes ``prompt_cache_providers.json`` and ``.md``.
 """
 
 from __future__ import annotations
@@ -41,13 +53,17 @@ from gymnasium import spaces
 
 from llmopt import LLMOptimizer, Space, get_client, get_prompt
 from llmopt._version import __version__
+from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
+from llmopt.client.prices import price_source
+from llmopt.commands.estimate import prefix_use, price_of, simulated_trials
 from llmopt.errors import FallbackWarning
 from llmopt.history import History, Trial
 from llmopt.policies.rollout import Evaluator, selection_seeds
 from llmopt.prompt import Prompt, Situation
+from llmopt.prompt.budget import estimate_tokens as count
 from llmopt.prompt.template import shipped_template
 
 RESULTS = Path(__file__).parents[1] / "results" / "prompt_cache.json"
@@ -272,13 +288,103 @@ def measure(model: str, trials: int, results: Path) -> None:
     storage.unlink()
 
 
+PROVIDERS_RESULTS = RESULTS.with_name("prompt_cache_providers.json")
+MODELS = ("openai:gpt-6-luna", "openai:gpt-4.1-mini", "anthropic:claude-haiku-4-5",
+          "gemini:gemini-3.8-flash")  # fmt: skip
+PROPOSALS = 150
+ANSWER = 131
+
+
+def simulate() -> dict[str, Any]:
+    """Return what each provider's rules make of all requests of a search."""
+    task = get_task("mountaincar")
+    env = task.make_env()
+    try:
+        n = task.policy(env).n_parameters
+    finally:
+        env.close()
+    space = parameter_space(*task.box, n)
+    trials = simulated_trials(space, WARMUP + PROPOSALS)
+    rows = []
+    for model in MODELS:
+        client = get_client(model)
+        price = price_of(client)
+        if price is None:
+            raise SystemExit(f"{model} has no price: add it to llmopt.client.prices")
+        for name in ("props", "words"):
+            prompt, facts = get_prompt(name), replace(model_facts(client), count_tokens=count)
+            requests = [
+                prompt.prepare(
+                    Situation.after(History(trials[:k]), space, facts, total=len(trials))
+                ).request
+                for k in range(WARMUP, len(trials))
+            ]
+            lengths = [count(r.text) for r in requests]
+            pairs = zip([None, *requests], requests, strict=False)
+            marked = [prefix_use(before, now, client, count) for before, now in pairs]
+            layouts = {"as sent": marked}
+            if getattr(client, "marks_cache", False) and model.startswith("openai"):
+                layouts["one message"] = [(0, k if k >= 1024 else 0) for k in lengths]
+            for layout, use in layouts.items():
+                costs = [
+                    (price.cost(t, ANSWER), price.cost(t, ANSWER, read, written))
+                    for t, (read, written) in zip(lengths, use, strict=True)
+                ]
+                rows.append({
+                    "model": model,
+                    "prompt": name,
+                    "layout": layout,
+                    "prompt_tokens": sum(lengths),
+                    "read": sum(read for read, _ in use),
+                    "written": sum(written for _, written in use),
+                    "cost_without_cache": round(sum(c for c, _ in costs if c), 5),
+                    "cost": round(sum(c for _, c in costs if c), 5),
+                    "price": asdict(price),
+                    "price_source": price_source(model),
+                })  # fmt: skip
+    return {"proposals": PROPOSALS, "warmup": WARMUP, "llmopt": __version__, "rows": rows}
+
+
+def provider_table(record: dict[str, Any]) -> str:
+    """Return the simulation as Markdown."""
+    text = [
+        "# What 150 proposals cost under each provider's cache rules",
+        "",
+        "A simulation: no provider was asked, tokens are estimated, hidden reasoning is left out.",
+        f"{record['proposals']} proposals after {record['warmup']} trials, MountainCar.",
+        "",
+        "```",
+        f"{COMMAND} --providers",
+        "```",
+        "",
+        "| model | prompt | layout | prompt tokens | read | written | no cache | with it |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in record["rows"]:
+        total = row["prompt_tokens"]
+        text.append(
+            f"| `{row['model']}` | `{row['prompt']}` | {row['layout']} | {total:,} | "
+            f"{row['read'] / total:.1%} | {row['written'] / total:.1%} | "
+            f"${row['cost_without_cache']:.3f} | ${row['cost']:.3f} |"
+        )
+    sources = ", ".join(sorted({row["price_source"] for row in record["rows"]}))
+    text += ["", f"Prices: {sources}. Made with llmopt {record['llmopt']}.", ""]
+    return "\n".join(text)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2", help="model string (default: smollm2)")
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--table-only", action="store_true", help="run nothing")
+    parser.add_argument("--providers", action="store_true", help="simulate the hosted ones")
     args = parser.parse_args(argv)
+    if args.providers:
+        record = simulate()
+        PROVIDERS_RESULTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        PROVIDERS_RESULTS.with_suffix(".md").write_text(provider_table(record), encoding="utf-8")
+        return
     if not args.table_only:
         args.results.parent.mkdir(parents=True, exist_ok=True)
         measure(args.model, args.trials, args.results)

@@ -62,8 +62,8 @@ from llmopt.benchmarks.report.stats import paired_test, ranks
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.prompt import Prompt, get_prompt
-from llmopt.search.bandit import Partner
 from llmopt.search.eventlog import EventLog, read_events
+from llmopt.search.scheduler import Partner
 
 RESULTS = Path(__file__).parents[1] / "results"
 DIMENSIONS = (3, 10)

@@ -24,7 +24,12 @@ systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
         --evaluations 100
 
 Each search appends one line to ``benchmarks/results/words.jsonl``; ``--table`` prints them. With
-``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again.
+``--record DIR`` a model's answers are kept, and ``--model replay:FILE`` plays them again: every
+point is evaluated for real. The answers are played in their order even where the wording of the
+prompt has changed since, as it has since the committed recordings were made.
+
+    python -m llmopt.benchmarks.experiments.words --tasks zones --arms words \
+        --model replay:benchmarks/recordings/zones-words-0.jsonl --out /tmp/replayed.jsonl
 
 Runtime: minutes for the methods without a model; a model's answers take the rest.
 """
@@ -52,7 +57,7 @@ from llmopt.benchmarks.experiments.systems import (
 )
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.client.scripted import RecordClient
+from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
@@ -249,25 +254,85 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
         }
 
 
+COLUMNS = {
+    "words": "words and feedback",
+    "shuffled": "words, results shuffled",
+    "none": "numbers alone",
+    "columns": "embedded model",
+    "cma": "CMA-ES",
+    "random": "random search",
+}
+
+
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the results as a Markdown table: medians over seeds, and how many there are."""
-    rows = [
-        "| task | arm | model | evaluations | best (selection) | held-out 100 | searches |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    """Return the held-out returns as a Markdown table: medians, ranges, evaluations, searches."""
+    cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
-        key = (line["task"], line["arm"], line["model"], line["evaluations"])
-        groups.setdefault(key, []).append(line)
-    for (task, arm, model, evaluations), group in groups.items():
-        held = [g["held_out"] for g in group]
-        spread = f" [{min(held):.4g}, {max(held):.4g}]" if len(held) > 1 else ""
-        best = median(g["best"] for g in group)
-        rows.append(
-            f"| {task} | {arm} | {model} | {evaluations} | {best:.4g} | {median(held):.4g}{spread} "
-            f"| {len(group)} |"
-        )
+        cells.setdefault((line["task"], line["arm"]), []).append(line)
+    arms = [a for a in (*COLUMNS, *ARMS) if any(arm == a for _, arm in cells)]
+    arms = list(dict.fromkeys(arms))
+    rows = [
+        "| task | " + " | ".join(COLUMNS.get(a, a) for a in arms) + " |",
+        "| --- |" + " --- |" * len(arms),
+    ]
+    for task in sorted(TASKS, key=lambda t: TASKS[t].known):
+        if not any(name == task for name, _ in cells):
+            continue
+        row = [task + (" (known)" if TASKS[task].known else "")]
+        for arm in arms:
+            group = cells.get((task, arm), [])
+            held = [g["held_out"] for g in group]
+            text = f"{median(held):.4g}" if held else ""
+            if len(held) > 1:
+                text += f" [{min(held):.4g}, {max(held):.4g}]"
+            if held:
+                spent = median(len(g["curve"]) for g in group)
+                text += f" after {spent:g}" + (f" × {len(held)}" if len(held) > 1 else "")
+            row.append(text)
+        rows.append("| " + " | ".join(row) + " |")
     return "\n".join(rows)
+
+
+def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the best value so far of each search on the systems that no model can know."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = {"words": "strong model, words", "none": "strong model, numbers alone"}
+    colours = {"words": "C3", "none": "C1", "shuffled": "C4", "cma": "C0", "random": "C7"}
+    tasks = [t for t, entry in TASKS.items() if not entry.known]
+    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), layout="constrained")
+    for axis, task in zip(axes, tasks, strict=True):
+        drawn = set()
+        for line in lines:
+            if line["task"] != task or line["arm"] not in colours:
+                continue
+            values = [-np.inf if v is None else v for v in line["curve"]]
+            arm = line["arm"]
+            label = None if arm in drawn else names.get(arm, arm)
+            drawn.add(arm)
+            wide = 2.0 if arm in names else 0.8
+            steps = np.arange(1, len(values) + 1)
+            best = np.maximum.accumulate(values)
+            axis.plot(steps, best, colours[arm], linewidth=wide, label=label)
+        final = [line["best"] for line in lines if line["task"] == task]
+        top, low = max(final), min(final)
+        axis.set_ylim(low - 0.4 * (top - low), top + 0.05 * (top - low))
+        axis.set_title(task)
+        axis.set_xlabel("evaluations of 10 episodes")
+    axes[0].set_ylabel("best mean return so far")
+    axes[0].legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80)
+
+
+def load(model: str) -> Client:
+    """Return the client of a model string; a recording is played whatever it is asked."""
+    if model.startswith("replay:"):
+        return ReplayClient(model.removeprefix("replay:"), strict=False)
+    return get_client(model)
 
 
 def main() -> None:
@@ -282,10 +347,14 @@ def main() -> None:
     parser.add_argument("--record", type=Path, help="folder for the recordings")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--table", action="store_true", help="print what was measured")
+    parser.add_argument("--picture", type=Path, help="draw what was measured into this file")
     args = parser.parse_args()
-    if args.table:
+    if args.table or args.picture:
         lines = [json.loads(x) for x in args.out.read_text(encoding="utf-8").splitlines()]
-        print(table(lines))
+        if args.picture:
+            picture(lines, args.picture)
+        else:
+            print(table(lines))
         return
     for task in args.tasks:
         for arm in args.arms:
@@ -294,13 +363,16 @@ def main() -> None:
                 if arm in BASELINES:
                     found, model = run_baseline(task, arm, seed, args.evaluations), arm
                 else:
-                    client = get_client(args.model)
+                    client = load(args.model)
                     model = args.answered_by or args.model
                     if args.record is not None:
                         args.record.mkdir(parents=True, exist_ok=True)
                         name = f"{task}-{arm}-{seed}.jsonl"
                         client = RecordClient(client, args.record / name)
                     found = run_model(task, arm, client, seed, args.evaluations)
+                    close = getattr(client, "close", None)
+                    if close is not None:
+                        close()
                 line = {
                     "task": task,
                     "known": TASKS[task].known,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from llmopt.errors import StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt, Query, Situation
-from llmopt.search.bandit import Partner
-from llmopt.space import Space
+from llmopt.search.scheduler import Partner
+from llmopt.space import Float, Space
 
 
 def shown_decimals(low: float, high: float) -> int:
@@ -25,8 +26,17 @@ def shown_decimals(low: float, high: float) -> int:
     return max(1, 2 - math.floor(math.log10(high - low)))
 
 
-def parameter_space(low: float, high: float, n: int) -> Space:
-    """Return the space that a model searches: `n` numbers, shown with few decimals."""
+def parameter_space(low: float, high: float, n: int, names: Sequence[str] = ()) -> Space:
+    """Return the space that a model searches: `n` numbers, shown with few decimals.
+
+    Args:
+        low: Lower bound of each.
+        high: Upper bound of each.
+        n: How many.
+        names: Their names, for a prompt that shows values in significant digits.
+    """
+    if names:
+        return Space({name: Float(low, high) for name in names})
     box = spaces.Box(low, high, (n,), dtype=np.float64)
     return Space.from_gymnasium(box, decimals=shown_decimals(low, high))
 
@@ -68,12 +78,13 @@ class ModelMethod:
         **options: Any,
     ) -> None:
         points = [np.array(params) for params, _ in problem.warmup]
+        self._names = problem.names
         self._optimizer = LLMOptimizer(
-            parameter_space(problem.low, problem.high, problem.n),
+            parameter_space(problem.low, problem.high, problem.n, problem.names),
             client,
             prompt,
             seed=int(seed.generate_state(1)[0]),
-            warmup=points if ask_warmup else 0,
+            warmup=[self._point(p) for p in points] if ask_warmup else 0,
             total=len(points) + problem.evaluations or None,
             description=problem.description,
             batch_size=batch_size,
@@ -85,7 +96,8 @@ class ModelMethod:
         stored = deque(self._optimizer.trials)
         try:
             notes = problem.notes or ("",) * len(points)
-            for (params, reward), note in zip(problem.warmup, notes, strict=True):
+            errors = problem.errors or (None,) * len(points)
+            for (params, reward), note, error in zip(problem.warmup, notes, errors, strict=True):
                 if stored:
                     if stored.popleft().values != params:
                         raise StorageError(
@@ -98,7 +110,7 @@ class ModelMethod:
                 if reward is None:
                     self.tell_failure(np.array(params), note)
                 else:
-                    self.tell(np.array(params), reward, note)
+                    self.tell(np.array(params), reward, note, error)
         except BaseException:
             self.close()
             raise
@@ -110,7 +122,11 @@ class ModelMethod:
         return self._optimizer.usage
 
     def ask(self) -> np.ndarray:
-        """Return the next point; one model request for each batch."""
+        """Return the next point; one model request for each batch.
+
+        Raises:
+            SearchStopped: The model ended the search, with ``may_stop=True``.
+        """
         if self._stored:
             trial = self._again = self._stored.popleft()
             self.last = Proposal(
@@ -125,19 +141,27 @@ class ModelMethod:
             if not self._optimizer.pending:  # else a kill cut its evaluation off
                 self._optimizer.ask()
             self.last = self._optimizer.pending[0]
-        return np.array(self._optimizer.space.unflatten(self.last.values))
+        return np.array(self.last.values, dtype=np.float64)
 
-    def tell(self, params: Any, reward: float, feedback: str = "") -> None:
-        """Report the reward, with words for prompts that show them."""
+    def tell(
+        self, params: Any, reward: float, feedback: str = "", stderr: float | None = None
+    ) -> None:
+        """Report the reward, with words and its standard error for prompts that show them."""
         if self._again is None:
-            self._optimizer.tell(params, reward, feedback=feedback)
+            known = stderr if self._names else None  # other prompts do not show it
+            self._optimizer.tell(self._point(params), reward, feedback=feedback, stderr=known)
         self._again = None
 
     def tell_failure(self, params: Any, reason: str) -> None:
         """Report that there is no reward."""
         if self._again is None:
-            self._optimizer.tell_failure(params, reason)
+            self._optimizer.tell_failure(self._point(params), reason)
         self._again = None
+
+    def _point(self, params: Any) -> Any:
+        """Return a point in the form of the optimizer's space."""
+        values = np.asarray(params).tolist()
+        return dict(zip(self._names, values, strict=True)) if self._names else params
 
     def close(self) -> None:
         """Close the storage."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from llmopt.policies.rollout import stream
 
 
 class Method(Protocol):
@@ -42,6 +45,8 @@ class Problem:
         optimum: About the best reward there is, for the one method that is told it.
         notes: What a model is told with each warm-up point: feedback, or why it failed;
             empty for no words on any.
+        names: A name for each parameter, for a prompt that is told them; empty for numbers.
+        errors: Standard error of each warm-up reward, where it is known; empty for none.
     """
 
     low: float
@@ -52,6 +57,8 @@ class Problem:
     description: str = ""
     optimum: float | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    errors: tuple[float | None, ...] = ()
 
     @property
     def start(self) -> tuple[float, ...] | None:
@@ -63,3 +70,16 @@ class Problem:
     def rewards(self) -> list[float]:
         """The warm-up rewards that there are."""
         return [reward for _, reward in self.warmup if reward is not None]
+
+
+def method_seed(seed: int, name: str) -> np.random.SeedSequence:
+    """Return the source of all that a method draws in a run.
+
+    Args:
+        seed: The run's seed.
+        name: The method's name, all of which counts: each method has a stream of its own,
+            wherever it stands among others.
+    """
+    digest = hashlib.sha256(name.encode()).digest()
+    words = (int.from_bytes(digest[i : i + 4], "big") for i in range(0, 16, 4))
+    return stream(seed, "method", *words)

@@ -8,7 +8,6 @@ CMA-ES and ARS start from the best one; random search needs none.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,9 +30,8 @@ from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.policies.rollout import stream
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
-from llmopt.search.bandit import Partner
+from llmopt.search.scheduler import Partner
 
 Group = Literal["model", "ablation", "baseline"]
 
@@ -230,19 +228,6 @@ def check_method(name: str) -> MethodSpec:
         raise LLMOptError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
     require_packages(f"the method {name!r}", spec.needs)
     return spec
-
-
-def method_seed(seed: int, name: str) -> np.random.SeedSequence:
-    """Return the source of all that a method draws in a run.
-
-    Args:
-        seed: The run's seed.
-        name: The method's name, all of which counts: each method has a stream of its own,
-            wherever it stands among others.
-    """
-    digest = hashlib.sha256(name.encode()).digest()
-    words = (int.from_bytes(digest[i : i + 4], "big") for i in range(0, 16, 4))
-    return stream(seed, "method", *words)
 
 
 def make_method(

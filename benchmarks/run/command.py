@@ -13,10 +13,12 @@ from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
-from llmopt.benchmarks.run.contestants import Contestants, default_folder
+from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.client.options import with_options
+from llmopt.commands.options import add_option_argument
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
@@ -68,15 +70,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--description", metavar="TEXT", help="the task in words, for prompts that use it")
     add(
         "--statistics",
-        action="store_true",
-        help="tell the model what each policy did in its episodes; props, props-plus, props-critic "
-        "and opro show it",
+        action=argparse.BooleanOptionalAction,
+        help="tell the model what each policy did in its episodes; words, props, props-plus, "
+        "props-critic and opro show it (default: for words and props-critic)",
+    )
+    add(
+        "--record",
+        metavar="FILE",
+        help="keep the model's requests and answers; the same command with --model replay:FILE "
+        "plays them again",
     )
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
     add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    add_option_argument(parser)
 
 
 def _count_or_folder(text: str) -> int | str:
@@ -97,6 +106,8 @@ def main(args: argparse.Namespace) -> int:
     """
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
+    if options := given.pop("option", None):
+        given["model"] = with_options(given.get("model", RunConfig.model), options)
     for name in ("methods", "box"):
         if name in given:
             given[name] = tuple(given[name])
@@ -107,10 +118,11 @@ def main(args: argparse.Namespace) -> int:
                 f"--resume: {out} holds no run; give the folder of one, or leave --resume out to "
                 "begin a run there"
             )
-        out = Path(out) if out is not None else default_folder(config, Contestants(config), True)
-        if not is_empty(out):  # what was not given is as it was
-            config = replace(RunConfig.from_dict(read_config(out)["run"]), **given)
-            _check_given(config, given, out)
+        out = folder_to_resume(given) if out is None else Path(out)
+        config = replace(
+            RunConfig.from_dict(read_config(out)["run"]), **given
+        )  # the rest as it was
+        _check_given(config, given, out)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
 
@@ -160,6 +172,7 @@ def _places(config: RunConfig, path: Path) -> list[str]:
         for name, is_place in (
             ("model", asks and names_a_place(config.model)),
             ("prompt", "llm" in config.methods and is_path(config.prompt)),
+            ("record", asks and config.record is not None),
             ("warmup", isinstance(config.warmup, str) and not has_points(path)),
         )
         if is_place

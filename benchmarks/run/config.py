@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from llmopt.errors import LLMOptError, StorageError, did_you_mean
 DEFAULT_METHODS = ("llm", "cma", "random")
 RUN_METHODS = ("llm", *METHODS)
 # What a resumed run may change: it touches no result.
-_MINOR = ("gif", "max_requests", "max_tokens", "max_cost")
+_MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record")
 
 
 class RunConfigError(LLMOptError, ValueError):
@@ -43,13 +43,16 @@ class RunConfig:
             of `llmopt.benchmarks.methods.METHODS`.
         description: The task in words, for prompts that use it; ``None`` for the task's own.
         statistics: Whether the model is told with each reward what the policy did in its
-            episodes, for prompts that show feedback.
+            episodes, for prompts that show feedback; ``None`` for yes under those of
+            `llmopt.benchmarks.runner.FEEDBACK_PROMPTS`.
         heldout: Fresh starts on which each method's best policy is judged.
         gif: Whether to render the best policy.
         max_requests: Calls to the model after which the run stops, failed ones included.
         max_tokens: Prompt and completion tokens after which it stops.
         max_cost: US dollars after which it stops; needs a model whose price is known.
         batch: Points asked of a model in one request.
+        record: File to which the model's requests and answers are appended, for the model
+            ``replay:FILE``.
     """
 
     task: str
@@ -63,13 +66,14 @@ class RunConfig:
     box: tuple[float, float] | None = None
     methods: tuple[str, ...] = DEFAULT_METHODS
     description: str | None = None
-    statistics: bool = False
+    statistics: bool | None = None
     heldout: int = 100
     gif: bool = True
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
     batch: int = 1
+    record: str | None = None
 
     def __post_init__(self) -> None:
         least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
@@ -113,6 +117,8 @@ class RunConfig:
             for name in ("task", "model", "prompt"):
                 if not isinstance(known.get(name, ""), str):
                     raise TypeError(f"{name} is no text")
+            if not isinstance(known.get("record"), (str, type(None))):
+                raise TypeError("record is no text")
             return cls(**known)
         except RunConfigError as error:
             raise StorageError(
@@ -131,6 +137,15 @@ def run_versions() -> dict[str, str]:
     return {"python": platform.python_version(), **package_versions()}
 
 
+def changes(config: RunConfig, options: Mapping[str, Any]) -> list[str]:
+    """Return which of some options a run with a configuration would not go on with."""
+    return [
+        f.name
+        for f in fields(RunConfig)
+        if f.name not in _MINOR and f.name in options and getattr(config, f.name) != options[f.name]
+    ]
+
+
 def check_same(config: RunConfig, path: Path) -> None:
     """Compare a configuration with that of the run in a folder.
 
@@ -140,9 +155,8 @@ def check_same(config: RunConfig, path: Path) -> None:
     stored = read_config(path)
     before = RunConfig.from_dict(stored["run"])
     changed = [
-        f"{f.name} (there {getattr(before, f.name)!r}, now {getattr(config, f.name)!r})"
-        for f in fields(RunConfig)
-        if f.name not in _MINOR and getattr(before, f.name) != getattr(config, f.name)
+        f"{name} (there {getattr(before, name)!r}, now {getattr(config, name)!r})"
+        for name in changes(before, asdict(config))
     ]
     if changed:
         raise RunConfigError(

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
-from llmopt.benchmarks.run.config import RunConfig, RunConfigError
-from llmopt.benchmarks.run.folder import is_empty
-from llmopt.benchmarks.runner import repeatable
-from llmopt.client.base import Client, client_name, default_prompt
+from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
+from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
+from llmopt.benchmarks.runner import FEEDBACK_PROMPTS, WORDS, prompt_name, repeatable
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
-from llmopt.prompt import get_prompt
+from llmopt.client.scripted import RecordClient
+from llmopt.errors import LLMOptError, StorageError
+from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
+from llmopt.search.meter import Limits, Meter
+
+LEAST_PARAMETERS = 3_000_000_000
+"""Models with fewer weights make nothing of a chat prompt."""
 
 
 class Contestants:
@@ -44,8 +54,7 @@ class Contestants:
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         if "llm" in config.methods and self.client is not None:
-            shown = default_prompt(self.client) if config.prompt == "auto" else config.prompt
-            prompt = get_prompt(shown)
+            prompt = prompt_for(config.prompt, model_facts(self.client))
             self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
             self.seed_names["llm"] = f"llm-{prompt.name}"
         self.labels = {
@@ -58,28 +67,146 @@ class Contestants:
             raise RunConfigError(
                 f"the methods llm and {self.seed_names['llm']} are the same: leave one of them out"
             )
-        prompts = [_prompt_name(spec) for spec in self.specs.values() if spec.asks_model]
+        prompts = [prompt_name(spec.prompt) for spec in self.specs.values() if spec.asks_model]
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
+        self._record, self._max_cost = config.record, config.max_cost
+        self._statistics = config.statistics
 
-    def client_for(self, spec: MethodSpec) -> Client | None:
-        """Return the model as one of the methods asks it."""
-        if not (spec.asks_model and self._made and self.client is not None):
-            return self.client
-        return repeatable(self.client, spec.prompt)
+    def named(self, method: str) -> bool:
+        """Whether a method is told names, and not the numbers of parameters."""
+        return prompt_name(self.specs[method].prompt) == WORDS
+
+    def told(self, method: str) -> bool:
+        """Whether a method is told what each policy did in its episodes."""
+        if self._statistics is not None:
+            return self._statistics and self.specs[method].asks_model
+        return self.told_unasked(method)
+
+    def told_unasked(self, method: str) -> bool:
+        """Whether a method is told so where nobody says whether it is to be."""
+        spec = self.specs[method]
+        return spec.asks_model and prompt_name(spec.prompt) in FEEDBACK_PROMPTS
+
+    def check_ready(self, resume: bool) -> None:
+        """Look for what the model and its recording need; nothing is sent.
+
+        Args:
+            resume: Whether the recording may be there already.
+
+        Raises:
+            LLMOptError: A key, a file, a price for the cap on cost, or a folder is missing.
+            ImportError: The package of the model's provider is missing.
+        """
+        if self.client is None:
+            return
+        Meter(self.client, Limits(max_cost=self._max_cost)).check_ready()
+        facts = model_facts(self.client)
+        small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
+        chats = [prompt_name(s.prompt) for s in self.specs.values() if s.asks_model and _chats(s)]
+        if small and chats:
+            other = "levels" if facts.default_prompt in chats else facts.default_prompt
+            warnings.warn(
+                f"{self.model} has {(facts.parameters or 0) / 1e6:,.0f} million weights, too few "
+                f"for the prompt {', '.join(chats)}: expect slow answers, and points no better "
+                f"than random ones. --prompt {other} suits it, or take a larger model",
+                stacklevel=3,
+            )
+        if self._record is None:
+            return
+        record = Path(self._record)
+        if not record.absolute().parent.is_dir():
+            raise StorageError(f"--record: the folder of {record} does not exist: make it first")
+        if not resume and record.exists() and record.stat().st_size:
+            raise StorageError(
+                f"--record: {record} holds a recording already: give another name, as the answers "
+                "of two runs in one file cannot be told apart"
+            )
+
+    def client_for(self, spec: MethodSpec, say: Callable[[int], None]) -> Client | None:
+        """Return the model as one of the methods asks it.
+
+        Args:
+            spec: The method.
+            say: Called under a chat prompt with the number of each request before it is sent,
+                and with 0 once it is answered.
+        """
+        client = self.client
+        if client is None or not spec.asks_model:
+            return client
+        if self._made:
+            client = repeatable(client, spec.prompt)
+        if self._record is not None:
+            client = RecordClient(client, self._record)
+        return _Announced(client, say) if _chats(spec) else client
+
+    def close(self) -> None:
+        """Close the model where it was made here."""
+        close = getattr(self.client, "close", None)
+        if self._made and callable(close):
+            close()
 
 
-def _prompt_name(spec: MethodSpec) -> str:
-    return spec.prompt if isinstance(spec.prompt, str) else getattr(spec.prompt, "name", "")
+class _Announced:
+    """A client that tells of each request before it is sent."""
+
+    def __init__(self, client: Client, say: Callable[[int], None]) -> None:
+        self._client = client
+        self._say = say
+        self._sent = 0
+
+    def __getattr__(self, name: str) -> Any:  # its name, its facts, ...
+        return getattr(self._client, name)
+
+    def complete(self, request: Request) -> Reply:
+        self._sent += 1
+        self._say(self._sent)
+        try:
+            return self._client.complete(request)
+        finally:
+            self._say(0)
 
 
-def default_folder(config: RunConfig, contestants: Contestants, resume: bool) -> Path:
-    """Name the folder; with `resume`, the newest of that name if there is one."""
+def _chats(spec: MethodSpec) -> bool:
+    return spec.prompt is not None and isinstance(get_prompt(spec.prompt), TemplatePrompt)
+
+
+def default_folder(config: RunConfig, contestants: Contestants) -> Path:
+    """Name the folder of a new run."""
     parts = (config.task, contestants.model, contestants.prompt, f"seed{config.seed}")
     name = "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", p).strip("-.") for p in parts)
     number = 1
     while not is_empty(_numbered(name, number)):
         number += 1
-    return _numbered(name, number - 1 if resume and number > 1 else number)
+    return _numbered(name, number)
+
+
+def folder_to_resume(options: Mapping[str, Any], model: str | None = None) -> Path:
+    """Return the run in ``runs/`` that goes on: the latest that was stopped, else that ended.
+
+    Args:
+        options: Fields of `RunConfig` that it must have.
+        model: The name of its model; ``None`` for any.
+
+    Raises:
+        StorageError: There is no such run.
+    """
+    found: list[tuple[bool, int, Path]] = []
+    for file in Path("runs").glob("*/config.json"):
+        folder = file.parent
+        try:
+            stored = read_config(folder)
+            config = RunConfig.from_dict(stored["run"])
+        except LLMOptError:
+            continue
+        if not changes(config, options) and model in (None, stored.get("model")):
+            latest = max(path.stat().st_mtime_ns for path in folder.iterdir())
+            found.append((not (folder / SUMMARY).exists(), latest, folder))
+    if not found:
+        raise StorageError(
+            f"--resume: runs/ holds no run of {options['task']} with these options: give its "
+            "folder with --out, or leave --resume out to begin one"
+        )
+    return max(found)[2]
 
 
 def _numbered(name: str, number: int) -> Path:

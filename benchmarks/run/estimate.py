@@ -6,12 +6,19 @@ import argparse
 
 from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.runner import prompt_description
+from llmopt.benchmarks.runner import make_problem
 from llmopt.benchmarks.tasks.table import get_task
-from llmopt.client.base import Client, default_prompt
+from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
+from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
+from llmopt.commands.options import add_option_argument
+from llmopt.errors import PromptTooLongError, SpaceError
+from llmopt.policies.rollout import selection_seeds
 from llmopt.prompt import get_prompt
+
+_MANY_PARAMETERS = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bias", action=argparse.BooleanOptionalAction, help="as for `run`")
     parser.add_argument("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="as for `run`")
+    add_option_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -38,10 +46,11 @@ def main(args: argparse.Namespace) -> int:
 
     Raises:
         LLMOptError: There is no such task, model or prompt.
+        SpaceError: The policy has more parameters than a prompt can hold.
     """
     config = RunConfig(
         args.task,
-        model=args.model,
+        model=with_options(args.model, getattr(args, "option", ())),
         prompt=args.prompt,
         iterations=args.iterations,
         warmup=args.warmup,
@@ -61,6 +70,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
 
     Raises:
         LLMOptError: There is no such task, model or prompt.
+        SpaceError: The policy has more parameters than a prompt can hold.
     """
     task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
     env = task.make_env()
@@ -69,13 +79,26 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     finally:
         env.close()
     asked = get_client(config.model) if client is None else client
-    prompt = default_prompt(asked) if config.prompt == "auto" else config.prompt
-    return estimate(
-        parameter_space(*task.box, policy.n_parameters),
-        asked,
-        prompt,
-        iterations=config.iterations,
-        # Points from a folder are counted as if they were the usual number.
-        warmup=config.warmup if isinstance(config.warmup, int) else 20,
-        description=prompt_description(task, policy, get_prompt(prompt)),
+    prompt = model_facts(asked).default_prompt if config.prompt == "auto" else config.prompt
+    shown = get_prompt(prompt)
+    problem = make_problem(
+        task, policy, config.iterations, (), shown, selection_seeds(config.seed, config.episodes)
     )
+    try:
+        return estimate(
+            parameter_space(*task.box, policy.n_parameters, problem.names),
+            asked,
+            prompt,
+            iterations=config.iterations,
+            # Points from a folder are counted as if they were the usual number.
+            warmup=config.warmup if isinstance(config.warmup, int) else 20,
+            description=problem.description,
+        )
+    except PromptTooLongError as error:
+        if policy.n_parameters < _MANY_PARAMETERS:
+            raise
+        raise SpaceError(
+            f"{task.env_id}: too many parameters for a linear policy, {policy.n_parameters:,}: no "
+            "prompt holds them. Wrap the environment to observe fewer numbers, or leave the model "
+            "out (--methods cma random)"
+        ) from error

@@ -5,7 +5,8 @@
     config.json        what was asked for, and the versions that answered
     trials.jsonl       every evaluated point of every method, one a line
     heldout.jsonl      the best point of every method on the held-out starts
-    statistics.jsonl   what each policy did, with ``--statistics``
+    statistics.jsonl   what each policy did, where a model is told so
+    stopped.json       the methods that the model ended before all evaluations, and its reasons
     optimizer.jsonl    the model's side: its replies, and what a resume needs
     summary.json, summary.txt, learning_curve.png, best_policy.gif
     baselines/<method>/overall_log.txt, and all files of a further method that asks a model
@@ -47,6 +48,10 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
 POINTS = "points.json"
+SUMMARY = "summary.json"
+"""Is there once a run has ended."""
+
+_STOPPED = "stopped.json"
 _RECORD = b'{"method":'
 
 
@@ -75,6 +80,7 @@ class RunFolder:
         config: What ``config.json`` holds.
         records: Every record so far, by method, in the order of their indices.
         heldout: The held-out records, by method.
+        stopped: Why the model ended a method's search, by method.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,6 +103,9 @@ class RunFolder:
             raise
         try:
             self.heldout = {record.method: record for record in _records(self._heldout)}
+            self.stopped: dict[str, str] = {}
+            if (path / _STOPPED).exists():
+                self.stopped = _read_json(path / _STOPPED)
         except BaseException:
             self.close()
             raise
@@ -150,6 +159,16 @@ class RunFolder:
         self._heldout.append(asdict(record))
         self.heldout[record.method] = record
 
+    def stop(self, method: str, reason: str) -> None:
+        """Write that the model ended a method's search.
+
+        Raises:
+            StorageError: It could not be written.
+        """
+        stopped = {**self.stopped, method: reason}
+        write_text_atomically(self.path / _STOPPED, json.dumps(stopped, indent=2) + "\n")
+        self.stopped = stopped
+
     # -- the published layout -------------------------------------------------------------
 
     def home(self, method: str) -> Path:
@@ -184,17 +203,24 @@ def read_config(path: Path) -> dict[str, Any]:
         StorageError: There is none, or it is not a run's.
     """
     file = path / "config.json"
+    config = _read_json(file)
+    if "run" not in config:
+        raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
+    return config
+
+
+def _read_json(file: Path) -> dict[str, Any]:
     try:
-        config = json.loads(file.read_text())
+        data = json.loads(file.read_text())
     except OSError as error:
         raise StorageError(
-            f"{path} is not a run folder: cannot read {file} ({error.strerror or error})"
+            f"{file.parent} is not a run folder: cannot read {file} ({error.strerror or error})"
         ) from error
     except ValueError as error:
         raise StorageError(f"{file} is not valid JSON ({error}): restore it") from error
-    if not isinstance(config, dict) or "run" not in config:
+    if not isinstance(data, dict):
         raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
-    return config
+    return data
 
 
 def has_points(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Any
 
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.published import WARMUP, Record
+
+LINE_SECONDS = 10.0
+"""Between two lines of progress, without a terminal."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class MethodResult:
             ``None`` for a baseline.
         failures: Evaluations that gave no score.
         params: The best policy's parameters, or ``None``.
+        stopped: Why the model ended the search before all evaluations; empty where it did not.
     """
 
     method: str
@@ -47,6 +52,7 @@ class MethodResult:
     fallback_share: float | None
     failures: int
     params: tuple[float, ...] | None
+    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,25 +74,27 @@ class RunResult:
 
 
 class Progress:
-    """A progress bar with the best score of each method so far.
+    """A progress bar with the best score of each method so far; without a terminal, some lines.
 
     Args:
         total: Evaluations of the run.
         labels: What each method is called, by name.
-        shown: Whether the bar is drawn.
+        shown: Whether anything is shown.
     """
 
     def __init__(self, total: int, labels: Mapping[str, str], shown: bool) -> None:
         self._labels = labels
         self._best: dict[str, float] = {}
+        self._shown = shown
+        self._what, self._scores = "warm-up", ""
+        self._total, self._done = total, 0
+        self._next: dict[str, float] = {}
         self._bar: Any = None
-        if shown:
+        if shown and sys.stderr.isatty():
             from tqdm import tqdm
 
-            # Where no terminal rewrites the line, a line now and then is enough.
-            quiet = 0.2 if sys.stderr.isatty() else 10
             self._bar = tqdm(
-                total=total, unit="eval", desc="warm-up", mininterval=quiet, file=sys.stderr
+                total=total, unit="eval", desc=self._what, mininterval=0.2, file=sys.stderr
             )
 
     def __enter__(self) -> Progress:
@@ -100,19 +108,55 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
+        elif kind is None:
+            self._what = "done"
+            self._line(now=True)
+
+    def _line(self, kind: str = "", *, now: bool = False) -> None:
+        """Print a line where no terminal rewrites one, if it is time for one of its kind."""
+        if not self._shown or (not now and time.monotonic() < self._next.get(kind, 0.0)):
+            return
+        self._next[kind] = time.monotonic() + LINE_SECONDS
+        scores = f"; {self._scores}" if self._scores else ""
+        text = f"llmopt: {self._done}/{self._total} evaluations, {self._what}{scores}"
+        print(text, file=sys.stderr, flush=True)
 
     def say(self, what: str) -> None:
         """Show what is done now."""
+        self._what = what
         if self._bar is not None:
             self._bar.set_description(what)
+        else:
+            self._line(now=True)
+
+    def wait(self, what: str, request: int) -> None:
+        """Show that a request waits for its answer, with 0 that none does."""
+        self._what = f"{what}: waits for the answer to request {request}" if request else what
+        if self._bar is not None:
+            self._bar.set_description(self._what)
+        elif request:
+            self._line("request")
+
+    def tell(self, text: str) -> None:
+        """Print something that is to be read."""
+        if self._bar is not None:
+            self._bar.write(f"llmopt: {text}", file=sys.stderr)
+        elif self._shown:
+            print(f"llmopt: {text}", file=sys.stderr, flush=True)
+
+    def drop(self, count: int) -> None:
+        """Leave out evaluations that will not take place."""
+        self._total -= count
+        if self._bar is not None:
+            self._bar.total = self._total
+            self._bar.refresh()
 
     def step(self, record: Record) -> None:
         """Count an evaluated point."""
         mean = record.mean
         if mean is not None:
             self._best[record.method] = max(mean, self._best.get(record.method, mean))
-        if self._bar is None:
-            return
+        self._done += 1
         warm = self._best.get(WARMUP)
         shown = []
         for method in self._labels:
@@ -121,8 +165,12 @@ class Progress:
                 shown.append(f"{method} {max(known):.1f}")
         if not shown and warm is not None:
             shown = [f"warm-up {warm:.1f}"]
-        self._bar.set_postfix_str("best " + ", ".join(shown) if shown else "", refresh=False)
-        self._bar.update()
+        self._scores = "best " + ", ".join(shown) if shown else ""
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._scores, refresh=False)
+            self._bar.update()
+        else:
+            self._line()
 
 
 def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
@@ -169,6 +217,7 @@ def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
         f"held-out {config.heldout}: mean return of that policy"
     )
     lines.append("on fresh starts, ± its standard error. Episodes and seconds include the warm-up.")
+    lines += [f"{r.label}: {r.stopped}" for r in results if r.stopped]
     failed = [f"{r.failures} of {r.label}" for r in results if r.failures]
     if failed:
         lines.append(f"Failed evaluations: {', '.join(failed)} (the reasons are in trials.jsonl).")

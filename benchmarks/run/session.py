@@ -6,12 +6,13 @@ each evaluation. The best policy of each is then judged on starts that no search
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,18 @@ import numpy as np
 
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
-from llmopt.benchmarks.methods.table import (
-    METHODS,
-    Asking,
-    MethodSpec,
-    check_method,
-    method_seed,
-)
+from llmopt.benchmarks.methods.protocol import method_seed
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
-from llmopt.benchmarks.run.contestants import Contestants, default_folder
-from llmopt.benchmarks.run.folder import POINTS, RunFolder, best_record, has_points, is_empty
+from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
+from llmopt.benchmarks.run.folder import (
+    POINTS,
+    SUMMARY,
+    RunFolder,
+    best_record,
+    has_points,
+    is_empty,
+)
 from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
@@ -47,11 +50,13 @@ from llmopt.benchmarks.runner import (
 )
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import write_bytes_atomically, write_text_atomically
 from llmopt.history import Usage
-from llmopt.policies.rollout import RolloutStatistics, held_out_seeds, selection_seeds, stream
+from llmopt.policies.rollout import Step, held_out_seeds, selection_seeds, stream
+from llmopt.policies.statistics import EpisodeStatistics
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.
 _OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
@@ -74,7 +79,8 @@ def run(
             there is one already) if not given.
         client: The model, in place of the one that ``config.model`` names.
         resume: Whether to go on with the run that the folder holds. A missing or empty
-            folder starts one.
+            folder starts one. Without `out`, the latest stopped run of this configuration in
+            ``runs/`` goes on (the latest, where none was stopped).
         progress: Whether to show a progress bar on standard error.
         announce: Called with the folder once the run has begun in it.
 
@@ -98,8 +104,17 @@ def run(
     choose_renderer()
     task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
     contestants = Contestants(config, client)
-    with FastEvaluator(task, workers=1) as evaluator:
-        path = Path(out) if out is not None else default_folder(config, contestants, resume)
+    if config.statistics is None and not any(map(contestants.told_unasked, config.methods)):
+        config = replace(config, statistics=False)
+    with contextlib.closing(contestants), FastEvaluator(task, workers=1) as evaluator:
+        if out is not None:
+            path = Path(out)
+        elif resume:
+            path = folder_to_resume(asdict(config), contestants.model)
+        else:
+            path = default_folder(config, contestants)
+        if not (resume and (path / SUMMARY).exists()):  # else nothing is asked any more
+            contestants.check_ready(resume)
         points = None  # a run that was begun has its own
         if not (resume and has_points(path)):
             points = warmup_points(config, task, evaluator.policy.n_parameters)
@@ -133,7 +148,9 @@ class _Session:
         self.seeds = selection_seeds(config.seed, config.episodes)
         self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
         self.usage: dict[str, Usage] = {}
-        self.feedback = Feedback(folder.path / "statistics.jsonl", config.statistics)
+        asking = [name for name in config.methods if contestants.told(name)]
+        self.styles = {contestants.named(name) for name in asking}
+        self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
         self.old = "method_seeds" not in folder.config
 
     def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
@@ -185,15 +202,23 @@ class _Session:
     ) -> Record:
         started = time.process_time()
         steps: list[str] = []
-        statistics = RolloutStatistics(self.evaluator.policy) if self.config.statistics else None
+        styles = self.styles
+        if method != WARMUP:
+            told = self.contestants.told(method)
+            styles = {self.contestants.named(method)} if told else set()
+        statistics = {named: self._statistics(named) for named in styles}
 
         def note(episode: int, observation: Any, action: Any, reward: float) -> None:
             if episode == 0:
                 steps.append(step_line(observation, action, reward))
-            if statistics is not None:
-                statistics(episode, observation, action, reward)
 
-        outcome = self.evaluator.evaluate(params, self.seeds, note if published else None)
+        def watch(step: Step) -> None:
+            for watcher in statistics.values():
+                watcher(step)
+
+        outcome = self.evaluator.evaluate(
+            params, self.seeds, note if published else None, watch=watch if statistics else None
+        )
         record = Record(
             method,
             index,
@@ -207,14 +232,18 @@ class _Session:
         )
         # The other files come first: a kill in between makes them again, and a record is
         # never without its files.
-        if statistics is not None and published:
-            self.feedback.add(record, statistics.line(outcome, self.evaluator.step_cap))
+        for named, watcher in statistics.items():
+            self.feedback.add(record, watcher.text(outcome), named)
         if method == WARMUP:
             self.folder.write_warmup(record, steps)
         elif published:
             self.folder.write_episode(record, self.evaluator.policy, steps)
         self._keep(record)
         return record
+
+    def _statistics(self, named: bool) -> EpisodeStatistics:
+        words = task_words(self.task, self.seeds) if named else None
+        return episode_statistics(self.evaluator.policy, words)
 
     def _keep(self, record: Record) -> None:
         self.folder.add(record)
@@ -227,15 +256,19 @@ class _Session:
         log = OverallLog(self.folder.home(name) / "overall_log.txt", warmup, done)
         if spec.group == "baseline" and len(done) == self.config.iterations:
             return
-        self.progress.say(self.contestants.labels[name])
+        label = self.contestants.labels[name]
+        self.progress.say(label)
         problem = make_problem(
             self.task,
             self.evaluator.policy,
             self.config.iterations,
-            [(record.params, self._told(record)) for record in warmup],
+            [(record.params, self._told(name, record)) for record in warmup],
             spec.prompt,
+            self.seeds,
         )
-        client = self.contestants.client_for(spec)
+
+        wait = functools.partial(self.progress.wait, label)
+        client = self.contestants.client_for(spec, wait)
         asking = Asking(client, self.config.batch, options=self._model_options(name, spec))
         method = spec.make(problem, self._stream(name), asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
@@ -243,10 +276,17 @@ class _Session:
             search(method, self.config.iterations, evaluate)
             return
         try:
-            search(method, self.config.iterations, evaluate)
+            # What the model ended is not asked for further points when the run goes on.
+            count = len(done) if name in self.folder.stopped else self.config.iterations
+            reason = search(method, count, evaluate)
             self.usage[name] = method.usage
         finally:
             method.close()
+        if reason:
+            self.folder.stop(name, reason)
+            self.progress.tell(f"{label}: {reason}")
+        if name in self.folder.stopped:
+            self.progress.drop(self.config.iterations - len(self.folder.records[name]))
 
     def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
         """Look a point up among those of an interrupted run, or evaluate it."""
@@ -254,7 +294,7 @@ class _Session:
         if asked.index < len(done):
             record = done[asked.index]
             if np.array_equal(asked.params, record.params):
-                return self._told(record)
+                return self._told(name, record)
             if proposal is not None:
                 raise StorageError(
                     f"{self.folder.path}: trials.jsonl and optimizer.jsonl do not belong to one "
@@ -283,10 +323,12 @@ class _Session:
             **facts,
         )
         log.add(record)
-        return self._told(record)
+        return self._told(name, record)
 
-    def _told(self, record: Record) -> Outcome:
-        return Outcome(record.mean, record.failure or self.feedback.of(record))
+    def _told(self, method: str, record: Record) -> Outcome:
+        told = self.contestants.told(method)
+        text = self.feedback.of(record, self.contestants.named(method)) if told else ""
+        return Outcome.of(record.evaluation, text)
 
     def _stream(self, name: str) -> np.random.SeedSequence:
         if self.old and name in _OLD_STREAMS:
@@ -298,6 +340,7 @@ class _Session:
         options: dict[str, Any] = {
             "storage": self.folder.home(name) / "optimizer.jsonl",
             "ask_warmup": self.old,
+            "may_stop": self.contestants.named(name),
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
             spent = [self.usage[n] for n in self.usage if self.contestants.specs[n].asks_model]
@@ -336,7 +379,7 @@ class _Session:
         table = format_table(results, self.config)
         path = self.folder.path
         rows = json.dumps([asdict(r) for r in results], indent=2)
-        write_text_atomically(path / "summary.json", rows + "\n")
+        write_text_atomically(path / SUMMARY, rows + "\n")
         write_text_atomically(path / "summary.txt", table)
         warmup = self.folder.records[WARMUP]
         write_bytes_atomically(
@@ -382,6 +425,7 @@ class _Session:
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
             params=None if best is None else best.params,
+            stopped=self.folder.stopped.get(name, ""),
         )
 
     def _render(self, best: MethodResult) -> None:

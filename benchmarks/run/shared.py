@@ -47,26 +47,27 @@ class Feedback:
     def __init__(self, path: Path, wanted: bool) -> None:
         self._path = path if wanted else None
         self._log: EventLog | None = None
-        self._texts: dict[tuple[str, int], str] = {}
+        self._texts: dict[tuple[str, int, bool], str] = {}
 
     def __enter__(self) -> Feedback:
         if self._path is not None:
             self._log = EventLog(self._path)
             for event in self._log.events:
-                self._texts[event.get("method", ""), event.get("index", -1)] = event.get("text", "")
+                key = event.get("method", ""), event.get("index", -1), event.get("named", False)
+                self._texts[key] = event.get("text", "")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._log is not None:
             self._log.close()
 
-    def add(self, record: Record, text: str) -> None:
-        """Keep what is told with a record's reward."""
+    def add(self, record: Record, text: str, named: bool) -> None:
+        """Keep what is told with a record's reward, with the task's names or with numbers."""
         if self._log is not None:
             event = {"event": "statistics", "method": record.method, "index": record.index}
-            self._log.append({**event, "text": text})
-            self._texts[record.method, record.index] = text
+            self._log.append({**event, "named": named, "text": text})
+            self._texts[record.method, record.index, named] = text
 
-    def of(self, record: Record) -> str:
+    def of(self, record: Record, named: bool) -> str:
         """Return what is told with a record's reward; empty where nothing is known."""
-        return self._texts.get((record.method, record.index), "")
+        return self._texts.get((record.method, record.index, named), "")

@@ -23,7 +23,7 @@ from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine
 from llmopt.benchmarks.tasks.fast_mujoco import PHYSICS, MujocoEngine
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
-from llmopt.policies.rollout import Evaluation, Evaluator, Recorder
+from llmopt.policies.rollout import Evaluation, Evaluator, Recorder, Watcher
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _PARTS = 2  # pieces of work for each process, so that none waits long for the last
@@ -92,14 +92,19 @@ class FastEvaluator:
         self._plain.close()
 
     def evaluate(
-        self, params: Any, seeds: Sequence[int], record: Recorder | None = None
+        self,
+        params: Any,
+        seeds: Sequence[int],
+        record: Recorder | None = None,
+        *,
+        watch: Watcher | None = None,
     ) -> Evaluation:
         """Run one policy from each start; see `Evaluator.evaluate`.
 
-        Steps that are recorded are Gymnasium's own.
+        Steps that are recorded or watched are Gymnasium's own.
         """
-        if record is not None or isinstance(self._engine, _Serial):
-            return self._plain.evaluate(params, seeds, record)
+        if record is not None or watch is not None or isinstance(self._engine, _Serial):
+            return self._plain.evaluate(params, seeds, record, watch=watch)
         return self.evaluate_batch(np.asarray(params, dtype=np.float64)[None], seeds)[0]
 
     def evaluate_batch(self, params: Any, seeds: Sequence[int]) -> list[Evaluation]:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from llmopt.errors import LLMOptError, SpaceError
+from llmopt.policies.environment import make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
 
 PUBLISHED_BOX = (-6.0, 6.0)
@@ -59,10 +60,9 @@ class Task:
         """Make the environment; keyword arguments go to ``gymnasium.make``.
 
         Raises:
-            UnknownTaskError: Gymnasium has no such id.
             LLMOptError: The environment cannot be made (a package is missing, say).
         """
-        return _make(self.env_id, **kwargs)
+        return make_gymnasium(self.env_id, **kwargs)
 
     def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
         """Return the policy whose parameters are searched.
@@ -489,27 +489,11 @@ def _check_id(name: str) -> None:
         hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
         if isinstance(error, gym.error.DeprecatedEnv | gym.error.VersionNotFound):
             hint = f"{_first_line(error)} "
+        elif not near:
+            hint = f"{missing_environment(name)}. "
         raise UnknownTaskError(
             f"unknown task {name!r}: {hint}Valid: {', '.join(sorted(aliases))}, and any "
             "Gymnasium id"
-        ) from error
-
-
-def _make(env_id: str, **kwargs: Any) -> gym.Env[Any, Any]:
-    try:
-        # The checker warns about actions out of bounds on every episode and costs a third
-        # of the time; linear policies leave the bounds by design.
-        return gym.make(env_id, disable_env_checker=True, **kwargs)
-    except gym.error.DependencyNotInstalled as error:
-        raise LLMOptError(
-            f"{env_id} needs a package that is not installed ({_first_line(error)}): "
-            'pip install "llmopt[bench]" brings those of the shipped tasks'
-        ) from error
-    except gym.error.UnregisteredEnv as error:
-        raise UnknownTaskError(f"Gymnasium has no {env_id!r}: {_first_line(error)}") from error
-    except Exception as error:
-        raise LLMOptError(
-            f"{env_id} cannot be made: {type(error).__name__}: {_first_line(error)}"
         ) from error
 
 

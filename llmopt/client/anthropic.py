@@ -56,6 +56,7 @@ class AnthropicClient(RemoteClient):
     provider = "anthropic"
     package = module = "anthropic"
     samples_per_call = 1
+    marks_cache = True
     default_cap = 32_000
     spellings = {  # noqa: RUF012
         "effort": r"effort",

@@ -156,7 +156,7 @@ class Client(Protocol):
 
     - ``name`` (str): short model string for tables and files, never holding a secret;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
-      (``"levels"`` for small and base models; ``"props"`` if the attribute is missing);
+      (``"levels"`` for small and base models; ``"words"`` if the attribute is missing);
     - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): prompt and completion together; a server may tell it
@@ -190,11 +190,22 @@ class Client(Protocol):
         ...
 
 
-def default_prompt(client: Client) -> str:
-    """Return the name of the prompt that ``"auto"`` means for a client."""
-    return getattr(client, "default_prompt", None) or "props"
-
-
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))
+
+
+def check_ready(client: Client) -> None:
+    """Look for the key, the file and the package that a client needs, where it can tell.
+
+    Sends nothing: call it before the first evaluation.
+
+    Raises:
+        MissingKeyError: There is no API key.
+        ModelNotFoundError: There is no such model file.
+        ClientError: The address or the recording cannot be used.
+        ImportError: The client's package is not installed.
+    """
+    own = getattr(client, "check_ready", None)
+    if callable(own):
+        own()

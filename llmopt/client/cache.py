@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.errors import StorageError
 
 
@@ -92,6 +92,11 @@ class CachedClient:
             self.misses += 1
         _write(path, {"model": self.name, "request": request.to_dict(), "reply": reply.to_dict()})
         return reply
+
+    def check_ready(self) -> None:
+        """Look for what the model needs, unless there are answers: they may be all it takes."""
+        if next(self.folder.glob("??/*.json"), None) is None:
+            check_ready(self.client)
 
     def close(self) -> None:
         """Close the client behind it."""

@@ -61,6 +61,10 @@ class BedrockClaudeClient(AnthropicClient):
     def _connect(self, key: Secret) -> Any:
         sdk = load(self.module, self.package)
         url = self._address()
+        if not hasattr(sdk, "AnthropicBedrockMantle"):
+            raise ImportError(
+                f"anthropic {sdk.__version__} knows no Bedrock keys: pip install -U anthropic"
+            )
         return sdk.AnthropicBedrockMantle(
             api_key=key.reveal,
             aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from llmopt.client.base import Client, Style, client_name
+
+CAPABLE_PARAMETERS = 13_000_000_000
+"""Weights from which on a chat model is asked with the prompt ``"words"`` by default.
+
+A model of 1.5 billion weights made nothing of words; the smallest for which gains from them are
+published have 14 and 20 billion (ProPS, arXiv 2511.21928; R2PO, arXiv 2605.08315). Nothing
+between was measured.
+"""
+
+_SIZE = re.compile(r"(?<![\w.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
+
+
+def size_in_name(name: str) -> int | None:
+    """Return the number of weights that a model's name tells: ``"llama3.2:1b"``, or ``None``."""
+    found = _SIZE.search(name)
+    return round(int(found[1] or 1) * float(found[2]) * 1e9) if found else None
+
+
+def chat_prompt(parameters: int | None) -> str:
+    """Return the default prompt of a chat model with that many weights, ``None`` if unknown."""
+    return "props" if parameters is not None and parameters < CAPABLE_PARAMETERS else "words"
 
 
 @dataclass(frozen=True)
@@ -31,7 +53,7 @@ class ModelFacts:
     chats: bool = True
     context_tokens: int | None = None
     count_tokens: Callable[[str], int] | None = None
-    default_prompt: str = "props"
+    default_prompt: str = "words"
     max_samples: int | None = None
     columns: bool = False
     grammar: bool | None = None
@@ -52,13 +74,16 @@ def model_facts(client: Client) -> ModelFacts:
         if isinstance(facts, ModelFacts):
             return facts
     style: Style = "completion" if getattr(client, "style", "chat") == "completion" else "chat"
+    size = size_in_name(client_name(client))
     return ModelFacts(
         name=client_name(client),
         style=style,
         chats=style == "chat",
         context_tokens=getattr(client, "context_tokens", None),
         count_tokens=getattr(client, "count_tokens", None),
-        default_prompt=getattr(client, "default_prompt", None) or "props",
+        default_prompt=getattr(client, "default_prompt", None)
+        or (chat_prompt(size) if style == "chat" else "props"),
         max_samples=getattr(client, "max_samples", None),
         columns=bool(getattr(client, "columns", False)),
+        parameters=size,
     )

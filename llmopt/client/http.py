@@ -288,9 +288,11 @@ def parse_duration(value: object) -> float | None:
 
 _TOO_LARGE = re.compile(
     r"(?i)too (?:large|high|big|long|many)|at most|maximum|less than or equal|exceed|greater than"
-    r"|valid range|supported range|can only afford|(?<=\d) > \d"
+    r"|valid range|supported range|can only afford|(?<=\d) > \d|<="
 )
-_CAP_NAMES = re.compile(r"(?i)max[_ ]?(?:completion|output)?[_ ]?tokens|completion|credits")
+_CAP_NAMES = re.compile(r"(?i)max[_ ]?(?:completion|output|new)?[_ ]?tokens|completion|credits")
+# A cap counts against what an account may ask for in a minute, whether it is used or not.
+_PER_MINUTE = re.compile(r"(?i)request too large.*Limit (\d+), (?:Used \d+, )?Requested (\d+)")
 _CONTEXT = re.compile(r"(?i)(?:maximum )?context (?:length|window)\D{0,40}?(\d[\d,]*)")
 _PROMPT = re.compile(
     r"(?i)(\d[\d,]*) (?:input tokens|tokens? from the input|(?:tokens )?in the (?:messages|prompt)"
@@ -322,20 +324,28 @@ def smaller_cap(fault: Fault, cap: int | None) -> SmallerCap | None:
         cap: The cap that was sent.
     """
     said = fault.message
-    if cap is None or cap <= _LEAST_CAP or fault.status not in (400, 402, 413, 422):
+    if cap is None or cap <= _LEAST_CAP or fault.status not in (400, 402, 413, 422, 429):
         return None
-    if not (_TOO_LARGE.search(said) and _CAP_NAMES.search(said)):
+    per_minute = _PER_MINUTE.search(said)
+    if per_minute:
+        left = cap - int(per_minute[2]) + int(per_minute[1])
+        return SmallerCap(left, limit=left) if _LEAST_CAP <= left < cap else None
+    if fault.status == 429:
         return None
-    context = _CONTEXT.search(said)
+    context, prompt = _CONTEXT.search(said), _PROMPT.search(said)
+    of_cap = _CAP_NAMES.search(said) or (context and prompt)
+    if not (_TOO_LARGE.search(said) and of_cap):
+        return None
     if context:
         whole = int(context[1].replace(",", ""))
-        prompt = _PROMPT.search(said)
         used = int((prompt[1] or prompt[2]).replace(",", "")) if prompt else 0
         left = whole - used if prompt else min(whole, cap) // 2
         # Without room for an answer, only a shorter prompt helps.
         return SmallerCap(left, context=whole) if _LEAST_CAP <= left < cap else None
     numbers = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", said)]
     fitting = [n for n in numbers if _LEAST_CAP <= n < cap]
+    if not fitting and fault.status == 402:
+        return None
     if not fitting:
         return SmallerCap(max(_LEAST_CAP, cap // 2)) if cap in numbers or not numbers else None
     left = max(fitting) - ("exclusive" in said)
@@ -348,7 +358,7 @@ _REFUSAL = re.compile(
     r"(?i)unsupported|(?:not|n't) (?:yet )?(?:be )?(?:support|permit|allow|enabl|accept)"
     r"|unrecogni[sz]ed|unknown (?:name|parameter|field|argument)|extra (?:inputs|fields)"
     r"|deprecated|only the default|must be (?:equal to )?1\b|at most 1\b|unavailable"
-    r"|not available|unknown variant|must be verified|must be one of|must be explicitly"
+    r"|not available|may only be|unknown variant|must be verified|must be one of|must be explicitly"
     r"|invalid schema|only one candidate|non-whitespace"
 )
 

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import hashlib
 import http.client
+import importlib.util
 import json
 import os
 import secrets
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
-from llmopt.client.facts import ModelFacts
+from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -41,6 +42,10 @@ SLOT_TOKENS = 256
 SMALL_PARAMETERS = 2_000_000_000
 """Below this many weights a model gets the ``"levels"`` prompt by default."""
 
+
+_NOT_INSTALLED = (
+    'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
+)
 
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
@@ -73,7 +78,8 @@ class LocalClient:
             most `CONTEXT_TOKENS`.
         name: Short name for tables and files; by default that of the file.
         default_prompt: What ``prompt="auto"`` means. By default ``"levels"`` for base
-            models and those below `SMALL_PARAMETERS` weights, else ``"props"``.
+            models and those below `SMALL_PARAMETERS` weights, ``"words"`` for chat models from
+            `CAPABLE_PARAMETERS` on, else ``"props"``.
         adapter: A LoRA adapter of the model in GGUF, used for requests with
             `Request.columns` and for no others.
         sampling: Further llama.cpp sampling settings sent with each request but those with
@@ -186,7 +192,9 @@ class LocalClient:
         if self._default_prompt is not None:
             return self._default_prompt
         small = self.header.parameters < SMALL_PARAMETERS
-        return "levels" if small or not self.header.chat else "props"
+        if small or not self.header.chat:
+            return "levels"
+        return chat_prompt(self.header.parameters)
 
     def facts(self) -> ModelFacts:
         """Return what is known of the model without loading it.
@@ -208,6 +216,19 @@ class LocalClient:
             schema=True,
             parameters=self.header.parameters,
         )
+
+    def check_ready(self) -> None:
+        """Look for the package and the model file; one that is to be fetched is not fetched.
+
+        Raises:
+            ModelNotFoundError: There is no such file.
+            ClientError: It is not a readable GGUF file.
+            ImportError: xllamacpp is not installed.
+        """
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise ImportError(_NOT_INSTALLED)
+        if not callable(self._source):
+            read_header(self.path)
 
     def _chats(self, style: Style) -> bool:
         """Whether a request of this style goes through the model's chat template."""
@@ -548,9 +569,7 @@ def _import_xllamacpp() -> Any:
     try:
         import xllamacpp
     except ImportError as error:
-        raise ImportError(
-            'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
-        ) from error
+        raise ImportError(_NOT_INSTALLED) from error
     finally:
         if set_here:
             del os.environ["GOMP_SPINCOUNT"]

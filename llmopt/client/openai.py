@@ -189,7 +189,6 @@ class OpenAIClient(RemoteClient):
         self.server = server
         self.endpoint = endpoint
         if endpoint == "completions":
-            self.default_prompt = "levels"
             self.style = "completion"
         self.name = f"openai+{self.base_url}:{model}" if self.base_url else f"{server}:{model}"
 
@@ -342,6 +341,11 @@ class OpenAIClient(RemoteClient):
             and self.endpoint == "chat"
             and SERVERS["openai"].hosts(_host(self.url))
         )
+
+    @property
+    def marks_cache(self) -> bool:  # type: ignore[override]
+        """Whether the prefix cache is kept up to marks of ours."""
+        return self._breakpoints
 
     def _caches_prefix(self, request: Request) -> bool:
         return self._breakpoints and self.cache != "off" and len(request.text) >= _WORTH_CACHING

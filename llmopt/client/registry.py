@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from llmopt.client.base import Client
 from llmopt.client.openai import SERVERS
+from llmopt.client.options import OptionError, split_options, typed_options
 from llmopt.errors import ModelNotFoundError, did_you_mean
 
 PROVIDERS: dict[str, tuple[str, str, str]] = {
@@ -98,7 +99,8 @@ def get_client(model: str | Client, **options: Any) -> Client:
     Args:
         model: A string such as ``"smollm2"``, ``"gguf:/models/qwen.gguf"`` or
             ``"openai:gpt-6-luna"`` (``"openai/gpt-6-luna"`` means the same), or a client, which
-            is returned as it is.
+            is returned as it is. Options of the client's class may follow:
+            ``"openai:gpt-6-luna?effort=low&timeout=60"``.
         **options: Keyword arguments of the client's class.
 
     Returns:
@@ -106,6 +108,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
 
     Raises:
         ModelNotFoundError: No provider answers to the string.
+        OptionError: An option in the string is unknown, or its value is none.
         TypeError: `model` is neither a string nor a client, an option is unknown, or
             options came with a client.
     """
@@ -121,6 +124,13 @@ def get_client(model: str | Client, **options: Any) -> Client:
                 "set them where it is made"
             )
         return model
+    bare, texts = split_options(model)
+    if texts:
+        kind = type(get_client(bare))
+        try:
+            return get_client(bare, **{**typed_options(kind, texts), **options})
+        except ValueError as error:
+            raise OptionError(f"model {bare!r}: {error}") from error
     provider, slash, rest = model.partition("/")
     if slash and ":" not in provider and f"{_ALIASES.get(provider, provider)}:" in PROVIDERS:
         model = f"{_ALIASES.get(provider, provider)}:{rest}"  # as other libraries write it

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
-from llmopt.client.facts import ModelFacts
+from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.http import (
     CONNECT_SECONDS,
     Fault,
@@ -145,8 +145,9 @@ class RemoteClient:
     """Cap on an answer's tokens where the request names none and the protocol wants one."""
     spellings: ClassVar[Mapping[str, str]] = {}
     """Patterns for parameters that servers call by other names, too."""
-    default_prompt = "props"
     style: Style = "chat"
+    marks_cache: bool = False
+    """Whether the prefix cache is kept up to marks of ours, after `blocks` of a message."""
 
     def __init__(
         self,
@@ -250,6 +251,11 @@ class RemoteClient:
         added = {"effort": self.effort} if self.effort else {}
         return {"extra_body": self.extra_body, **added}
 
+    @property
+    def default_prompt(self) -> str:
+        """The prompt that suits the model."""
+        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "levels"
+
     def facts(self) -> ModelFacts:
         """What is known of the model; its context length perhaps only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
@@ -260,6 +266,7 @@ class RemoteClient:
             chats=chats,
             context_tokens=self.context_tokens,
             default_prompt=self.default_prompt,
+            parameters=size_in_name(self.name),
             schema=chats
             and not self._refused & {"schema", "response_format", "response_json_schema"},
         )
@@ -416,6 +423,8 @@ class RemoteClient:
                     where=self._where,
                 )
                 failure.requests = calls
+                if self._own_machine:
+                    failure.unpriced = 0
                 return failure
             self._refuse(refused, redact(fault.message, (key,)))
 
@@ -451,6 +460,8 @@ class RemoteClient:
         cap = self.default_cap
         if request.max_tokens is not None:
             cap = request.max_tokens + self._room(request)
+        elif cap is not None:
+            cap += self._added_room or 0
         return cap if cap is None or self._most_tokens is None else min(cap, self._most_tokens)
 
     def _lower_cap(self, smaller: SmallerCap) -> None:
@@ -466,7 +477,7 @@ class RemoteClient:
         What a model once needed, it may not need with the next prompt.
         """
         cap = self._cap(request)
-        if request.max_tokens is None or cap is None or request.style == "completion":
+        if cap is None or request.style == "completion":
             return
         samples = [c for a in answers for c in a.completions]
         with self._lock:
@@ -480,7 +491,8 @@ class RemoteClient:
                     self._cap(request),
                 )  # fmt: skip
             elif self._added_room is not None:
-                usual = request.max_tokens + self._least_room
+                asked = request.max_tokens
+                usual = cap - room if asked is None else asked + self._least_room
                 spared = all(a.completion_tokens <= usual * len(a.completions) for a in answers)
                 self._unused = self._unused + 1 if spared else 0
                 if self._unused >= _UNUSED:

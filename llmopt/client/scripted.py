@@ -201,6 +201,10 @@ class ReplayClient:
             known["default_prompt"] = self._default_prompt
         return ModelFacts(**known)
 
+    def check_ready(self) -> None:
+        """Raise a `ClientError` if the recording cannot be read."""
+        self._read()
+
     @property
     def default_prompt(self) -> str:
         """What ``prompt="auto"`` means for this client."""

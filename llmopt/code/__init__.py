@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmopt.code.policy import evaluate_policy, improve, policy_function
     from llmopt.code.reward.gencode import GenCode
     from llmopt.code.reward.reward import improve_reward, reward_function, train_linear
-    from llmopt.code.sandbox.sandbox import Limits, Sandbox
+    from llmopt.code.sandbox.sandbox import Limits, Sandbox, WorkerLimits
     from llmopt.code.tasks.language import LanguageFeedback
 
 _HOMES = {
@@ -41,7 +41,7 @@ _HOMES = {
     "code_optimizer": ("CodeOptimizer",),
     "policy": ("evaluate_policy", "improve", "policy_function"),
     "reward.reward": ("improve_reward", "reward_function", "train_linear"),
-    "sandbox.sandbox": ("Limits", "Sandbox"),
+    "sandbox.sandbox": ("Limits", "Sandbox", "WorkerLimits"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -61,6 +61,7 @@ __all__ = [
     "SandboxUnavailableError",
     "Strategy",
     "UnsandboxedWarning",
+    "WorkerLimits",
     "evaluate_policy",
     "improve",
     "improve_reward",

@@ -93,10 +93,10 @@ class Candidate:
         self._loaded = True
 
     def reset(self) -> None:
-        """Load the source anew, so that nothing is left of what it kept in its own names.
+        """Load the source anew, which clears the names that it has set.
 
-        The worker stays: what code hides elsewhere, such as in a module, is gone only after
-        `close`.
+        The worker stays. State that code hides elsewhere, such as in a module, is cleared by
+        `close` alone.
 
         Raises:
             CandidateError: It cannot be loaded.
@@ -114,7 +114,7 @@ class Candidate:
         """Call the first function.
 
         Raises:
-            CandidateError: It failed, or returned what it should not.
+            CandidateError: It failed, or its result is not as asked for.
         """
         return self.call(self.functions[0].name, *args, **kwargs)
 
@@ -122,7 +122,7 @@ class Candidate:
         """Call the function of that name and check its result.
 
         Raises:
-            CandidateError: It failed, or returned what it should not.
+            CandidateError: It failed, or its result is not as asked for.
         """
         function = self._function(name)
         return function.output.read(self._ready().call(name, *args, **kwargs))
@@ -131,7 +131,7 @@ class Candidate:
         """Call a function once for each list of arguments, in one message to the worker.
 
         Raises:
-            CandidateError: It failed, or returned what it should not.
+            CandidateError: It failed, or its result is not as asked for.
         """
         read = self._function(name).output.read
         return [read(value) for value in self._ready().call_many(name, arguments)]
@@ -140,7 +140,7 @@ class Candidate:
         """Call a function once for each row of columns (see `Sandbox.call_columns`).
 
         Raises:
-            CandidateError: It failed, or returned what it should not.
+            CandidateError: It failed, or its result is not as asked for.
         """
         read = self._function(name).output.read
         return [read(value) for value in self._ready().call_columns(name, columns)]
@@ -149,7 +149,7 @@ class Candidate:
         """Let a function act in the worker's own environment (see `Sandbox.rollout`).
 
         Raises:
-            CandidateError: It failed, or returned what it should not.
+            CandidateError: It failed, or its result is not as asked for.
         """
         read = self._function(name).output.read
         return [read(value) for value in self._ready().rollout(name, seed, cap)]

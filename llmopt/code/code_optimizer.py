@@ -16,6 +16,7 @@ arguments goes on where a killed one stopped.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 import numpy as np
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, Request, client_name
+from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.code.candidate import (
     Candidate,
@@ -38,15 +39,15 @@ from llmopt.code.candidate import (
 from llmopt.code.checks import Function, check
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import CodeState, Journal, Refusal
+from llmopt.code.journal import CodeState, Refusal, check_start, replay, start_event
 from llmopt.code.prompting import CodePrompt
-from llmopt.code.sandbox.sandbox import Limits, Sandbox, require_confinement
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
-from llmopt.errors import LLMOptError, RewardError, did_you_mean
+from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
-from llmopt.search.eventlog import Event
-from llmopt.search.meter import Draft, Meter, Spent
-from llmopt.search.meter import Limits as Caps
+from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.meter import Draft, Limits, Meter, Spent
+from llmopt.search.resume import request_event, spent_event
 from llmopt.space import Space
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _WriterOptions(TypedDict, total=False):
 
 
 class _WorkerOptions(TypedDict, total=False):
-    limits: Limits | None
+    limits: WorkerLimits | None
     allow_unsandboxed: bool
 
 
@@ -167,7 +168,7 @@ class CodeOptimizer:
         )
         self._meter = Meter(
             get_client("smollm2" if client is None else client),
-            Caps(**given(_Caps)),
+            Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
             announce=self._announce,
@@ -179,9 +180,9 @@ class CodeOptimizer:
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
-        self._journal: Journal | None = None
+        self._log: EventLog | None = None
         if storage is not None:
-            self._attach(Journal(storage, self._config(), seed))
+            self._attach(storage, seed)
 
     @property
     def client(self) -> Client:
@@ -192,6 +193,15 @@ class CodeOptimizer:
     def trials(self) -> list[CodeTrial]:
         """Everything that was told, in the order of telling."""
         return self._state.trials
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._meter.limits = limits
 
     @property
     def usage(self) -> Usage:
@@ -235,8 +245,10 @@ class CodeOptimizer:
         """Kill the workers of candidates that were never told, and close the file."""
         for candidate in self._pending.values():
             candidate.close()
-        if self._journal is not None:
-            self._journal.close()
+        if self._log is not None:
+            with contextlib.suppress(StorageError):  # it was told when it was to be written
+                self._meter.flush()
+            self._log.close()
 
     def __enter__(self) -> CodeOptimizer:
         return self
@@ -258,33 +270,39 @@ class CodeOptimizer:
             "model": client_name(self.client),
         }
 
-    def _attach(self, journal: Journal) -> None:
-        self.seed = self._writer.seed = self.seed if journal.seed is None else journal.seed
+    def _attach(self, path: str | os.PathLike[str], seed: int | None) -> None:
+        log = EventLog(path, durable=True)
         try:
-            journal.begin(self.seed, self._state, self._meter)
+            if log.events:
+                self.seed = check_start(log.events[0], self._config(), seed, log.path)
+                self._writer.seed = self.seed
+                replay(log.events, self._state, self._meter, log.path)
+            else:
+                log.append(start_event(self._config(), self.seed))
         except BaseException:
-            journal.close()
+            log.close()
             raise
+        log.events = []
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
-        self._journal = journal
+        self._log = log
 
     def _check_storage(self) -> None:
-        if self._journal is not None:
-            self._journal.check()
+        if self._log is not None:
+            self._log.check()
 
-    def _announce(self, request: Request, failed: int) -> None:
-        if self._journal is not None:
-            self._journal.append_request(request, failed)
+    def _announce(self, spent: Spent) -> None:
+        if self._log is not None:
+            self._log.append(request_event(spent))
 
     def _store_spent(self, spent: Spent) -> None:
-        if self._journal is not None:
-            self._journal.append_spent(spent)
+        if self._log is not None:
+            self._log.append(spent_event(spent, "error"))
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._journal is not None:
+        if self._log is not None:
             self._meter.flush()
-            self._journal.append(event)
+            self._log.append(event)
         self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What can go wrong when a model's code is run, told apart by whose fault it is."""
+"""Errors of running a model's code: of the code, of the worker, of the machine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class CandidateError(LLMOptError):
     """A candidate failed. The message is fit to be sent back to the model.
 
     Attributes:
-        kind: ``"syntax"``, ``"check"`` (it is not what was asked for), ``"exception"``,
-            ``"timeout"``, ``"crash"`` (its process died) or ``"protocol"`` (what it sent is
-            not an answer).
+        kind: ``"syntax"``, ``"check"`` (it is not as asked for), ``"exception"``,
+            ``"timeout"``, ``"crash"`` (its process died) or ``"protocol"`` (it sent something
+            that is no answer).
         line: Line of the source, from 1; 0 where there is none.
         trace: Triples of line, function and source text, outermost first.
         printed: What it printed before.

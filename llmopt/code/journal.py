@@ -1,28 +1,28 @@
-"""The state of a code search as the sum of its events, and the file that keeps them.
+"""The state of a code search as the sum of its events, and how they are read back.
 
 Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
-``request`` (about to be sent),
-``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
-(candidates of one request), ``failure`` (an ask that found none), ``tell``. A live call and a
-resumed file go through the same `CodeState.apply`.
+``request`` (about to be sent), ``error`` (requests that ended in one), ``reject`` (an answer that
+was not used), ``ask`` (candidates of one request), ``failure`` (an ask that found none),
+``tell``. A live call and a resumed file go through the same `CodeState.apply`.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Reply, Request
+from llmopt.arguments import whole_number
+from llmopt.client.base import Reply
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.search.eventlog import Event, EventLog
-from llmopt.search.meter import Meter, Spent
-from llmopt.search.resume import InDoubt, count, record_request
+from llmopt.search.eventlog import Event
+from llmopt.search.meter import Meter
+from llmopt.search.resume import InDoubt, failures
 from llmopt.space import Space
 
 _FORMAT = 1
@@ -95,7 +95,7 @@ class CodeState:
         kind = event["event"]
         if kind == "reject":
             refusal = Refusal(
-                count(event["number"]),
+                whole_number("number", event["number"], 0),
                 _text(event["text"]),
                 _text(event["reason"]),
                 _text(event.get("kind", "unreadable")),
@@ -137,8 +137,8 @@ class CodeState:
         trial = CodeTrial(**{**entry, "params": params})
         for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
             _text(text)
-        for number in (trial.number, trial.parent):
-            count(0 if number is None else number)
+        whole_number("number", trial.number, 0)
+        whole_number("parent", 0 if trial.parent is None else trial.parent, 0)
         reward = trial.reward
         if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
             raise ValueError(f"the score {reward!r} is no finite number")
@@ -147,139 +147,84 @@ class CodeState:
         return trial
 
 
-class Journal:
-    """The file of one search, open for writing.
+def start_event(config: Mapping[str, Any], seed: int) -> Event:
+    """Return the first event of a search: what must be the same for it to go on."""
+    return {"event": "start", "format": _FORMAT, "config": dict(config), "seed": str(seed)}
+
+
+def check_start(start: Event, config: Mapping[str, Any], seed: int | None, path: Path) -> int:
+    """Return the seed of a stored search.
 
     Args:
-        path: The file; created if it is not there.
-        config: What must be the same for a search to go on.
-        seed: The seed; ``None`` if it may be any.
-
-    Attributes:
-        seed: The stored seed, or ``None`` in a new file.
+        start: Its first event.
+        config: What must be the same.
+        seed: The seed that it must have; ``None`` for any.
+        path: The file, for messages.
 
     Raises:
-        StorageError: The file cannot be used, or holds another search.
+        StorageError: It is no code search, or another one.
     """
-
-    def __init__(
-        self, path: str | os.PathLike[str], config: Mapping[str, Any], seed: int | None
-    ) -> None:
-        self._log = EventLog(path, durable=True)
-        self._config = dict(config)
-        self.seed: int | None = None
-        try:
-            if self._log.events:
-                self._check_start(self._log.events[0], seed)
-        except BaseException:
-            self._log.close()
-            raise
-
-    def begin(self, seed: int, state: CodeState, meter: Meter) -> None:
-        """Start a new file, or bring a fresh state and its meter to where an old one ended.
-
-        Raises:
-            StorageError: An event is not as llmopt wrote it, or nothing can be written.
-        """
-        events, self._log.events = self._log.events, []
-        if not events:
-            start = {"event": "start", "format": _FORMAT, "config": self._config}
-            self.append({**start, "seed": str(seed)})
-            return
-        usage = Usage()
-        doubt = InDoubt(usage)
-        paid: list[tuple[str, Reply]] = []
-        for line, event in enumerate(events[1:], start=2):
-            try:
-                kind = event["event"]
-                if kind == "request":
-                    doubt.announced(event["failed"])
-                elif kind == "reply":
-                    reply = Reply.from_dict(event["reply"])
-                    usage.add_failure(count(event.get("failed", 0)))
-                    usage.add_reply(reply)
-                    paid.append((_text(event["digest"]), reply))
-                    doubt.ended()
-                elif kind == "error":
-                    usage.add_failure(count(event["requests"]))
-                    doubt.ended()
-                else:
-                    state.apply(event)
-                if kind == "ask":
-                    usage.proposals["llm"] = usage.proposals.get("llm", 0) + len(
-                        event["candidates"]
-                    )
-                if kind in ("ask", "failure"):
-                    paid.clear()  # the replies before it have come to this
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise self._spoilt(line, error) from error
-        doubt.settle()
-        meter.restore(usage, paid)
-
-    def _check_start(self, start: Event, seed: int | None) -> None:
-        if start.get("event") != "start" or start.get("format") != _FORMAT:
-            raise StorageError(f"{self._log.path} is no code search: give another file")
-        try:
-            stored = {**start["config"]}
-            self.seed = int(start["seed"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise self._spoilt(1, error) from error
-        other = [k for k in (*self._config, *stored) if stored.get(k) != self._config.get(k)]
-        if seed is not None and seed != self.seed:
-            other.append("seed")
-        if other:
-            names = ", ".join(dict.fromkeys(other))
-            raise StorageError(
-                f"{self._log.path} holds a search with another {names}: resume it with the "
-                "arguments that it was made with, or give another file"
-            )
-
-    def _spoilt(self, line: int, error: Exception) -> StorageError:
-        return StorageError(
-            f"{self._log.path}, line {line}: it is not as llmopt wrote it "
-            f"({type(error).__name__}: {str(error)[:200]}). Restore the file from a copy, or move "
-            "it away to start anew"
+    if start.get("event") != "start" or start.get("format") != _FORMAT:
+        raise StorageError(f"{path} is no code search: give another file")
+    try:
+        stored = {**start["config"]}
+        stored_seed = int(start["seed"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise _spoilt(path, 1, error) from error
+    other = [k for k in (*config, *stored) if stored.get(k) != config.get(k)]
+    if seed is not None and seed != stored_seed:
+        other.append("seed")
+    if other:
+        names = ", ".join(dict.fromkeys(other))
+        raise StorageError(
+            f"{path} holds a search with another {names}: resume it with the arguments that it "
+            "was made with, or give another file"
         )
+    return stored_seed
 
-    def append(self, event: Event) -> None:
-        """Write one event; it is in the file when this returns.
 
-        Raises:
-            StorageError: It could not be written; the file is as it was.
-        """
-        self._log.append(event)
+def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) -> None:
+    """Bring a fresh state and its meter to where a search ended.
 
-    def append_request(self, request: Request, failed: int) -> None:
-        """Write that a request is about to be sent, after so many calls for it that failed.
+    Raises:
+        StorageError: An event is not as llmopt wrote it.
+    """
+    usage = Usage()
+    doubt = InDoubt(usage)
+    paid: list[tuple[str, Reply]] = []
+    for line, event in enumerate(events[1:], start=2):
+        try:
+            kind = event["event"]
+            if kind == "request":
+                doubt.announced(event)
+            elif kind == "reply":
+                reply = Reply.from_dict(event["reply"])
+                usage.add_failure(*failures({"failed": 0, **event}, "failed"))
+                usage.add_reply(reply)
+                paid.append((_text(event["digest"]), reply))
+                doubt.ended()
+            elif kind == "error":
+                usage.add_failure(*failures(event, "requests"))
+                doubt.ended()
+            else:
+                state.apply(event)
+            if kind == "ask":
+                asked = usage.proposals.get("llm", 0) + len(event["candidates"])
+                usage.proposals["llm"] = asked
+            if kind in ("ask", "failure"):
+                paid.clear()  # the replies before it have come to this
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise _spoilt(path, line, error) from error
+    doubt.settle()
+    meter.restore(usage, paid)
 
-        Raises:
-            StorageError: As `append`.
-        """
-        record_request(self._log, request, failed)
 
-    def append_spent(self, spent: Spent) -> None:
-        """Write what a request cost: the paid reply, or how many calls failed.
-
-        Raises:
-            StorageError: As `append`.
-        """
-        if spent.reply is None:
-            self.append({"event": "error", "requests": spent.failed})
-        else:
-            paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-            self.append({"event": "reply", **paid, "failed": spent.failed})
-
-    def check(self) -> None:
-        """Raise where nothing can be written: the file is closed, or another process's.
-
-        Raises:
-            StorageError: Nothing can be written.
-        """
-        self._log.check()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._log.close()
+def _spoilt(path: Path, line: int, error: Exception) -> StorageError:
+    return StorageError(
+        f"{path}, line {line}: it is not as llmopt wrote it "
+        f"({type(error).__name__}: {str(error)[:200]}). Restore the file from a copy, or move "
+        "it away to start anew"
+    )
 
 
 def _text(value: Any) -> str:

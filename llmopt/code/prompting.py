@@ -1,4 +1,4 @@
-"""What a model is asked when code is searched, and what it is told when its code fails."""
+"""The words of a code search: the request for code, and the complaint about an answer."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def count_roughly(text: str) -> int:
 
 
 def complaint(reason: str, answer: AnswerFormat) -> str:
-    """Return the repair turn: what was wrong with an answer, and what is wanted instead."""
+    """Return the repair turn: the fault of an answer, and the form of the next one."""
     form = "in one ```python block" if answer == "fenced" else "in the same JSON form"
     return f"This cannot be used: {reason}\nCorrect it and give the complete code again, {form}."
 
@@ -198,7 +198,7 @@ def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str,
     words = trial.feedback.strip()
     params = None
     if space is not None and trial.params is not None:
-        # By the names under which the code finds them, whatever form the space was given in.
+        # By the names that the code uses, for every form of space.
         params = dict(zip(space.names, space.flatten(trial.params), strict=True))
     return {
         "number": trial.number if trial.number >= 0 else None,

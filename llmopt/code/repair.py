@@ -1,4 +1,4 @@
-"""The one repair loop: an answer that cannot be used is sent back with what was wrong with it."""
+"""The one repair loop: an answer that cannot be used is sent back with its fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def use_or_repair(
     ask_again: Callable[[A, str], A | None],
     repairs: int,
 ) -> T:
-    """Return what comes of an answer, or of one of its repairs.
+    """Return the result of an answer, or of one of its repairs.
 
     Args:
         answer: The first answer.

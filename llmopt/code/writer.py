@@ -41,8 +41,8 @@ class CodeSituation(NamedTuple):
         trials: Everything that was told.
         waiting: Candidates that were handed out and not told.
         failures: Asks that found nothing before, so that the next requests differ.
-        refusals: Answers that were refused before this ask was cut off; what they were told
-            stands, though code may fail in another way each time.
+        refusals: Answers that were refused before this ask was cut off. Their reasons stand:
+            the same code may fail in another way now, which would change the next request.
     """
 
     number: int
@@ -187,7 +187,7 @@ class Writer:
     def _repair(self, request: Request, text: str, reason: str) -> Request:
         """Return the request of a repair turn.
 
-        It holds the latest answer alone: what was wrong before it is mended or lost.
+        It holds the latest answer alone, without the ones before it.
         """
         return replace(
             request,
@@ -280,7 +280,7 @@ class Writer:
 
 
 def _take(known: list[Refusal], number: int, text: str) -> Refusal | None:
-    """Remove and return what was said of this answer."""
+    """Remove and return the refusal of this answer."""
     for index, refusal in enumerate(known):
         if (refusal.number, refusal.text) == (number, text):
             return known.pop(index)

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
+from llmopt.commands.options import add_option_argument
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt import check_prompt_for, get_prompt
+from llmopt.prompt import check_prompt_for, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
 from llmopt.text import printable
 
 _SHOWN_CHARACTERS = 400
+_MORE_ROOM = 8
 
 
-def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[str, bool]:
+def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     """Ask a model for the next point of a small problem.
 
+    A model whose answer was cut off or empty is asked once more, with more room: hidden reasoning
+    may have taken it all.
+
     Args:
-        client: The model. One request, plus a retry if the server is busy.
+        client: The model; its own options say how long it is waited for.
         prompt: Prompt's name; ``"auto"`` for the one that suits the model.
-        attempts: Times the request is sent at most.
 
     Returns:
         The exchange in lines of text, and whether the answer could be read as a point.
@@ -36,11 +42,22 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         ImportError: Its package is not installed.
     """
     model = model_facts(client)
-    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
+    made = prompt_for(prompt, model)
     check_prompt_for(made, client)
     query = made.prepare(_situation(model))
-    reply = complete_with_retries(client, query.request, attempts=attempts)
-    completion = reply.completions[0]
+    replies = [complete_with_retries(client, query.request)]
+    completion = replies[0].completions[0]
+    again = ""
+    if completion.finish_reason == "length" or not completion.text.strip():
+        cap = query.request.max_tokens
+        again = f", after {'an empty one' if not completion.text.strip() else 'one cut off'}"
+        replies.append(
+            complete_with_retries(
+                client, replace(query.request, max_tokens=cap and _MORE_ROOM * cap)
+            )
+        )
+        completion = replies[1].completions[0]
+    reply = replies[-1]
     text = completion.text
     shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
     readable = True
@@ -52,16 +69,18 @@ def check(client: Client, prompt: str = "auto", *, attempts: int = 2) -> tuple[s
         readable = False
         read = f"not readable: {error.reason}"
     answered = f" (answered as {reply.model})" if reply.model not in ("", model.name) else ""
-    cost = "unknown" if reply.cost is None else f"${reply.cost:.6f}"
+    costs = [r.cost for r in replies]
+    cost = "unknown" if None in costs else f"${sum(filter(None, costs)):.6f}"
+    requests = sum(r.requests for r in replies)
     lines = {
         "model": model.name + answered,
         "prompt": f"{made.name}, {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
         "from the prefix cache",
         "answer": f"{shown.strip()!r}",
-        "end": f"{completion.finish_reason}, {reply.completion_tokens} tokens",
+        "end": f"{completion.finish_reason}, {reply.completion_tokens} tokens{again}",
         "read as": read,
-        "time": f"{reply.seconds:.2f} s in {reply.requests} "
-        + ("request" if reply.requests == 1 else "requests"),
+        "time": f"{sum(r.seconds for r in replies):.2f} s in {requests} "
+        + ("request" if requests == 1 else "requests"),
         "cost": cost,
     }
     shown_lines = (f"{label:<8} {value}".replace("\n", " ") for label, value in lines.items())
@@ -87,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", metavar="P", default="auto", help="prompt's name (default: what suits it)"
     )
+    add_option_argument(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -99,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: The model could not be asked.
         ImportError: Its package is not installed.
     """
-    client = get_client(args.model)
+    client = get_client(with_options(args.model, getattr(args, "option", ())))
     try:
         text, readable = check(client, args.prompt)
     finally:

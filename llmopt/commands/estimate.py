@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.client.base import Client, Request
+from llmopt.client.anthropic import blocks
+from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
-from llmopt.client.prices import FREE, PRICES_AS_OF, PRICES_VARIABLE, Price
+from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, get_price, price_source
 from llmopt.history import History, Trial
-from llmopt.prompt import Prompt, get_prompt
+from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
@@ -38,7 +39,11 @@ class Estimate:
         completion_tokens: Over all requests; hidden reasoning is not among them, since
             nobody knows it beforehand.
         cost: US dollars with no help from a cache, or ``None`` if the price is unknown.
-        cached_cost: US dollars if all `cacheable_tokens` come from the cache.
+        cached_cost: US dollars if all `cacheable_tokens` come from the cache, and all
+            `written_tokens` are charged as the provider charges what it writes there.
+        written_tokens: Those of `prompt_tokens` that are written to a cache, where that is charged
+            apart.
+        prices: Where the prices are from, and of when.
     """
 
     model: str
@@ -49,6 +54,8 @@ class Estimate:
     completion_tokens: int
     cost: float | None
     cached_cost: float | None
+    written_tokens: int = 0
+    prices: str = ""
 
     def summary(self) -> str:
         """Return the estimate in one line."""
@@ -64,7 +71,7 @@ class Estimate:
             return f"{text}; free, on this machine"
         return (
             f"{text}; ${self.cost:.2f}, or ${self.cached_cost:.2f} with a prefix cache "
-            f"(prices of {PRICES_AS_OF} unless you set your own; hidden reasoning not counted)"
+            f"(prices: {self.prices}; hidden reasoning not counted)"
         )
 
 
@@ -100,9 +107,9 @@ def estimate(
     if iterations < 0 or warmup < 0:
         raise ValueError(f"iterations={iterations}, warmup={warmup}: expected 0 or more")
     model = replace(model_facts(client), count_tokens=count_tokens)
-    made = get_prompt(model.default_prompt if prompt == "auto" else prompt)
+    made = prompt_for(prompt, model)
     total = warmup + iterations if total is None else total
-    trials = _simulated(space, warmup + iterations)
+    trials = simulated_trials(space, warmup + iterations)
 
     def request(number: int) -> Request:
         history = History(trials[: warmup + number])
@@ -111,54 +118,105 @@ def estimate(
 
     # A prompt grows smoothly, so a few requests tell about all.
     places = np.unique(np.linspace(0, max(0, iterations - 1), _POINTS).astype(int))
-    prompt_tokens, cacheable, completion = [], [], []
+    asked = _innermost(client)
+    prompt_tokens, cacheable, written, completion = [], [], [], []
     for number in places if iterations else ():
         now = request(int(number))
-        text = _flat(now)
-        before = _flat(request(int(number) - 1)) if number else ""
-        repeated = count_tokens(_shared(before, text))
-        prompt_tokens.append(count_tokens(text))
-        cacheable.append(repeated if repeated >= _SHORTEST_CACHED else 0)
+        before = request(int(number) - 1) if number else None
+        read, wrote = prefix_use(before, now, asked, count_tokens)
+        prompt_tokens.append(count_tokens(_flat(now)))
+        cacheable.append(read)
+        written.append(wrote)
         completion.append(_answer_tokens(now, space, trials, count_tokens))
     sums = [
         round(float(np.interp(np.arange(iterations), places, np.array(column)).sum()))
         if iterations
         else 0
-        for column in (prompt_tokens, cacheable, completion)
+        for column in (prompt_tokens, cacheable, written, completion)
     ]
     price = price_of(client)
     each = [s / iterations if iterations else 0 for s in sums]
     # A price may hold up to a prompt's length only, so it is asked for one request.
-    one = price.cost(round(each[0]), round(each[2])) if price else None
-    cheap = price.cost(round(each[0]), round(each[2]), round(each[1])) if price else None
+    mean = [round(value) for value in each]
+    long = mean[2] if getattr(asked, "cache", "") == "long" else 0
+    one = price.cost(mean[0], mean[3]) if price else None
+    cheap = price.cost(mean[0], mean[3], mean[1], mean[2], long) if price else None
     return Estimate(
         model=model.name,
         prompt=made.name,
         requests=iterations,
         prompt_tokens=sums[0],
         cacheable_tokens=sums[1],
-        completion_tokens=sums[2],
+        completion_tokens=sums[3],
         cost=None if one is None else one * iterations,
         cached_cost=None if cheap is None else cheap * iterations,
+        written_tokens=sums[2],
+        prices=_prices_of(asked),
     )
+
+
+def prefix_use(
+    before: Request | None, now: Request, client: Client, count: Callable[[str], int]
+) -> tuple[int, int]:
+    """Return the tokens that a request reads from a prefix cache, and those that it writes.
+
+    Where a provider keeps what we mark (OpenAI from GPT-5.6 on, Anthropic), a prefix is found up to
+    a mark alone, and what is written up to the last one is charged apart. Elsewhere all that two
+    requests begin with is found, and writing costs nothing.
+
+    Args:
+        before: The request before, if there was one.
+        now: The request.
+        client: Who is asked.
+        count: Tokenizer.
+    """
+    marked = getattr(client, "marks_cache", False)
+    if not marked:
+        shared = count(_shared(_flat(before), _flat(now))) if before else 0
+        return (shared if shared >= _SHORTEST_CACHED else 0), 0
+    if getattr(client, "cache", "") == "off":
+        return 0, 0
+    old, new = (_settled(r) if r else [] for r in (before, now))
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
+    same = min(len(old), len(new)) if same is None else same
+    read, kept = (count("".join(part)) for part in (new[:same], new))
+    if kept < _SHORTEST_CACHED:
+        return 0, 0
+    read = read if read >= _SHORTEST_CACHED else 0
+    return read, kept - read
+
+
+def _settled(request: Request) -> list[str]:
+    """Return the blocks of a request that end in a mark: all but the last one."""
+    return [part for m in request.messages for part in blocks(m.content)][:-1]
+
+
+def _prices_of(client: Client) -> str:
+    """Say where the prices of a client are from."""
+    own = getattr(client, "price", None) or get_price(client_name(client), listed=False)
+    return "your own" if own else price_source(client_name(client))
+
+
+def _innermost(client: Client) -> Client:
+    """Return the client behind those that only pass on."""
+    while not hasattr(client, "current_price") and getattr(client, "client", None) is not None:
+        client = client.client  # type: ignore[attr-defined]
+    return client
 
 
 def price_of(client: Client) -> Price | None:
     """Return the price of a client's tokens, or ``None`` if it is not known."""
     from llmopt.client.local import LocalClient
 
-    while not hasattr(client, "current_price"):
-        if isinstance(client, LocalClient):
-            return FREE
-        inner = getattr(client, "client", None)
-        if inner is None:
-            return None
-        client = inner
-    price: Price | None = client.current_price()
-    return price
+    client = _innermost(client)
+    if isinstance(client, LocalClient):
+        return FREE
+    current = getattr(client, "current_price", None)
+    return current() if current is not None else None
 
 
-def _simulated(space: Space, n: int) -> tuple[Trial, ...]:
+def simulated_trials(space: Space, n: int) -> tuple[Trial, ...]:
+    """Return `n` random points with random rewards."""
     rng = np.random.default_rng(0)
     values = [space.round(space.sample(rng)) for _ in range(n)]
     rewards = rng.normal(50.0, 30.0, n).round(2)

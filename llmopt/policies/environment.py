@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -66,28 +67,16 @@ class EnvMaker:
         """
         source = self._source
         mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+        if isinstance(source, str | EnvSpec):
+            return make_gymnasium(source, **mode)
         try:
-            if callable(source) and not isinstance(source, EnvSpec):
-                env = source(**mode) if mode and _takes_mode(source) else source()
-                if not isinstance(env, gym.Env):
-                    raise TypeError(f"it returned a {type(env).__name__}, no gymnasium.Env")
-                return env
-            if isinstance(source, EnvSpec):
-                return gym.make(source, **mode)
-            # The checker warns about actions out of bounds on every episode and costs a third
-            # of the time; linear policies leave the bounds by design.
-            return gym.make(source, disable_env_checker=True, **mode)
-        except gym.error.DependencyNotInstalled as error:
-            raise LLMOptError(
-                f"{self.title} needs a package that is not installed ({_first_line(error)}): "
-                'pip install "llmopt[bench]" brings MuJoCo and pygame'
-            ) from error
-        except gym.error.Error as error:
-            raise LLMOptError(f"{self.title} cannot be made: {_first_line(error)}") from error
+            env = source(**mode) if mode and _takes_mode(source) else source()
+            if not isinstance(env, gym.Env):
+                raise TypeError(f"it returned a {type(env).__name__}, no gymnasium.Env")
         except Exception as error:
-            raise LLMOptError(
-                f"{self.title} cannot be made: {type(error).__name__}: {_first_line(error)}"
-            ) from error
+            raise _trouble(self.title, error) from error
+        _silence_mujoco()
+        return env
 
     def picture(self, seed: int) -> str:
         """Return a start drawn as text, where the environment renders text; else nothing."""
@@ -112,6 +101,65 @@ class EnvMaker:
             return ""
         lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
         return "\n".join(line for line in lines if line)
+
+
+def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
+    """Make an environment that Gymnasium knows.
+
+    Args:
+        env: Its id, or its spec.
+        **kwargs: Arguments of ``gymnasium.make``.
+
+    Raises:
+        LLMOptError: It cannot be made; the message says which package to install.
+    """
+    try:
+        if isinstance(env, str):
+            # The checker warns about actions out of bounds on every episode and costs a third
+            # of the time; linear policies leave the bounds by design.
+            kwargs = {"disable_env_checker": True, **kwargs}
+        made: gym.Env[Any, Any] = gym.make(env, **kwargs)
+    except Exception as error:
+        title = env.rpartition(":")[2] if isinstance(env, str) else env.id
+        raise _trouble(title, error) from error
+    _silence_mujoco()
+    return made
+
+
+def missing_environment(name: str) -> str:
+    """Say how to name an environment that Gymnasium does not know, or what to install."""
+    if name.startswith("ALE/"):
+        return f"install its package (pip install ale-py) and say ale_py:{name}"
+    return f"an environment of your own is MODULE:{name}, where importing MODULE registers it"
+
+
+def _trouble(title: str, error: Exception) -> LLMOptError:
+    """Return the error of an environment that could not be made."""
+    if isinstance(error, gym.error.DependencyNotInstalled):
+        text = f"{title} needs a package that is not installed ({_first_line(error)})"
+        if "box2d" in str(error).lower():
+            return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
+        return LLMOptError(f'{text}: pip install "llmopt[bench]" brings MuJoCo and pygame')
+    if isinstance(error, gym.error.UnregisteredEnv):
+        text = f"{title} cannot be made: {_first_line(error)}"
+        return LLMOptError(f"{text.rstrip('.')}; {missing_environment(title)}")
+    if isinstance(error, gym.error.Error):
+        return LLMOptError(f"{title} cannot be made: {_first_line(error)}")
+    return LLMOptError(f"{title} cannot be made: {type(error).__name__}: {_first_line(error)}")
+
+
+def _silence_mujoco() -> None:
+    """Keep MuJoCo from writing MUJOCO_LOG.TXT where a policy makes its simulation unstable.
+
+    The return of such an episode says it as well.
+    """
+    mujoco = sys.modules.get("mujoco")
+    if mujoco is not None and getattr(mujoco, "get_mju_user_warning", lambda: None)() is None:
+        mujoco.set_mju_user_warning(_ignore)
+
+
+def _ignore(*_: Any) -> None:
+    return None
 
 
 def _takes_mode(make: Callable[..., Any]) -> bool:

@@ -99,3 +99,16 @@ def _shrink(frame: Any) -> Any:
         size = (WIDTH, round(image.height * WIDTH / image.width))
         image = image.resize(size, Image.Resampling.LANCZOS)
     return image
+
+
+def follow(env: gym.Env[Any, Any]) -> None:
+    """Let a MuJoCo environment be seen through its camera that follows the body, if it has one."""
+    inner: Any = env.unwrapped
+    renderer = getattr(inner, "mujoco_renderer", None)
+    if renderer is None or getattr(renderer, "camera_id", 0) not in (None, -1):
+        return
+    import mujoco
+
+    camera = mujoco.mj_name2id(inner.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    if camera >= 0:
+        renderer.camera_id = camera

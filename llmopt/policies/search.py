@@ -28,8 +28,9 @@ from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
+from llmopt.policies.goal import describe_goal, describe_parameters
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.picture import choose_renderer, policy_gif
+from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
@@ -162,7 +163,8 @@ class PolicySearch:
         self._space = self._table_space() if self._choices else self._box_space(_pair(box))
         text = description.strip()
         if named:
-            text = f"{self._goal()}\n\n{self.words.text}\n\n{self._meaning()}"
+            meaning = describe_parameters(self.policy, choices=self._choices)
+            text = f"{describe_goal(starts)}\n\n{self.words.text}\n\n{meaning}"
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
@@ -216,42 +218,6 @@ class PolicySearch:
             decimals=3,
         )
 
-    def _goal(self) -> str:
-        n = len(self.starts)
-        return (
-            "A policy for the environment below is wanted. The value of a point is the mean "
-            "return (the sum of an episode's rewards; larger is better) over "
-            + (
-                f"the same {n} random starts each time"
-                if n > 1
-                else "one start, the same each time"
-            )
-            + ". The best policy is judged in the end on fresh starts, so that what helps on "
-            "these alone is worth nothing."
-        )
-
-    def _meaning(self) -> str:
-        action = self.policy.action_space
-        if self._choices:
-            return "Each parameter is the action taken in one state: s0 that in state 0."
-        constant = ", plus `action<-bias`" if self.policy.bias else ""
-        table = isinstance(self.policy.observation_space, spaces.Discrete)
-        inner = (
-            "the entry `action<-state` of its state"
-            if table
-            else "the sum over all observed numbers of the weight `action<-observation` times the "
-            "number, in its own units"
-        )
-        if isinstance(action, spaces.Discrete):
-            return (
-                f"The policy: each action has a score, {inner}{constant}. The action with the "
-                "highest score is taken, so only differences between scores matter."
-            )
-        return (
-            f"The policy: each action is {inner}{constant}. It is passed on as it is, also beyond "
-            "its bounds."
-        )
-
     def _flat(self, params: Mapping[str, Any]) -> np.ndarray:
         """Return a point as the flat parameters of the policy."""
         if not self._choices:
@@ -267,7 +233,7 @@ class PolicySearch:
 
     def run(
         self, evaluations: int, *, progress: Callable[[Trial], None] | bool = False
-    ) -> Trial | None:
+    ) -> Trial[dict[str, Any]] | None:
         """Search until that many policies were evaluated in all, warm-up included.
 
         A search that goes on in its `storage` first evaluates the points whose evaluation
@@ -319,17 +285,15 @@ class PolicySearch:
         )
         return outcome, statistics.text(outcome)
 
-    def _tell(self, params: Any) -> Trial:
+    def _tell(self, params: Any) -> Trial[dict[str, Any]]:
         outcome, text = self.measure(params)
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
             return self.optimizer.tell_failure(params, reason)
-        return self.optimizer.tell(
-            params, outcome.mean, feedback=text, stderr=outcome.standard_error
-        )
+        return self.optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> Trial[dict[str, Any]] | None:
         """The best trial so far: its `params` by name and its `reward`; or ``None``."""
         return self.optimizer.best
 
@@ -390,6 +354,7 @@ class PolicySearch:
         choose_renderer()
         env = self._make("rgb_array")
         try:
+            follow(env)
             try:
                 data = policy_gif(env, policy, held_out_seeds(self.seed, 1)[0], self._step_cap)
             except NotImplementedError as error:

@@ -143,8 +143,7 @@ class _Section:
 def _docstring(env: gym.Env[Any, Any]) -> str:
     """Return the docstring of the environment's class, or of the nearest base that has one.
 
-    A base's counts only where it describes an environment: one class of many tasks may be
-    documented as a superclass.
+    A base class's docstring is used only if it has an Observation or Action heading.
     """
     kind = type(env.unwrapped)
     own = vars(kind).get("__doc__")
@@ -532,6 +531,8 @@ def _item(quantity: Quantity, bounds: str) -> str:
     meaning = quantity.meaning
     if meaning.lower().split() == quantity.name.split("_"):
         meaning = ""  # the name says it all
+    if bounds and bounds in meaning:
+        bounds = ""
     said = meaning + (", " if meaning and bounds else "") + bounds
     return f"- {quantity.name}" + (f": {said}" if said else "")
 

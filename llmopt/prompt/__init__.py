@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Client, client_name
-from llmopt.client.facts import model_facts
+from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
 from llmopt.prompt.budget import estimate_tokens
@@ -81,6 +81,7 @@ __all__ = [
     "TemplatePrompt",
     "estimate_tokens",
     "get_prompt",
+    "prompt_for",
 ]
 
 _PATTERNS: dict[str, Callable[..., Prompt]] = {
@@ -151,6 +152,16 @@ def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
         del data["sealed"]
         return _PATTERNS[name](**data)
     return shipped_prompt(name, **data)
+
+
+def prompt_for(prompt: str | Path | Mapping[str, Any] | Prompt, model: ModelFacts) -> Prompt:
+    """Return the prompt that a model is asked with: ``"auto"`` means the one that suits it.
+
+    Args:
+        prompt: As for `get_prompt`, or ``"auto"``.
+        model: Facts of the model, whose ``default_prompt`` is taken for ``"auto"``.
+    """
+    return get_prompt(model.default_prompt if prompt == "auto" else prompt)
 
 
 def check_prompt_for(prompt: Prompt, client: Client) -> None:

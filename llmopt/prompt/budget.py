@@ -93,7 +93,7 @@ def fit(
         size: Tokens of a prompt that `render` made.
         budget: How long it may be.
         entries: How many entries there are.
-        complaint: Sent back with the question unless there is no room even without entries.
+        complaint: Part of the prompt; dropped if it does not fit even without entries.
         align: See `fit_most`.
 
     Raises:
@@ -135,7 +135,7 @@ def fit_most(
         size: Tokens of a prompt that `render` made; grows with k.
         limit: The most tokens there may be.
         entries: How many entries there are.
-        align: Shrink the number of entries left out up to a multiple of a power of two,
+        align: Round the number of entries left out up to a multiple of a power of two,
             about a tenth of the entries shown, so that the prompt's start stays the same over
             several proposals and prefix caches hit.
     """

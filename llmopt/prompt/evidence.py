@@ -20,6 +20,7 @@ _MAX_CHANGES = 8  # changed parameters that are listed by name
 _WIDE = 48  # parameters beyond which only the best points are shown in full
 _FULL_ROWS = 3  # points in full in such a space
 _MAX_LESSON = 300
+_RECALLED = 200  # latest trials whose reasons, and points to be made from, are looked through
 _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
 _LESSON = re.compile(
@@ -60,6 +61,17 @@ class Evidence:
         return self.history.best
 
     @cached_property
+    def _rank(self) -> dict[int, int]:
+        """The place of each complete trial, by its number."""
+        return {t.number: i for i, t in enumerate(self.history.ranked)}
+
+    @cached_property
+    def _asked(self) -> list[Trial]:
+        """The trials that the model gave reasons for, oldest first; the latest few hundred."""
+        latest = self.history.trials[-_RECALLED:]
+        return [t for t in latest if t.source == "llm" and t.explanation.strip()]
+
+    @cached_property
     def has_errors(self) -> bool:
         """Whether any trial was told with a standard error."""
         return any(t.stderr is not None for t in self.history.trials)
@@ -74,9 +86,8 @@ class Evidence:
     @cached_property
     def rows(self) -> list[str]:
         """The points shown, best first, then failed ones; the best is marked with ``*``."""
-        rank = {id(t): i for i, t in enumerate(self.history.ranked)}
-        last = len(rank)
-        order = sorted(self.shown, key=lambda t: (rank.get(id(t), last), t.number))
+        last = len(self._rank)
+        order = sorted(self.shown, key=lambda t: (self._rank.get(t.number, last), t.number))
         wide = len(self.labels) > _WIDE
         return [self._row(t, not wide or i < _FULL_ROWS) for i, t in enumerate(order)]
 
@@ -146,11 +157,10 @@ class Evidence:
             return self.history.trials[named - 1]
         if trial.source != "llm":
             return None
-        rank = {id(t): i for i, t in enumerate(self.history.ranked)}
-        last = len(rank)
+        last = len(self._rank)
         nearest = min(
-            (t for t in self.history.trials[: trial.number]),
-            key=lambda t: (len(self._changed(t, trial)), rank.get(id(t), last)),
+            self.history.trials[max(0, trial.number - _RECALLED) : trial.number],
+            key=lambda t: (len(self._changed(t, trial)), self._rank.get(t.number, last)),
             default=None,
         )
         if nearest is None or 2 * len(self._changed(nearest, trial)) > len(self.labels):
@@ -165,7 +175,7 @@ class Evidence:
         """Return what a trial changed, and from which point; ``""`` if from none."""
         parent = self.parent(trial)
         if parent is None:
-            return "" if trial.source == "llm" else trial.source
+            return {"llm": "", "user": "given"}.get(trial.source, trial.source)
         changed = self._changed(parent, trial)
         if not changed:
             return f"#{parent.number + 1} again"
@@ -178,8 +188,7 @@ class Evidence:
 
     def hypotheses(self, n: int = 8) -> list[str]:
         """Return the latest `n` hypotheses with the change that each brought, oldest first."""
-        told = [t for t in self.history.trials if t.source == "llm" and t.explanation.strip()]
-        return [self._hypothesis(t) for t in told[-n:]] if n else []
+        return [self._hypothesis(t) for t in self._asked[-n:]] if n else []
 
     def _hypothesis(self, trial: Trial) -> str:
         text = f'#{trial.number + 1}: "{hypothesis_of(trial.explanation)}" -> '
@@ -189,18 +198,16 @@ class Evidence:
         notes = []
         parent = self.parent(trial)
         if parent is not None and parent.rewards is not None:
-            gain = trial.rewards[0] - parent.rewards[0]
-            notes.append(f"{signed(gain)} against #{parent.number + 1}, which it was made from")
+            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
         before = next((t for t in self.history.ranked if t.number < trial.number), None)
         if before is not None and before is not parent and before.rewards is not None:
-            gain = trial.rewards[0] - before.rewards[0]
-            notes.append(f"{signed(gain)} against #{before.number + 1}, the best until then")
+            notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return text + (f" ({'; '.join(notes)})" if notes else "")
 
     def lessons(self, n: int = 12) -> list[str]:
         """Return the latest `n` different lessons that the model wrote down, oldest first."""
         kept: dict[str, None] = {}
-        for trial in self.history.trials:
+        for trial in self._asked:
             for found in _LESSON.finditer(trial.explanation):
                 text = " ".join(found[1].split()).strip("*_` ")[:_MAX_LESSON]
                 if text and text.rstrip(".").lower() not in _NOTHING:
@@ -245,6 +252,23 @@ class Evidence:
 def number(value: float, digits: int = 6) -> str:
     """Return a number with so many significant digits, never ``-0``."""
     return f"{value + 0.0:.{digits}g}"
+
+
+def gain(trial: Trial, other: Trial) -> str:
+    """Return how much better a trial's reward is, with the error of the paired difference.
+
+    Where both were measured on the same starts, the difference is known better than either.
+    """
+    if trial.rewards is None or other.rewards is None:
+        return "no comparison"
+    text = signed(trial.rewards[0] - other.rewards[0])
+    n = len(trial.samples)
+    if n > 1 and n == len(other.samples):
+        pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
+        mean = sum(pairs) / n
+        error = math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
+        text += f" ± {error:.2g} start by start"
+    return text
 
 
 def signed(value: float) -> str:

@@ -75,12 +75,12 @@ def _tell(strategy: Any, points: Sequence[np.ndarray], losses: Sequence[float]) 
 class CMAEmitter(Follower):
     """CMA-ES as a function of the history.
 
-    It begins with the first point that was proposed, from the best point told before (the
-    middle of the space, if there is none) with a sixth of each range as standard deviation.
+    The first proposal starts it, at the best point told until then (the middle of the space, if
+    there is none), with a sixth of each range as standard deviation.
     From then on every told point counts towards a generation. Where it has converged, it
     begins again from a random point.
 
-    A failed point is behind all others of its generation. A quarter of a generation may have
+    A failed point ranks last in its generation. A quarter of a generation may have
     failed; failures beyond that are not counted, since they would stand among the points that
     the mean moves to. Where nothing but failures came for ten generations, it begins again.
 

@@ -8,6 +8,7 @@ of pyribs (Tjanaka et al. 2023, arXiv 2303.00191).
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Hashable, Sequence, Set
@@ -24,15 +25,21 @@ from llmopt.errors import (
     BudgetExceededError,
     ClientError,
     FallbackWarning,
+    MissingKeyError,
+    ModelNotFoundError,
     ParseError,
     SearchStopped,
 )
 from llmopt.history import History, Proposal, Usage
-from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, get_prompt
+from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.space import Space, Value
 
 _FALLBACK_DRAWS = 100
+_MOST_LEFT = 40  # untried points of a finite space that are listed for the model
+_MOST_COUNTED = 10_000  # points of a space that are gone through to find them
+# What no later request can mend: a search that goes on at random would hide it.
+PERMANENT = (MissingKeyError, ModelNotFoundError, ImportError)
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
@@ -89,7 +96,8 @@ class ModelEmitter:
         out_of_range: ``"clip"`` moves a value outside its range to the bound, ``"reject"``
             asks again.
         on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
-            caller; ``"fallback"`` draws the points at random, loudly and counted.
+            caller; ``"fallback"`` draws the points at random, loudly and counted, but for
+            what is `PERMANENT`: a missing key, model or package is raised.
         noisy: Whether the model may propose a point again, to measure it better.
         may_stop: Whether an answer may end the search, where the prompt offers it.
         transport_attempts: See `Meter`.
@@ -118,9 +126,7 @@ class ModelEmitter:
             raise ValueError(f"description={description!r}: expected a string")
         one_of("out_of_range", out_of_range, ("clip", "reject"))
         one_of("on_error", on_error, ("raise", "fallback"))
-        if prompt == "auto":
-            prompt = model_facts(client).default_prompt
-        self.prompt = get_prompt(prompt)
+        self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
         self.description = description
         self.total = None if total is None else whole_number("total", total, 1)
@@ -177,8 +183,8 @@ class ModelEmitter:
 
         Returns:
             `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
-            made is divided evenly among them. Of fallbacks a `FallbackWarning` tells;
-            inside of ``meter.asking()`` its text is left in the draft.
+            made is divided evenly among them. A fallback raises a `FallbackWarning`;
+            inside ``meter.asking()`` the text goes into the draft instead.
 
         Raises:
             BudgetExceededError: A cap is reached, unless ``on_error="fallback"``.
@@ -209,12 +215,15 @@ class ModelEmitter:
         complaint: Complaint | None = None
         trouble = ""
         misses = 0
-        while len(found) < n and misses < self.attempts and len(seen) < space.cardinality:
+        new = self.noisy or len(seen) < space.cardinality
+        while len(found) < n and misses < self.attempts and new:
             wanted = n - len(found)
+            left = () if self.noisy else untried(space, seen)
+            hints = (*notes, _list_of(space, left)) if left else notes
             samples = min(wanted, facts.max_samples or wanted)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
-            query = self._prepare(space, view, rng, samples, complaint, notes)
+            query = self._prepare(space, view, rng, samples, complaint, hints)
             try:
                 reply = self.meter.send(query.request)
             except BudgetExceededError:
@@ -223,7 +232,7 @@ class ModelEmitter:
                 trouble = "the request budget is used up"
                 break
             except ClientError as error:
-                if self.on_error == "raise":
+                if self.on_error == "raise" or isinstance(error, PERMANENT):
                     raise
                 trouble = str(error)
                 break
@@ -235,13 +244,17 @@ class ModelEmitter:
                 try:
                     proposal = self._read(space, query, completion, seen, texts[:k])
                 except ParseError as error:
-                    trouble = error.reason
+                    trouble = f"{misses + 1} of its answers could not be used, the last because "
+                    trouble += error.reason.partition("; ")[0]  # then follows what it is to do
                     complaint = complaint or Complaint(error.raw, error.reason)
                     continue
                 seen.add(space.key(proposal.values))
                 found.append(proposal)
             # A client that gives fewer samples than asked for is asked again at no charge.
             misses += complaint is not None or len(found) == before
+            new = self.noisy or len(seen) < space.cardinality
+            if left and complaint is not None:
+                break  # it was shown every point that is left, and named another
         if len(found) < n:
             missing = n - len(found)
             draft.warnings.append(self._trouble(space, missing, seen, trouble))
@@ -310,7 +323,7 @@ class ModelEmitter:
         if reading.stop:
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search: "
-                f"{' '.join(reading.explanation.split())[:300]}"
+                f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}"
             )
         if space.key(reading.values) in seen and not self.noisy:
             self.meter.count_rejection("duplicate")
@@ -318,13 +331,16 @@ class ModelEmitter:
         return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
 
     def _trouble(self, space: Space, n: int, seen: set[Hashable], trouble: str) -> str:
-        if space.cardinality <= len(seen):
+        if space.cardinality <= len(seen) and not self.noisy:
             trouble = "every point of the space was already tried"
         return (
             f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "
             f"not proposed by {client_name(self.client)}: {trouble or 'too few usable samples'}. "
             "They are counted in usage.fallbacks"
         )
+
+
+Proposer = ModelEmitter  # its public name
 
 
 def draw_new(
@@ -368,6 +384,36 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
             at[place] = (at[place] + 1) % count
             if at[place]:
                 break
+
+
+def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
+    """Return the points of a finite space that are left, once they are few.
+
+    Args:
+        space: The search space.
+        seen: Keys (`Space.key`) of the points already taken.
+
+    Returns:
+        At most 40 points, or none while more than these, or more than half, are left. None in
+        a space of at most 40 points, where a repeated answer costs few requests.
+    """
+    count = space.cardinality
+    if not _MOST_LEFT < count <= _MOST_COUNTED or count - len(seen) > min(_MOST_LEFT, count / 2):
+        return ()
+    axes = [[d.value(k) for k in range(int(d.count))] for d in space.dimensions]
+    left = tuple(v for v in itertools.product(*axes) if space.key(v) not in seen)
+    return left if len(left) <= _MOST_LEFT else ()
+
+
+def _list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
+    lines = [
+        ", ".join(
+            f"{n}: {space.format(i, v)}"
+            for i, (n, v) in enumerate(zip(space.names, values, strict=True))
+        )
+        for values in points
+    ]
+    return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
 
 
 def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +24,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.locks import Lock
 
 logger = logging.getLogger(__name__)
+
+_REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
 
 
 @dataclass(frozen=True)
@@ -42,14 +45,16 @@ class Limits:
         max_requests: Calls sent to the model, failed ones included.
         max_tokens: Prompt and completion tokens together.
         max_cost: US dollars.
+        max_unpriced: Calls given up at unknown cost that `max_cost` puts up with.
     """
 
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
+    max_unpriced: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "max_tokens"):
+        for name in ("max_requests", "max_tokens", "max_unpriced"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 0)
         cost = self.max_cost
@@ -63,19 +68,31 @@ class Limits:
             BudgetExceededError: A cap is reached, or a cost cap is set and the price of
                 what was already sent is not known.
         """
-        remedy = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
         if self.max_requests is not None and usage.requests >= self.max_requests:
             raise BudgetExceededError(
                 f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
-                + remedy
+                + _REMEDY
             )
         tokens = usage.prompt_tokens + usage.completion_tokens
         if self.max_tokens is not None and tokens >= self.max_tokens:
             raise BudgetExceededError(
-                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {remedy}"
+                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {_REMEDY}"
             )
-        if self.max_cost is None:
+        self.check_cost(usage)
+
+    def check_cost(self, usage: Usage) -> None:
+        """Raise if the cost cap is reached, or cannot be kept; see `check`."""
+        if self.max_cost is None or self.max_cost == math.inf:
             return
+        if usage.unpriced > self.max_unpriced:
+            raise BudgetExceededError(
+                f"max_cost={self.max_cost} cannot be kept: {usage.unpriced} of the requests were "
+                "given up while the model was at work, and may be charged at a cost that nobody "
+                "told. Look at the provider's bill; then assign limits with "
+                f"max_unpriced={usage.unpriced} (and a max_cost that leaves room for it), or cap "
+                "requests or tokens instead (max_cost=inf). A larger timeout= of the client may "
+                "keep it from happening again; every trial and every paid reply is kept"
+            )
         if usage.cost is None:
             raise BudgetExceededError(
                 f"max_cost={self.max_cost} cannot be kept: the model's price is not known. "
@@ -83,7 +100,7 @@ class Limits:
             )
         if usage.cost >= self.max_cost:
             raise BudgetExceededError(
-                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {remedy}"
+                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {_REMEDY}"
             )
 
 
@@ -95,11 +112,13 @@ class Spent:
         request: What was sent.
         reply: The model's answer; ``None`` if the request ended in an error.
         failed: Calls that failed, before the reply or without one.
+        unpriced: Those of `failed` that may be charged for.
     """
 
     request: Request
     reply: Reply | None
     failed: int
+    unpriced: int = 0
 
 
 @dataclass
@@ -156,8 +175,8 @@ class Meter:
             before the next request is sent and at every `flush`.
         check: Called before a request is sent; raises where nothing may be spent (in a
             forked child, say, that cannot store the reply).
-        announce: Stores that a request is about to be sent, after so many calls for it that
-            failed. Where a kill comes before the reply is stored, the call counts all the
+        announce: Stores that a request is about to be sent, and what calls for it that failed
+            have cost. Where a kill comes before the reply is stored, the call counts all the
             same. Where it raises, nothing is sent.
 
     Attributes:
@@ -174,7 +193,7 @@ class Meter:
         transport_attempts: int | None = None,
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
-        announce: Callable[[Request, int], object] | None = None,
+        announce: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -226,18 +245,26 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, reply = 0, None
-        calls = _Calls(self.client, lambda: self.announce and self.announce(request, failed))
+        failed, unpriced, reply = 0, 0, None
 
-        def fail(requests: int) -> None:
-            nonlocal failed
+        def announce() -> None:
+            if self.announce is not None:
+                self.announce(Spent(request, None, failed, unpriced))
+
+        def fail(requests: int, at_unknown_cost: int = 0) -> None:
+            nonlocal failed, unpriced
             failed += requests
+            unpriced += at_unknown_cost
             with self._counting() as usage:
-                usage.add_failure(requests)
+                usage.add_failure(requests, unpriced=at_unknown_cost)
+
+        calls = _Calls(self.client, announce)
 
         def count_failure(error: ClientError, attempt: int) -> None:
-            fail(error.requests)
+            fail(error.requests, error.unpriced)
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+            if error.unpriced:
+                self.limits.check_cost(self._usage)  # before it is sent once more
 
         try:
             answer = complete_with_retries(
@@ -262,12 +289,23 @@ class Meter:
         finally:
             told = failed or reply is not None or (calls.begun and self.announce is not None)
             if self.record is not None and told:
-                self._unsaved.append(Spent(request, reply, failed))
+                self._unsaved.append(Spent(request, reply, failed, unpriced))
                 try:
                     self.flush()
                 except StorageError as error:
                     logger.warning("kept in memory until it can be stored: %s", error)
         return reply
+
+    def check_ready(self) -> None:
+        """Look for what sure is to stop the first request; nothing is sent.
+
+        Raises:
+            BudgetExceededError: There is a cap on cost, and the model has no known price.
+            ClientError: The key, the model file or the address is missing.
+            ImportError: The model's package is not installed.
+        """
+        check_ready(self.client)
+        self._check_priced()
 
     def _check_priced(self) -> None:
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
@@ -318,7 +356,7 @@ class Meter:
             return
         if self._paid:
             logger.warning(
-                "the history changed since a cut-off ask: %d of its replies are not used",
+                "%d paid replies of an interrupted ask are dropped: the history has changed since",
                 len(self._paid),
             )
             self._paid.clear()

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from llmopt.client.base import Reply, Request
+from llmopt.arguments import whole_number
+from llmopt.client.base import Reply
+from llmopt.client.options import split_options
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.prompt import get_prompt
@@ -80,6 +82,11 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
 
 # Providers whose model strings hold an address, a file or a folder in place of a model's name.
 _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
+# Options of a client, behind a model's name, that hold none.
+_HARMLESS = frozenset(
+    {"cache", "concurrency", "effort", "patience", "price", "reasoning_tokens"}
+    | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
+)
 
 
 def names_a_place(model: str) -> bool:
@@ -88,7 +95,12 @@ def names_a_place(model: str) -> bool:
     Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
     to go there, and nothing there is to be read, before the user gave the string, too.
     """
-    return "://" in model or re.split("[:/]", model, maxsplit=1)[0].lower() in _PLACES
+    bare, options = split_options(model)
+    return (
+        "://" in model
+        or re.split("[:/]", bare, maxsplit=1)[0].lower() in _PLACES
+        or not _HARMLESS.issuperset(options)
+    )
 
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
@@ -112,13 +124,54 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     return {**stored, **options}
 
 
-def record_request(log: EventLog, request: Request, failed: int) -> None:
-    """Write that a request is about to be sent, after so many calls for it that failed.
+def request_event(spent: Spent) -> Event:
+    """Describe that a request is about to be sent, and what calls for it that failed cost."""
+    return {"event": "request", "digest": spent.request.digest(), **_failures(spent, "failed")}
+
+
+def spent_event(spent: Spent, failure: str = "failure") -> Event:
+    """Describe what a request cost; `failure` names the event of one without a reply."""
+    if spent.reply is None:
+        return {"event": failure, **_failures(spent, "requests")}
+    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+    return {"event": "reply", **paid, **_failures(spent, "failed")}
+
+
+def _failures(spent: Spent, name: str) -> Event:
+    return {name: spent.failed} | ({"unpriced": spent.unpriced} if spent.unpriced else {})
+
+
+def failures(event: Event, name: str) -> tuple[int, float, int]:
+    """Return the arguments of `Usage.add_failure` that an event holds.
+
+    Args:
+        event: As `spent_event` and `request_event` make it.
+        name: Under which it holds how many calls failed.
+
+    Raises:
+        LookupError: It holds none.
+        ValueError: They are not whole numbers of 0 or more.
+    """
+    unpriced = whole_number("unpriced", event.get("unpriced", 0), 0)
+    return whole_number(name, event[name], 0), 0.0, unpriced
+
+
+def record_request(log: EventLog, spent: Spent) -> None:
+    """Write that a request is about to be sent; `replay` reads it back.
 
     Raises:
         StorageError: It could not be written.
     """
-    log.append({"event": "request", "digest": request.digest(), "failed": failed})
+    log.append(request_event(spent))
+
+
+def record_spent(log: EventLog, spent: Spent) -> None:
+    """Write what a request cost; `replay` reads it back.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    log.append(spent_event(spent))
 
 
 class InDoubt:
@@ -130,46 +183,23 @@ class InDoubt:
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
-        self._calls = 0
+        self._calls = self._unpriced = 0
 
-    def announced(self, failed: Any) -> None:
-        """Take note of a call that was about to be made, after `failed` others for it."""
+    def announced(self, event: Event) -> None:
+        """Take note of a call that was about to be made, after others for it that failed."""
+        failed, _, unpriced = failures(event, "failed")
         if failed == 0:
             self.settle()
-        self._calls = 1 + count(failed)
+        self._calls, self._unpriced = 1 + failed, unpriced
 
     def ended(self) -> None:
         """Take note that the end of the call was stored, with what it cost."""
-        self._calls = 0
+        self._calls = self._unpriced = 0
 
     def settle(self) -> None:
         """Count what is in doubt."""
-        self.usage.add_failure(self._calls)
-        self._calls = 0
-
-
-def count(value: Any) -> int:
-    """Return a whole number of 0 or more.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r} is no whole number of 0 or more")
-    return value
-
-
-def record_spent(log: EventLog, spent: Spent) -> None:
-    """Write what a request cost; `replay` reads it back.
-
-    Raises:
-        StorageError: It could not be written.
-    """
-    if spent.reply is None:
-        log.append({"event": "failure", "requests": spent.failed})
-    else:
-        event = {"event": "reply", "digest": spent.request.digest()}
-        log.append({**event, "reply": spent.reply.to_dict(), "failed": spent.failed})
+        self.usage.add_failure(self._calls, unpriced=self._unpriced)
+        self.ended()
 
 
 def replay(
@@ -192,17 +222,17 @@ def replay(
         with as_written(path, number, event):
             kind = event["event"]
             if kind == "request":
-                doubt.announced(event["failed"])
+                doubt.announced(event)
                 continue
             if kind == "reply":
                 reply = Reply.from_dict(event["reply"])
-                usage.add_failure(count(event["failed"]))
+                usage.add_failure(*failures(event, "failed"))
                 usage.add_reply(reply)
                 paid.append((event["digest"], reply))
                 doubt.ended()
                 continue
             if kind == "failure":
-                usage.add_failure(count(event["requests"]))
+                usage.add_failure(*failures(event, "requests"))
                 doubt.ended()
                 continue
             state.apply(event)

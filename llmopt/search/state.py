@@ -73,6 +73,7 @@ class SearchState:
         feedback: str,
         violation: float,
         stderr: float | None = None,
+        samples: tuple[float, ...] = (),
     ) -> Event:
         """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
         event = {
@@ -82,7 +83,11 @@ class SearchState:
             "feedback": feedback,
             "violation": violation,
         }
-        return event if stderr is None else {**event, "stderr": stderr}
+        if stderr is not None:
+            event["stderr"] = stderr
+        if samples:
+            event["samples"] = samples
+        return event
 
     def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
         """Describe the whole state at once, with what was spent and what is paid for."""
@@ -100,7 +105,8 @@ class SearchState:
             "paid": [[digest, reply.to_dict()] for digest, reply in paid],
             "warmed": self.warmed,
             "rng": self.rng.bit_generator.state,
-            "usage": asdict(usage),
+            # as it was before there were any: versions of then read it
+            "usage": {k: v for k, v in asdict(usage).items() if k != "unpriced" or v},
         }
 
     def apply(self, event: Event) -> None:
@@ -126,11 +132,20 @@ class SearchState:
         self.ready = deque(queue[event["given"] :])
         self.rng.bit_generator.state = event["rng"]
 
-    def _on_back(self, event: Event) -> None:
-        keys = [self.space.key(self.space.from_json_values(v)) for v in event["values"]]
-        back = [p for p in self.pending if self.space.key(p.values) in keys]
-        self.pending = [p for p in self.pending if p not in back]
-        self.ready.extendleft(reversed(back))
+    def return_event(self, proposals: Sequence[Proposal]) -> Event:
+        """Describe that points which were handed out are to be handed out anew."""
+        values = [self.space.to_json_values(p.values) for p in proposals]
+        return {"event": "return", "values": values}
+
+    def _on_return(self, event: Event) -> None:
+        for stored in reversed(event["values"]):
+            key = self.space.key(self.space.from_json_values(stored))
+            for i in reversed(range(len(self.pending))):
+                if self.space.key(self.pending[i].values) == key:
+                    self.ready.appendleft(self.pending.pop(i))
+                    break
+
+    _on_back = _on_return  # what it was called for a while
 
     def _on_tell(self, event: Event) -> None:
         values = self.space.from_json_values(event["values"])
@@ -157,6 +172,7 @@ class SearchState:
                 seconds=proposal.seconds,
                 constraint_violation=event["violation"],
                 stderr=event.get("stderr"),
+                samples=tuple(event.get("samples", ())),
             )
         )
 
@@ -164,7 +180,8 @@ class SearchState:
         for stored in event["trials"]:
             values = self.space.from_json_values(stored["values"])
             rewards = stored["rewards"] and tuple(stored["rewards"])
-            fields = {**stored, "values": values, "rewards": rewards}
+            samples = tuple(stored.get("samples", ()))
+            fields = {**stored, "values": values, "rewards": rewards, "samples": samples}
             self.trials.append(Trial(params=self.space.unflatten(values), **fields))
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])

@@ -7,6 +7,7 @@ The tests take some hundred flips of each file. More of them::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -20,11 +21,12 @@ from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.folder import RunFolder, read_config
 from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.journal import CodeState, Journal
+from llmopt.code.journal import CodeState, check_start, replay, start_event
 from llmopt.errors import LLMOptError
 from llmopt.history import Usage
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
+from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "300"))
@@ -59,8 +61,8 @@ def run_file(folder, *, save, durable=True):
 
 def journal(folder):
     path = folder / "code.jsonl"
-    book, state, meter = Journal(path, {"a": 1}, 3), CodeState(), Meter(ScriptedClient([]))
-    book.begin(3, state, meter)
+    book, state = EventLog(path, durable=True), CodeState()
+    book.append(start_event({"a": 1}, 3))
     for number in range(4):
         reply = {"completions": [{"text": f"def f{number}", "finish_reason": "stop"}]}
         book.append({"event": "request", "digest": f"d{number}", "failed": 0})
@@ -74,11 +76,13 @@ def journal(folder):
     book.close()
 
     def read(path):
-        book, state, meter = Journal(path, {"a": 1}, 3), CodeState(), Meter(ScriptedClient([]))
-        try:
-            book.begin(3, state, meter)
-        finally:
-            book.close()
+        state, meter = CodeState(), Meter(ScriptedClient([]))
+        with contextlib.closing(EventLog(path, durable=True)) as book:
+            if not book.events:  # as where none was begun
+                book.append(start_event({"a": 1}, 3))
+            else:
+                check_start(book.events[0], {"a": 1}, 3, path)
+                replay(book.events, state, meter, path)
         return state.trials, state.next, meter.usage
 
     return path, read

@@ -108,6 +108,13 @@ def test_a_run_reads_no_warm_up_that_its_folder_names(sent, points, tmp_path, ca
     assert points or "Give --warmup" in capsys.readouterr().err
 
 
+def test_a_run_writes_no_recording_that_its_folder_names(sent, tmp_path, capsys):
+    changed(sent, record=str(tmp_path / "taken.jsonl"), methods=["llm"], model="smollm2")
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert "Give --record" in capsys.readouterr().err
+    assert not (tmp_path / "taken.jsonl").exists()
+
+
 def test_a_run_imports_no_task_that_its_folder_names(sent, tmp_path, monkeypatch, capsys):
     (tmp_path / "evil_task.py").write_text("import os; os.environ['EVIL_RAN'] = '1'")
     monkeypatch.syspath_prepend(tmp_path)
@@ -123,6 +130,7 @@ def test_a_run_imports_no_task_that_its_folder_names(sent, tmp_path, monkeypatch
         {"task": 5},
         {"model": None},
         {"prompt": ["a"]},
+        {"record": 5},
         {"seed": "x"},
         {"methods": 7},
         {"methods": [[]]},
@@ -189,5 +197,18 @@ def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, polic
 def test_what_names_a_place():
     for model in ("openai+http://h/v1:m", "openai+https:x", "gguf/x", "folder:d", "replay:f"):
         assert names_a_place(model)
-    for model in ("smollm2", "openai:gpt-6-luna", "openrouter:meta/llama", "ollama:qwen:7b"):
+    for option in (
+        "base_url=h.org/v1",
+        "base_url=https%3A//h",
+        "adapter=/a",
+        "timeout=6&adapter=a",
+    ):
+        assert names_a_place(f"smollm2?{option}")
+    for model in (
+        "smollm2",
+        "openai:gpt-6-luna",
+        "openrouter:meta/llama",
+        "ollama:qwen:7b",
+        "m:x?effort=low",
+    ):
         assert not names_a_place(model)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.code import CodeOptimizer
 from llmopt.errors import BudgetExceededError, ClientError, StorageError
 
 SPACE = {"x": Float(-5, 5)}
@@ -156,3 +158,49 @@ def test_a_full_disk_is_noticed_before_anything_is_paid(tmp_path, monkeypatch):
             optimizer.ask()
     assert optimizer.client.requests == []
     optimizer.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", ["numbers", "code"])
+def test_calls_at_unknown_cost_count_through_a_kill(tmp_path, kind):
+    """Also where the kill comes upon the second call, before the cost of the first is stored."""
+    path = tmp_path / "a.jsonl"
+
+    def opened(client):
+        if kind == "numbers":
+            return made(client, path)
+        return CodeOptimizer("f(x)", "A number.", client, seed=1, storage=path)
+
+    calls = iter([0])
+
+    def killed(request):
+        for _ in calls:
+            return ClientError("gave up", retryable=True, unpriced=1)
+        os._exit(9)
+
+    child = os.fork()
+    if not child:
+        try:
+            opened(ScriptedClient(killed)).ask()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 9 << 8
+    again = opened(ScriptedClient([]))
+    assert again.usage.requests == again.usage.failed_requests == 2
+    assert again.usage.unpriced == 1
+    again.close()
+
+
+@pytest.mark.parametrize("kind", ["back", "return"])
+def test_points_given_back_are_read_by_either_name(tmp_path, kind):
+    path = tmp_path / "a.jsonl"
+    optimizer = made(numbered(), path, durable=False)
+    first, second = optimizer.ask(), optimizer.ask()
+    optimizer.close()
+    with path.open("a") as file:
+        event = {"event": kind, "values": [[first["x"]], [second["x"]]]}
+        file.write(json.dumps(event) + "\n")
+    again = made(ScriptedClient([]), path, durable=False)
+    assert again.pending == []
+    assert again.ask(2) == [first, second]
+    again.close()

@@ -156,14 +156,13 @@ def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
 @contextlib.contextmanager
 def CodeRunUsage(out: Path, model: Model) -> Any:
     """Count the requests of a run's journal as a resume does."""
-    from llmopt.code.journal import CodeState, Journal
+    from llmopt.code.journal import CodeState, replay
+    from llmopt.search.eventlog import read_events
     from llmopt.search.meter import Meter
 
-    start = json.loads((out / "search.jsonl").open().readline())
-    journal = Journal(out / "search.jsonl", start["config"], None)
     meter = Meter(model)
-    journal.begin(0, CodeState(), meter)
-    journal.close()
+    path = out / "search.jsonl"
+    replay(list(read_events(path)), CodeState(), meter, path)
     yield meter.usage.requests
 
 

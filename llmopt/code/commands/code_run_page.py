@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 
 from llmopt.code.commands.code_run import read_config, read_json
+from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
 from llmopt.files import write_text_atomically
 from llmopt.search.eventlog import read_events
@@ -19,8 +20,8 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     """Write ``report.html`` into a run folder.
 
     It shows each candidate's score, how each new best differs from the best before it, the
-    sources with explanation and feedback, what was not used and why, and the settings. What a
-    model wrote is shown as text, never as HTML.
+    sources with explanation and feedback, refused answers with reasons, and the settings. The
+    words of a model are shown as text, never as HTML.
 
     Returns:
         The page's path.
@@ -40,18 +41,24 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    page = environment.get_template("code_run_page.html.j2").render(
-        config=config,
-        candidates=candidates,
-        best=_best(candidates),
-        measured=any(c["mean_return"] is not None for c in candidates),
-        diffs=_diffs(candidates),
-        rejections=[e for e in events if e.get("event") == "reject"],
-        replies=[e["reply"] for e in events if e.get("event") == "reply"],
-        held_out=read_json(held_out) if held_out.exists() else {},
-    )
+    try:
+        page = environment.get_template("code_run_page.html.j2").render(
+            config=config,
+            candidates=candidates,
+            best=_best(candidates),
+            measured=any(c["mean_return"] is not None for c in candidates),
+            diffs=_diffs(candidates),
+            rejections=[e for e in events if e.get("event") == "reject"],
+            replies=[e["reply"] for e in events if e.get("event") == "reply"],
+            held_out=read_json(held_out) if held_out.exists() else {},
+        )
+    except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StorageError(
+            f"{folder} cannot be shown, since a file in it is not as llmopt wrote it "
+            f"({type(error).__name__}: {str(error)[:200]}): restore it from a copy"
+        ) from error
     target = folder / "report.html"
-    write_text_atomically(target, page)
+    write_text_atomically(target, encodable(page))
     return target
 
 

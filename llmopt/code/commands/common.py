@@ -18,7 +18,7 @@ from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
-from llmopt.code.sandbox.sandbox import Limits, require_confinement
+from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import CodeTask
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.search.resume import names_a_place
@@ -44,8 +44,11 @@ DEFAULTS: dict[str, Any] = {
 }
 FREE = ("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out")
 """Settings that a resumed run may change."""
-
-
+_OF_THE_SEARCH = (
+    *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),
+    *("allow_unsandboxed", "max_requests", "max_tokens", "max_cost"),
+)
+"""Settings that are arguments of `CodeOptimizer`, too."""
 _LEAST = {
     **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "training"), 1),
     **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), 1),
@@ -165,21 +168,10 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
     check_ready = getattr(client, "check_ready", None)
     if check_ready is not None:
         check_ready()
-    search: dict[str, Any] = {
+    search: dict[str, Any] = {name: config[name] for name in _OF_THE_SEARCH} | {
         "objective": task.objective,
-        "hint": config["hint"],
-        "initial": config["initial"],
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
-        "answer": config["answer"],
-        "repairs": config["repairs"],
-        "temperature": config["temperature"],
-        "max_output_tokens": config["max_output_tokens"],
-        "seed": config["seed"],
-        "limits": Limits(call_seconds=config["call_seconds"]),
-        "allow_unsandboxed": config["allow_unsandboxed"],
-        "max_requests": config["max_requests"],
-        "max_tokens": config["max_tokens"],
-        "max_cost": config["max_cost"],
+        "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
     require_confinement(config["allow_unsandboxed"])
     if config["initial"] and not run.search.exists():
@@ -222,7 +214,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     """Print one line on a step, and write the page as it is by now."""
     write_report(run.path)
     done, total = optimizer.tried, run.config["steps"]
-    # A model's words may hold what a terminal would obey.
+    # A model's words may hold control characters.
     first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
     first = first if len(first) <= 90 else first[:87] + "..."
     if number < 0:
@@ -237,7 +229,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:
-    """Write the held-out score and the page, and print what the run came to."""
+    """Write the held-out score and the page, and print a summary."""
     if held_out is not None:
         run.write_held_out(held_out)
     page = write_report(run.path)

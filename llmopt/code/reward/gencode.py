@@ -23,11 +23,10 @@ from llmopt.code.checks import Function, Output, inspect_source
 from llmopt.code.extract import read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.repair import UnusableError, cut_answer, use_or_repair
-from llmopt.code.sandbox.sandbox import Limits, Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
 from llmopt.history import Usage
-from llmopt.search.meter import Limits as Caps
-from llmopt.search.meter import Meter
+from llmopt.search.meter import Limits, Meter
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 
 class State:
-    """A reward function and what came of it, as VIRAL keeps it.
+    """A reward function and its results, as VIRAL keeps them.
 
     Attributes:
         idx: Its index.
@@ -96,7 +95,7 @@ class GenCode:
         *,
         repairs: int = 3,
         signature: str = SIGNATURE,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         allow_unsandboxed: bool = False,
         max_requests: int | None = None,
         max_tokens: int | None = None,
@@ -105,7 +104,7 @@ class GenCode:
         self.current_index = 0
         self.llm: Any = get_client(llm) if isinstance(llm, str) else llm
         client: Client = self.llm if hasattr(self.llm, "complete") else _Chat(self.llm)
-        self._meter = Meter(client, Caps(max_requests, max_tokens, max_cost))
+        self._meter = Meter(client, Limits(max_requests, max_tokens, max_cost))
         self.env_name = str(env)
         self.success_func = getattr(env, "success_func", None)
         self.response: str | None = None
@@ -113,6 +112,15 @@ class GenCode:
         self._repairs = repairs
         self._signature = signature
         self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._meter.limits = limits
 
     @property
     def usage(self) -> Usage:
@@ -251,7 +259,7 @@ class GenCode:
     def _ask_for_repair(self, answer: str, error: str) -> str | None:
         if self.llm is None:
             return None
-        # What was cut out of the answer, where code was found in it.
+        # `self.response` is the code alone, where the answer held any.
         request = Request(
             (
                 Message("user", f"Write the Python function `def {self._signature}:`."),
@@ -272,7 +280,7 @@ class _Chat:
         self._chat = chat
 
     def complete(self, request: Request) -> Reply:
-        """Send what was wrong, which is all that the chat has not seen."""
+        """Send the complaint alone: the chat has seen the rest."""
         self._chat.add_message(request.messages[-1].content)
         answer = self._chat.generate_response(stream=True)
         show = getattr(self._chat, "print_Generator_and_return", None)

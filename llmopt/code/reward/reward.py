@@ -1,7 +1,7 @@
 """Reward functions as code: a policy is trained under one and judged without it.
 
 As Eureka (arXiv 2310.12931) and VIRAL do: the model writes a reward, a policy is trained
-under it, and what each component did during training goes back in words. The score never
+under it, and the course of each component over training goes back in words. The score never
 comes from the reward itself: it is the environment's own measure, taken in a process that
 the candidate was never near (`llmopt.code.reward.judge`).
 
@@ -151,7 +151,7 @@ def train_linear(
         total = total_of(params, len(tried) % starts)
         search.tell(params, total)
         tried.append((total, len(tried), params))
-    # One lucky start makes no policy: those that look best meet all of the starts.
+    # One lucky start makes no policy: the best ones meet all of the starts.
     finalists = [params for _, _, params in sorted(tried, reverse=True)[:FINALISTS]]
     sums = [math.fsum(total_of(params, k) for k in range(starts)) for params in finalists]
     best = rescale(finalists[int(np.argmax(sums))])
@@ -175,7 +175,7 @@ def start_seed(seed: int) -> int:
 def summarise(
     policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
 ) -> Training:
-    """Return a training from what was logged of its episodes.
+    """Return a training from the log of its episodes.
 
     Args:
         policy: What was trained.
@@ -196,7 +196,7 @@ def summarise(
 def _rescaling(
     policy: LinearPolicy, env: gym.Env[Any, Any], seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what turns parameters for scaled observations into those for plain ones."""
+    """Return a function from parameters for scaled observations to ones for plain observations."""
     if isinstance(env.observation_space, gym.spaces.Discrete):
         return lambda params: params
     observation, _ = env.reset(seed=start_seed(seed))
@@ -252,7 +252,7 @@ def _episode(
 
 
 def reflect(training: Training, judgement: Judgement) -> str:
-    """Say what training under a reward was like, as Eureka's reward reflection does.
+    """Describe a training under a reward, as Eureka's reward reflection does.
 
     Args:
         training: What was trained.

@@ -31,7 +31,7 @@ _PRINTED = 4000
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """What a worker may use.
 
     Attributes:
@@ -54,6 +54,9 @@ class Limits:
         for name, value in vars(self).items():
             if not value > 0:
                 raise ValueError(f"{name}={value}: expected a positive number")
+
+
+Limits = WorkerLimits  # the name before there were limits of spending, too
 
 
 class Sandbox:
@@ -80,14 +83,14 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: WorkerLimits | None = None,
         *,
         imports: Sequence[str] = ("math", "numpy"),
         readable: Sequence[str | os.PathLike[str]] = (),
         allow_unsandboxed: bool = False,
         env: tuple[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or WorkerLimits()
         self.imports = tuple(imports)
         self.readable = tuple(os.path.realpath(p) for p in readable)
         self.allow_unsandboxed = allow_unsandboxed

@@ -29,9 +29,9 @@ class Bandit:
 
     A point is good if it enters the best ten of all points told before it (the better half,
     where there are fewer than twenty). Older ones count less, by 3 % with each point of either
-    arm. The shares are as the cubes of the rates of good points. The model gets a tenth at
-    least. CMA-ES gets a little more: its points also adapt its distribution, which pays only
-    later.
+    arm. Each arm's share is proportional to the cube of its rate of good points, but the model
+    gets at least a tenth and CMA-ES at least 15 %, since its points also adapt its distribution,
+    which pays only later.
     """
 
     def __init__(self) -> None:

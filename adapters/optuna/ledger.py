@@ -1,0 +1,99 @@
+"""What all workers of a study have spent, kept in its storage, so that caps hold for all."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+from optuna.study import Study
+
+from llmopt.adapters.words import amount_of
+from llmopt.errors import StorageError
+from llmopt.history import Usage
+from llmopt.search.meter import Meter, Spent
+
+_SPENT = "llmopt:spent:"
+
+
+class Ledger:
+    """Writes what one sampler object spends, and reads what the others did.
+
+    Each object, and each process that it is forked into, has an entry of its own, which only
+    it writes: what is spent at the same time is not lost. An entry that cannot be read counts
+    as nothing, a cost that is not known as one.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._key, self._process = _SPENT + uuid.uuid4().hex, os.getpid()
+        self._own: dict[int, Usage] = {}
+        self._study: Study | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin()
+
+    def attach(self, meter: Meter, study: Study) -> None:
+        """Let a meter with caps count what is spent on a study."""
+        if os.getpid() != self._process:
+            self._begin()
+        self._study = study
+        limits = meter.limits
+        if limits.max_requests is None and limits.max_tokens is None and limits.max_cost is None:
+            return
+        meter.record = self._record
+        meter.check = lambda: meter.limits.check(self.total())
+
+    def total(self) -> Usage:
+        """Return what was spent on the study by all whose caps are counted."""
+        total = Usage()
+        if self._study is None:
+            return total
+        storage, study_id = self._study._storage, self._study._study_id
+        for key, entry in storage.get_study_system_attrs(study_id).items():
+            if key.startswith(_SPENT) and key != self._key and isinstance(entry, dict):
+                _add(total, entry)
+        _add(total, _entry(self._own.get(study_id, Usage())))
+        return total
+
+    def _record(self, spent: Spent) -> None:
+        """Store what one request cost.
+
+        Raises:
+            StorageError: The study's storage did not take it.
+        """
+        assert self._study is not None
+        storage, study_id = self._study._storage, self._study._study_id
+        usage = self._own.get(study_id, Usage()).copy()
+        usage.add_failure(spent.failed)
+        if spent.reply is not None:
+            usage.add_reply(spent.reply)
+        try:
+            storage.set_study_system_attr(study_id, self._key, _entry(usage))
+        except Exception as error:  # storages raise what their databases do
+            raise StorageError(
+                f"the study's storage did not take what a request cost ({error}): make it "
+                "writable; it is tried again before the next request"
+            ) from error
+        self._own[study_id] = usage
+
+
+def _entry(usage: Usage) -> dict[str, float | None]:
+    return {
+        "requests": usage.requests,
+        "tokens": usage.prompt_tokens + usage.completion_tokens,
+        "cost": usage.cost,
+    }
+
+
+def _add(total: Usage, entry: dict[str, Any]) -> None:
+    total.requests += int(amount_of(entry.get("requests")))
+    total.prompt_tokens += int(amount_of(entry.get("tokens")))
+    cost = entry.get("cost", 0.0)
+    if total.cost is not None:
+        total.cost = None if cost is None else total.cost + amount_of(cost)

@@ -1,0 +1,547 @@
+"""Attacks on the Optuna adapter: hostile storages, forks, kills, failing writes, caps of many."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.storages import InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from llmopt import Completion, FallbackWarning, Reply, ScriptedClient
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.client.base import Request
+
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="processes are forked and killed as on Linux"
+)
+XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+WAIT = 120  # seconds; only a failure takes that long
+
+HUGE = "x" * 3_000_000
+DEEP = "[" * 100_000
+NESTED: list = []
+for _ in range(5000):
+    NESTED = [NESTED]
+
+
+class Unprintable:
+    def __str__(self):
+        raise RuntimeError("no text for you")
+
+    __repr__ = __str__
+
+
+VALUES = {
+    "huge text": HUGE,
+    "deep JSON": DEEP,
+    "nested list": NESTED,
+    "no text": Unprintable(),
+    "NaN": math.nan,
+    "infinity": math.inf,
+    "huge integer": 10**400,
+    "negative": -5,
+    "list": [1, "a", None],
+    "mapping": {"a": {"b": [1]}, "x": "y"},
+    "number": 7,
+    "none": None,
+    "true": True,
+    "NUL and escapes": "\x00\x1b[2J\ud800",
+    "template": "{{ cycler.__init__.__globals__ }}{% for %}",
+    "array": np.zeros(3),
+}
+# What the adapter, other samplers and Optuna itself read.
+USER = [
+    "feedback",
+    "stderr",
+    *(
+        f"llmopt:{name}"
+        for name in (
+            "feedback",
+            "feedback:1",
+            "stderr",
+            "source",
+            "explanation",
+            "explanation:1",
+            "prompt_tokens",
+            "completion_tokens",
+            "seconds",
+            "cost",
+            "model",
+        )
+    ),
+]
+SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "fixed_params", "cmaes:0", "nsga2:generation"]
+
+
+def answer(request: Request) -> Reply:
+    rng = np.random.default_rng(list(request.text.encode("utf-8", "replace")))
+    text = f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}"
+    return Reply((Completion(text),), prompt_tokens=90, completion_tokens=10, cost=0.5)
+
+
+def sampler(**options) -> LLMSampler:
+    options = {"n_startup_trials": 0, "seed": 1, "on_error": "raise", **options}
+    return LLMSampler(ScriptedClient(answer), **options)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def seeded(**options) -> optuna.Study:
+    study = optuna.create_study(sampler=sampler(**options))
+    study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+    return study
+
+
+def asks_well(study: optuna.Study) -> str:
+    """Ask for a trial, check that the model proposed it, and return what it was shown."""
+    trial = study.ask(XY)
+    written = study._storage.get_trial(trial._trial_id).user_attrs
+    assert written["llmopt:source"] == "llm"
+    study.tell(trial, 2.0)
+    text = study.sampler.client.requests[-1].text
+    assert len(text) < 200_000
+    return text
+
+
+class TestHostileAttributes:
+    @pytest.mark.parametrize("prompt", ["props", "words"])
+    @pytest.mark.parametrize("value", VALUES)
+    def test_of_finished_trials(self, value, prompt):
+        study = seeded(prompt=prompt)
+        storage = study._storage
+        for x, state in enumerate((TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)):
+            trial = study.ask(XY if x else {"x": XY["x"]})
+            trial.suggest_int("y", 0, 9)
+            for name in USER:
+                storage.set_trial_user_attr(trial._trial_id, name, VALUES[value])
+            for name in SYSTEM[:2]:
+                storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
+            storage.set_trial_system_attr(trial._trial_id, "fixed_params", VALUES[value])
+            values = [1.0] if state == TrialState.COMPLETE else None
+            storage.set_trial_state_values(trial._trial_id, state, values)
+        asks_well(study)
+
+    @pytest.mark.parametrize("name", SYSTEM)
+    @pytest.mark.parametrize("value", VALUES)
+    def test_of_trials_under_way(self, value, name):
+        study = seeded()
+        trial = study.ask()
+        study._storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
+        asks_well(study)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "7",
+            "[1, 2]",
+            '"text"',
+            '{"x": "text", "y": null}',
+            '{"x": NaN, "y": Infinity}',
+            '{"x": 1e999, "y": -1e999}',
+            '{"x": [1], "y": {}}',
+            '{"x": ' + "9" * 5000 + ', "y": 1}',
+            '{"c": 99, "x": 1}',
+            '{"unknown": 1}',
+            DEEP,
+        ],
+    )
+    def test_forged_proposals(self, text):
+        study = seeded()
+        trial = study.ask()
+        study._storage.set_trial_system_attr(trial._trial_id, "llmopt:proposal:0", text)
+        asks_well(study)
+
+    def test_a_forged_proposal_for_choices(self):
+        space = {"c": CategoricalDistribution(["a", "b"]), "x": FloatDistribution(0, 1)}
+        client = ScriptedClient(["c: a, x: 0.5"])
+        study = optuna.create_study(
+            sampler=LLMSampler(client, n_startup_trials=0, on_error="raise")
+        )
+        study.add_trial(
+            optuna.create_trial(params={"c": "b", "x": 0.1}, distributions=space, value=1.0)
+        )
+        for index in (99, -99, 0.5, "a", None, [0]):
+            trial = study.ask()
+            text = json.dumps({"c": index, "x": 0.25})
+            study._storage.set_trial_system_attr(trial._trial_id, "llmopt:proposal:0", text)
+        assert study.ask(space).params == {"c": "a", "x": 0.5}
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_of_the_study(self, value):
+        study = seeded(max_requests=10, max_cost=100.0)
+        storage, study_id = study._storage, study._study_id
+        storage.set_study_user_attr(study_id, "hint", VALUES[value])
+        storage.set_study_system_attr(study_id, "study:metric_names", VALUES[value])
+        storage.set_study_system_attr(study_id, "llmopt:spent:forged", VALUES[value])
+        asks_well(study)
+
+    def test_ten_thousand_attributes_are_not_all_shown(self):
+        study = seeded()
+        for i in range(10_000):
+            study.set_user_attr(f"note{i}", "y" * 500)
+        assert len(asks_well(study)) < 40_000
+
+    @pytest.mark.parametrize("value", VALUES)
+    def test_of_constraints(self, value):
+        study = seeded()
+        trial = study.ask(XY)
+        for name in ("constraints", "constraints:size"):
+            study._storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
+        study._storage.set_trial_state_values(trial._trial_id, TrialState.COMPLETE, [1.0])
+        asks_well(study)
+
+    def test_feedback_cannot_flood_the_prompt(self):
+        study = seeded(prompt="words")
+        for i in range(30):
+            study.add_trial(
+                optuna.create_trial(
+                    params={"x": i / 10, "y": 1},
+                    distributions=XY,
+                    value=float(i),
+                    user_attrs={"feedback": HUGE},
+                )
+            )
+        assert len(asks_well(study)) < 40_000
+
+
+class TestOtherTrials:
+    @pytest.mark.parametrize(
+        "other",
+        [
+            optuna.samplers.TPESampler,
+            optuna.samplers.NSGAIISampler,
+            optuna.samplers.QMCSampler,
+            optuna.samplers.CmaEsSampler,
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+    def test_of_other_samplers_and_back(self, other):
+        if other is optuna.samplers.CmaEsSampler:
+            pytest.importorskip("cmaes")
+
+        def objective(trial):
+            return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
+
+        study = optuna.create_study(sampler=other(seed=1))
+        study.optimize(objective, n_trials=6)
+        for _ in range(2):
+            study.sampler = sampler()
+            study.optimize(objective, n_trials=2)
+            sources = [t.user_attrs["llmopt:source"] for t in study.trials[-2:]]
+            assert sources == ["llm", "llm"]
+            study.sampler = other(seed=2)
+            study.optimize(objective, n_trials=2)
+
+    def test_with_as_many_values_as_it_has_no_objectives(self):
+        study = seeded()
+        frozen = optuna.create_trial(params={"x": 2.0, "y": 2}, distributions=XY, value=1.0)
+        study.add_trial(frozen)
+        study.get_trials(deepcopy=False)[-1].values = [1.0, 2.0]
+        assert "y: 2; failed: the value was 1.0, 2.0" in asks_well(study)
+
+    def test_with_clocks_of_other_zones(self):
+        study = seeded()
+        for zone in (None, datetime.timezone.utc):
+            frozen = optuna.create_trial(params={"x": 2.0, "y": 2}, distributions=XY, value=1.0)
+            frozen.datetime_complete = datetime.datetime(2026, 1, 1, tzinfo=zone)
+            study._storage.create_new_trial(study._study_id, template_trial=frozen)
+        asks_well(study)
+
+    @pytest.mark.parametrize("value", [math.nan, math.inf, "text", None, 10**400])
+    def test_pruned_with_strange_reports(self, value):
+        study = seeded()
+        frozen = optuna.create_trial(
+            params={"x": 2.0, "y": 2},
+            distributions=XY,
+            state=TrialState.PRUNED,
+            intermediate_values={1: value},
+        )
+        study._storage.create_new_trial(study._study_id, template_trial=frozen)
+        asks_well(study)
+
+    def test_whose_ranges_and_types_changed(self):
+        study = seeded()
+        for distribution, value in (
+            (FloatDistribution(100, 200), 150.0),
+            (CategoricalDistribution(["a", "b"]), "a"),
+            (IntDistribution(0, 3), 2),
+            (FloatDistribution(-5, 5), 0.5),
+        ):
+            space = {"x": distribution, "y": XY["y"]}
+            study.add_trial(
+                optuna.create_trial(params={"x": value, "y": 3}, distributions=space, value=1.0)
+            )
+        asks_well(study)
+
+    def test_ten_thousand_that_were_killed(self):
+        study = seeded()
+        frozen = optuna.create_trial(
+            params={"x": 0.5, "y": 2}, distributions=XY, state=TrialState.RUNNING
+        )
+        for i in range(10_000):
+            frozen.params = {"x": i / 5000, "y": i % 10}
+            study._storage.create_new_trial(study._study_id, template_trial=frozen)
+        assert len(asks_well(study)) < 40_000
+
+
+class Failing(InMemoryStorage):
+    """A storage whose n-th write from now on fails, or every one from there."""
+
+    left = math.inf
+    forever = False
+
+    def _write(self):
+        self.left -= 1
+        if self.left < 0 and (self.forever or self.left == -1):
+            raise OSError("the disk is full")
+
+    def set_trial_user_attr(self, *args):
+        self._write()
+        super().set_trial_user_attr(*args)
+
+    def set_trial_system_attr(self, *args):
+        self._write()
+        super().set_trial_system_attr(*args)
+
+    def set_study_system_attr(self, *args):
+        self._write()
+        super().set_study_system_attr(*args)
+
+
+class TestFailingWrites:
+    @pytest.mark.parametrize("n", range(12))
+    @pytest.mark.parametrize("batch_size", [1, 3])
+    def test_no_reply_is_paid_for_twice(self, n, batch_size):
+        def run(break_at):
+            own = sampler(max_requests=50, batch_size=batch_size)
+            own.client._replies = [several]
+            storage = Failing()
+            study = optuna.create_study(sampler=own, storage=storage)
+            study.add_trial(
+                optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0)
+            )
+            storage.left = break_at
+            taken = 0
+            while taken < 3:
+                try:
+                    trial = study.ask(XY)
+                except OSError:
+                    continue
+                taken += 1
+                study.tell(trial, float(taken))
+            return own.usage
+
+        broken, whole = run(n), run(math.inf)
+        assert broken.requests == whole.requests
+        assert broken.proposals == whole.proposals
+
+    def test_what_cannot_be_counted_is_not_spent(self):
+        own = sampler(max_requests=50)
+        storage = Failing()
+        study = optuna.create_study(sampler=own, storage=storage)
+        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        storage.left, storage.forever = 0, True
+        for _ in range(5):
+            with pytest.raises(OSError, match="disk is full"):
+                study.ask(XY)
+        assert own.usage.requests == 1
+        storage.left = math.inf
+        study.ask(XY)
+        assert own.usage.requests == 1
+
+
+def several(request: Request) -> Reply:
+    rng = np.random.default_rng(list(request.digest().encode()))
+    texts = [f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}" for _ in range(request.n)]
+    return Reply(tuple(map(Completion, texts)), prompt_tokens=90, completion_tokens=10, cost=0.5)
+
+
+def journal(path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(path)))
+
+
+def evaluate(trial: optuna.Trial) -> float:
+    return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
+
+
+def spend(path, calls, delay, n_trials, **caps) -> None:
+    """Work on the study, noting each call of the model in a file before it is answered."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def noted(request):
+        with open(calls, "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(delay)
+        return answer(request)
+
+    own = LLMSampler(ScriptedClient(noted), n_startup_trials=0, seed=0, on_error="raise", **caps)
+    study = optuna.load_study(study_name="s", storage=journal(path), sampler=own)
+    study.optimize(evaluate, n_trials=n_trials)
+
+
+@linux
+class TestProcesses:
+    @pytest.fixture
+    def study(self, tmp_path):
+        study = optuna.create_study(study_name="s", storage=journal(tmp_path / "j"))
+        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        return study
+
+    def start(self, n, *args, **caps):
+        context = multiprocessing.get_context("fork")
+        workers = [context.Process(target=spend, args=args, kwargs=caps) for _ in range(n)]
+        for worker in workers:
+            worker.start()
+        return workers
+
+    @pytest.mark.parametrize(
+        ("caps", "most"),
+        [({"max_requests": 12}, 12), ({"max_cost": 6.0}, 12), ({"max_tokens": 1200}, 12)],
+    )
+    def test_four_workers_keep_one_cap(self, study, tmp_path, caps, most):
+        calls = tmp_path / "calls"
+        workers = self.start(4, tmp_path / "j", calls, 0.02, 50, **caps)
+        for worker in workers:
+            worker.join(WAIT)
+        assert not any(w.is_alive() for w in workers)
+        spent = len(calls.read_text().splitlines())
+        assert most <= spent <= most + 3  # each of the other three may be a request beyond
+        # Whoever comes later finds nothing left.
+        late = self.start(1, tmp_path / "j", calls, 0.0, 5, **caps)[0]
+        late.join(WAIT)
+        assert late.exitcode == 1
+        assert len(calls.read_text().splitlines()) == spent
+
+    def test_kills_lose_no_more_than_the_request_under_way(self, study, tmp_path):
+        calls = tmp_path / "calls"
+        for round_ in range(3):
+            workers = self.start(4, tmp_path / "j", calls, 0.05, 50, max_requests=40)
+            until = time.monotonic() + WAIT
+            wanted = 8 * (round_ + 1)
+            while len(calls.read_text().split() if calls.exists() else []) < wanted:
+                assert time.monotonic() < until
+                time.sleep(0.005)
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.join()
+        workers = self.start(4, tmp_path / "j", calls, 0.0, 50, max_requests=40)
+        for worker in workers:
+            worker.join(WAIT)
+        spent = len(calls.read_text().splitlines())
+        # A killed worker's last request was sent and could not be counted.
+        assert 40 <= spent <= 40 + 3 * 4 + 3
+        points = [tuple(t.params.values()) for t in study.trials if t.state.name == "COMPLETE"]
+        assert len(set(points)) > 0.95 * len(points)
+
+    def test_a_fork_while_another_thread_asks(self, study, tmp_path):
+        held = threading.Event()
+        release = threading.Event()
+
+        def slow(request):
+            held.set()
+            assert release.wait(WAIT)
+            return answer(request)
+
+        own = LLMSampler(ScriptedClient([slow, answer, answer]), n_startup_trials=0, seed=0)
+        mine = optuna.create_study(sampler=own)
+        mine.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        thread = threading.Thread(target=mine.ask, args=(XY,))
+        thread.start()
+        assert held.wait(WAIT)
+
+        def child():
+            fresh = optuna.load_study(study_name="s", storage=journal(tmp_path / "j"), sampler=own)
+            os._exit(0 if fresh.ask(XY).params else 1)
+
+        worker = multiprocessing.get_context("fork").Process(target=child)
+        worker.start()
+        worker.join(WAIT)
+        alive = worker.is_alive()
+        worker.kill()
+        release.set()
+        thread.join()
+        assert not alive
+        assert worker.exitcode == 0
+
+    def test_forked_samplers_share_no_paid_points(self, tmp_path):
+        # In memory, so that the children cannot see each other's proposals.
+        own = LLMSampler(ScriptedClient(several), n_startup_trials=0, seed=0, batch_size=4)
+        mine = optuna.create_study(sampler=own)
+        mine.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        mine.ask(XY)
+        assert own.usage.requests == 1
+
+        def child(path):
+            mine.ask(XY)
+            path.write_text(str(own.usage.requests))
+            os._exit(0)
+
+        worker = multiprocessing.get_context("fork").Process(target=child, args=(tmp_path / "n",))
+        worker.start()
+        worker.join(WAIT)
+        assert (tmp_path / "n").read_text() == "2"
+        mine.ask(XY)
+        assert own.usage.requests == 1  # the parent's points are still its own
+
+
+class TestCaps:
+    def test_a_pickled_sampler_that_goes_on_counts_nothing_twice(self):
+        storage = InMemoryStorage()
+        first = sampler(max_requests=4)
+        study = optuna.create_study(sampler=first, storage=storage, study_name="s")
+        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.ask(XY)
+        study.ask(XY)
+        again = pickle.loads(pickle.dumps(first))
+        study.sampler = again
+        study.ask(XY)
+        study.ask(XY)
+        with pytest.raises(Exception, match="4 requests were sent and max_requests=4"):
+            study.ask(XY)
+
+    def test_a_spent_cap_falls_back_for_all(self):
+        storage = InMemoryStorage()
+        study = optuna.create_study(storage=storage, study_name="s")
+        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        others = []
+        for _ in range(2):
+            own = sampler(max_requests=1, on_error="fallback")
+            others.append(own)
+            mine = optuna.load_study(study_name="s", storage=storage, sampler=own)
+            if len(others) == 1:
+                mine.ask(XY)
+            else:
+                with pytest.warns(FallbackWarning, match="budget"):
+                    mine.ask(XY)
+        assert [o.usage.requests for o in others] == [1, 0]
+
+    def test_forged_entries_cannot_raise_a_cap(self):
+        study = seeded(max_requests=2)
+        forged = {"requests": -100, "tokens": -1, "cost": -1e9}
+        study._storage.set_study_system_attr(study._study_id, "llmopt:spent:forged", forged)
+        study.ask(XY)
+        study.ask(XY)
+        with pytest.raises(Exception, match="max_requests=2"):
+            study.ask(XY)
+
+    def test_without_caps_nothing_is_written(self):
+        study = seeded()
+        study.ask(XY)
+        assert not any("spent" in k for k in study._storage.get_study_system_attrs(study._study_id))

@@ -1,0 +1,308 @@
+"""What reaches the model in words through Optuna, and what a failing model tells the user."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+
+import optuna
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from llmopt import (
+    ClientError,
+    FallbackWarning,
+    MissingKeyError,
+    ModelNotFoundError,
+    ScriptedClient,
+    SearchStopped,
+)
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.adapters.words import describe
+
+XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+GRID = {"a": IntDistribution(0, 7), "b": IntDistribution(0, 7)}
+STOP = "Analysis: flat\nHypothesis: no gain\nStart from: #1\nProposal: stop"
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def make(replies, **options) -> LLMSampler:
+    options = {"n_startup_trials": 0, "seed": 1, "prompt": "words", **options}
+    return LLMSampler(ScriptedClient(replies), **options)
+
+
+def study_of(sampler, **options) -> optuna.Study:
+    study = optuna.create_study(sampler=sampler, **options)
+    study.add_trial(optuna.create_trial(params={"x": 0.5, "y": 0}, distributions=XY, value=1.0))
+    return study
+
+
+def new(x: float, y: int) -> str:
+    return f"Hypothesis: try\nStart from: new\nProposal:\nx: {x}, y: {y}"
+
+
+def bowl(trial: optuna.Trial) -> float:
+    """Distance from the mouth of the cave."""
+    return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
+
+
+def texts(sampler: LLMSampler) -> list[str]:
+    return [request.text for request in sampler.client.requests]
+
+
+class TestFeedback:
+    @pytest.mark.parametrize("name", ["feedback", "llmopt:feedback"])
+    def test_an_attribute_of_the_trial_reaches_the_prompt(self, name):
+        sampler = make([new(1.5, 1), new(2.5, 2)])
+        study = study_of(sampler)
+
+        def objective(trial):
+            value = bowl(trial)
+            trial.set_user_attr(name, "the tail flaps\nand the fin does not")
+            trial.set_user_attr("stderr", 0.25)
+            return value
+
+        study.optimize(objective, n_trials=2)
+        assert "the tail flaps\nand the fin does not" in texts(sampler)[1]
+        assert "3.25 ± 0.25" in texts(sampler)[1]
+
+    def test_other_workers_see_it(self):
+        storage = optuna.storages.InMemoryStorage()
+        study = study_of(make([new(1.5, 1)]), storage=storage, study_name="s")
+        trial = study.ask(XY)
+        trial.set_user_attr("feedback", "it squeaks")
+        study.tell(trial, 2.0)
+        other = make([new(2.5, 2)])
+        optuna.load_study(study_name="s", storage=storage, sampler=other).ask(XY)
+        assert "it squeaks" in texts(other)[0]
+
+    @pytest.mark.parametrize("value", ["no number", None, -1.0, math.nan, True, [1]])
+    def test_what_is_no_standard_error_is_none(self, value):
+        sampler = make([new(1.5, 1)])
+        study = optuna.create_study(sampler=sampler)
+        study.add_trial(
+            optuna.create_trial(
+                params={"x": 0.5, "y": 0},
+                distributions=XY,
+                value=1.0,
+                user_attrs={"stderr": value},
+            )
+        )
+        study.ask(XY)
+        assert "±" not in texts(sampler)[0].partition("# What was measured")[2]
+
+
+class Objective:
+    """Counts the sheep."""
+
+    def __init__(self) -> None:
+        self.key = "sk-secret"
+
+    def __call__(self, trial):
+        return bowl(trial)
+
+    def method(self, trial):
+        return -bowl(trial)
+
+
+def with_data(trial, data, token="none"):
+    return len(data) + bowl(trial)
+
+
+class TestDescription:
+    def test_the_objective_shows_its_source_and_docstring(self):
+        sampler = make([new(1.5, 1)], description=bowl)
+        study_of(sampler).ask(XY)
+        assert 'trial.suggest_float("x", -5, 5) ** 2' in texts(sampler)[0]
+        assert "Distance from the mouth of the cave." in texts(sampler)[0]
+
+    def test_it_is_shown_on_request_only(self):
+        sampler = make([new(1.5, 1)])
+        study_of(sampler).optimize(bowl, n_trials=1)
+        assert "suggest_float" not in texts(sampler)[0]
+        assert "mouth of the cave" not in texts(sampler)[0]
+
+    def test_lambdas_partials_methods_and_objects(self):
+        assert "lambda trial: -bowl(trial)" in describe(lambda trial: -bowl(trial))
+        assert "Counts the sheep." in describe(Objective())
+        assert "return bowl(trial)" in describe(Objective())
+        assert "return -bowl(trial)" in describe(Objective().method)
+        assert "Counts" not in describe(Objective().method)
+        bound = functools.partial(
+            functools.partial(with_data, data=[1, 2, 3]), token="sk-very-secret"
+        )
+        assert "return len(data) + bowl(trial)" in describe(bound)
+        assert "(given beforehand: data, token)" in describe(bound)
+        assert "sk-very-secret" not in describe(bound)
+
+    def test_words_stay_as_they_are(self):
+        assert describe("a task") == "a task"
+
+    @pytest.mark.parametrize("function", [len, math.hypot, eval("lambda trial: 0.0")])
+    def test_without_a_source_the_error_says_what_to_do(self, function):
+        with pytest.raises(ValueError, match=r"source cannot be read .* in words"):
+            make([], description=function)
+
+    def test_what_is_neither_is_refused(self):
+        with pytest.raises(ValueError, match="expected a text, or the objective"):
+            make([], description=5)
+
+
+class TestNoise:
+    def test_points_may_be_measured_again_and_are_merged(self):
+        sampler = make([new(0.5, 0), new(0.5, 0)], noisy=True)
+        study = study_of(sampler)
+        study.tell(study.ask(XY), 3.0)
+        assert study.ask(XY).params == {"x": 0.5, "y": 0}
+        assert "2 ± 1 (2 times)" in texts(sampler)[1]
+        assert sampler.usage.proposals == {"llm": 2}
+        assert sampler.usage.rejected == {}
+
+    def test_without_noise_they_are_not(self):
+        sampler = make([new(0.5, 0), new(1.5, 1)])
+        assert study_of(sampler).ask(XY).params == {"x": 1.5, "y": 1}
+
+
+class TestStop:
+    def test_the_model_ends_the_study_and_no_evaluation_is_wasted(self):
+        sampler = make([new(1.5, 1), STOP], may_stop=True)
+        study = study_of(sampler)
+        evaluated = []
+
+        def objective(trial):
+            value = bowl(trial)
+            evaluated.append(trial.number)
+            return value
+
+        study.optimize(objective, n_trials=20)
+        assert evaluated == [1]
+        assert [t.state.name for t in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED"]
+        assert "no gain" in study.trials[2].user_attrs["llmopt:explanation"]
+        assert sampler.usage.fallbacks == 0
+
+    def test_a_study_that_goes_on_learns_nothing_of_the_stop(self):
+        sampler = make([STOP, new(2.5, 2)], may_stop=True)
+        study = study_of(sampler)
+        study.enqueue_trial({"x": 1.5})
+        study.optimize(bowl, n_trials=20)
+        assert study.trials[1].params == {"x": 1.5}
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[2].params == {"x": 2.5, "y": 2}
+        assert "stopped early" not in texts(sampler)[1]
+
+    def test_in_a_loop_of_ones_own_ask_raises(self):
+        study = study_of(make([STOP], may_stop=True))
+        with pytest.raises(SearchStopped, match="ended the search"):
+            study.ask(XY)
+
+    def test_it_is_not_offered_unless_asked_for(self):
+        sampler = make([new(1.5, 1)])
+        study_of(sampler).ask(XY)
+        assert "Proposal: stop" not in texts(sampler)[0]
+
+    def test_under_hyperband(self):
+        sampler = make([STOP] * 9, may_stop=True)
+        pruner = optuna.pruners.HyperbandPruner(1, 9)
+        study = optuna.create_study(sampler=sampler, pruner=pruner)
+        for number in range(30):
+            params = {"x": number / 10, "y": 0}
+            study.add_trial(optuna.create_trial(params=params, distributions=XY, value=1.0))
+        study.optimize(bowl, n_trials=9)
+        assert len(study.trials) == 31
+
+
+class TestPermanentFaults:
+    def test_a_missing_key_is_told_before_the_first_evaluation(self, monkeypatch):
+        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+        study = optuna.create_study(sampler=LLMSampler("openai:gpt-4o"))
+        evaluated = []
+        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+            study.optimize(lambda trial: evaluated.append(trial) or 0.0, n_trials=5)
+        assert evaluated == []
+        assert all(t.state.is_finished() for t in study.trials)
+
+    @pytest.mark.parametrize(
+        "error", [MissingKeyError("no key"), ModelNotFoundError("gone"), ImportError("no sdk")]
+    )
+    def test_none_becomes_random_search(self, error):
+        sampler = make([error])
+        with pytest.raises(type(error)):
+            study_of(sampler).ask(XY)
+        assert sampler.usage.fallbacks == 0
+
+
+class TestWarnings:
+    def test_they_point_at_the_users_line(self):
+        study = study_of(make([ClientError("no quota")]))
+        with pytest.warns(FallbackWarning) as caught:
+            study.optimize(bowl, n_trials=1)
+        assert [w.filename for w in caught] == [__file__]
+
+    def test_they_speak_to_the_user(self):
+        study = study_of(make([new(0.5, 0)] * 3))
+        with pytest.warns(FallbackWarning, match="3 of its answers could not be used") as caught:
+            study.ask(XY)
+        assert "propose another" not in str(caught[0].message)
+
+    def test_one_that_is_an_error_loses_no_paid_point(self):
+        sampler = make([[new(1.5, 1)], "no", "no", "no"], batch_size=2)
+        study = study_of(sampler)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FallbackWarning)
+            with pytest.raises(FallbackWarning):
+                study.ask(XY)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FallbackWarning)
+            assert study.ask(XY).params == {"x": 1.5, "y": 1}
+
+
+class TestSmallSpaces:
+    def fill(self, study, left: int) -> set:
+        points = [(a, b) for a in range(8) for b in range(8)]
+        for a, b in points[left:]:
+            study.add_trial(
+                optuna.create_trial(params={"a": a, "b": b}, distributions=GRID, value=1.0)
+            )
+        return set(points[:left])
+
+    def test_what_is_left_is_listed_for_the_model(self):
+        def choose(request):
+            return "Start from: new\nProposal:\n" + request.text.split("one of these:\n")[1]
+
+        sampler = make(choose)
+        study = optuna.create_study(sampler=sampler)
+        left = self.fill(study, 20)
+        asked = {tuple(study.ask(GRID).params.values()) for _ in range(20)}
+        assert asked == left
+        assert sampler.usage.requests == 20
+        assert sampler.usage.rejected == {}
+        assert sampler.usage.fallbacks == 0
+
+    def test_a_model_that_repeats_itself_is_paid_once_for_each_point(self):
+        sampler = make(lambda request: "Start from: new\nProposal:\na: 7, b: 7")
+        study = optuna.create_study(sampler=sampler)
+        left = self.fill(study, 10)
+        with pytest.warns(FallbackWarning):
+            asked = {tuple(study.ask(GRID).params.values()) for _ in range(10)}
+        assert asked == left
+        assert sampler.usage.requests == 10
+
+    def test_while_many_are_left_none_is_listed(self):
+        sampler = make(["Start from: new\nProposal:\na: 0, b: 0"])
+        study = optuna.create_study(sampler=sampler)
+        self.fill(study, 60)
+        study.ask(GRID)
+        assert "one of these" not in texts(sampler)[0]
+
+
+def test_a_stopped_trial_is_no_start_up_trial():
+    sampler = make([STOP, new(1.5, 1)], may_stop=True, n_startup_trials=1)
+    study = study_of(sampler)
+    study.optimize(bowl, n_trials=5)
+    assert study.trials[-1].state == TrialState.PRUNED

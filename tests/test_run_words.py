@@ -1,0 +1,364 @@
+"""`llmopt run` with words: names, errors and statistics, an end by the model, a recording."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from llmopt import ReplayClient, ScriptedClient
+from llmopt.benchmarks.run import RunConfig, RunConfigError, contestants, estimate, run
+from llmopt.benchmarks.run import session as session_module
+from llmopt.benchmarks.run.results import Progress
+from llmopt.benchmarks.tasks.table import get_task
+from llmopt.cli import main
+from llmopt.client.facts import ModelFacts
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
+from llmopt.policies.rollout import Evaluator
+
+pytest.importorskip("matplotlib")
+
+STOP = "Analysis: enough.\nHypothesis: none.\nStart from: #1\nProposal: stop"
+OPTIONS = ["--iterations", "4", "--episodes", "2", "--warmup", "2", "--heldout", "3", "--no-gif"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session_module, "learning_curve", lambda *_, **__: b"")
+
+
+def config(**changes):
+    known = {
+        "prompt": "words", "methods": ("llm",), "iterations": 4, "episodes": 2, "warmup": 2,
+        "heldout": 3, "gif": False,
+    }  # fmt: skip
+    return RunConfig("mountaincar", **{**known, **changes})
+
+
+def point(request):
+    """An answer that depends on the request alone."""
+    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-6, 6, 3)
+    values = f"force<-car_position: {a:.3f}, force<-car_vel: {b:.3f}, force<-bias: {c:.3f}"
+    return f"Lesson: none\nHypothesis: h.\nStart from: new\nProposal:\n{values}"
+
+
+def rows(path):
+    lines = (Path(path) / "trials.jsonl").read_text().splitlines()
+    return [(r["method"], r["params"], r["returns"]) for r in map(json.loads, lines)]
+
+
+class Closing(ScriptedClient):
+    """Counts how often it was closed."""
+
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+def use(monkeypatch, client):
+    for module in (contestants, estimate):
+        monkeypatch.setattr(module, "get_client", lambda model: client)
+
+
+# -- what the model is told ---------------------------------------------------------------
+
+
+def test_words_are_given_with_names_errors_and_statistics():
+    client = ScriptedClient(point)
+    run(config(methods=("llm", "random")), "r", client=client)
+    text = client.requests[-1].text
+    assert "the same 2 random starts each time" in text
+    assert "judged in the end on fresh starts" in text
+    assert "A car in a valley between two hills" in text
+    assert "An episode has at most 999 steps." in text
+    assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
+    assert len(re.findall(r"^\*?\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
+    assert text.count("Mean return ") >= 3
+    assert "params[0]" not in text
+    told = [json.loads(li) for li in Path("r/statistics.jsonl").read_text().splitlines()]
+    assert {t["method"] for t in told} == {"warmup", "llm"}  # none of a baseline
+    decimals = [p for method, params, _ in rows("r") for p in params if method == "llm"]
+    assert any(round(p, 1) != p for p in decimals)
+
+
+def test_statistics_can_be_left_out_and_are_not_given_to_the_published_prompts():
+    for name, options in (("none", {"statistics": False}), ("props", {"prompt": "props"})):
+        client = ScriptedClient("force<-car_vel: 1, params[1]: 2, params[0]: 3", cycle=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(config(iterations=1, **options), name, client=client)
+        assert "Mean return " not in client.requests[-1].text
+        assert "feedback" not in client.requests[-1].messages[-1].content
+        assert not Path(name, "statistics.jsonl").exists()
+        stored = json.loads(Path(name, "config.json").read_text())["run"]
+        assert stored["statistics"] is False
+
+
+def test_a_critic_beside_words_keeps_its_numbers():
+    client = ScriptedClient(
+        lambda r: point(r) if "car_vel" in r.text else "Proposal:\nparams[0]: 1, 2, 3"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run(config(methods=("llm", "llm-props-critic"), iterations=1), "r", client=client)
+    mine, theirs = client.requests[0].text, client.requests[-1].text
+    assert "; car_vel " in mine
+    assert "car_vel" not in theirs
+    assert "; o1 " in theirs
+
+
+@pytest.mark.parametrize("task", ["frozenlake", "cliffwalking", "Pendulum-v1", "Taxi-v4"])
+def test_tables_and_tasks_without_own_words(task):
+    client = ScriptedClient(STOP)
+    run(RunConfig(**{**vars(config(episodes=1, heldout=1)), "task": task}), "r", client=client)
+    text = client.requests[0].text
+    with Evaluator(get_task(task)) as evaluator:
+        table = evaluator.policy.observation_space.shape == ()
+    assert ("<-s0" in text) == table
+
+
+def test_a_killed_run_with_words_goes_on_as_a_whole_one():
+    whole = ScriptedClient(point)
+    run(config(), "whole", client=whole)
+
+    def cut(request):
+        if len(client.requests) == 3:
+            raise KeyboardInterrupt
+        return point(request)
+
+    client = ScriptedClient(cut)
+    with pytest.raises(KeyboardInterrupt):
+        run(config(), "cut", client=client)
+    rest = ScriptedClient(point)
+    run(config(), "cut", client=rest, resume=True)
+    assert [r.text for r in rest.requests] == [r.text for r in whole.requests[2:]]
+    assert rows("cut") == rows("whole")
+
+
+# -- the model ends the search ------------------------------------------------------------
+
+
+def test_a_model_may_end_the_search(capsys):
+    client = ScriptedClient(lambda r: STOP if len(client.requests) == 3 else point(r))
+    result = run(config(methods=("llm", "random")), "r", client=client, progress=True)
+    assert [r[0] for r in rows("r")] == ["warmup"] * 2 + ["llm"] * 2 + ["random"] * 4
+    assert result.methods[0].heldout is not None
+    for text in (
+        result.methods[0].stopped,
+        result.table,
+        Path("r/summary.json").read_text(),
+        json.loads(Path("r/stopped.json").read_text())["llm"],
+        capsys.readouterr().err,
+    ):
+        assert "expects no further gain" in text
+    again = ScriptedClient([])  # it is not asked again
+    after = run(config(methods=("llm", "random")), "r", client=again, resume=True)
+    assert not again.requests
+    assert after.table == result.table
+    assert after.methods[0].requests == 3
+
+
+def test_a_damaged_note_of_the_end_is_an_error():
+    run(config(), "r", client=ScriptedClient([STOP]))
+    Path("r/stopped.json").write_text("{")
+    with pytest.raises(StorageError, match=r"stopped\.json is not valid JSON"):
+        run(config(), "r", client=ScriptedClient([]), resume=True)
+
+
+# -- recordings ---------------------------------------------------------------------------
+
+
+def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
+    client = Closing(lambda r: STOP if len(client.requests) == 4 else point(r), name="m")
+    command = ["run", "mountaincar", *OPTIONS, "--methods", "llm", "random", "--prompt", "words"]
+    with monkeypatch.context() as patch:
+        use(patch, client)
+        assert main([*command, "--out", "a", "--record", "rec.jsonl"]) == 0
+    assert client.closed == 1
+    assert len(Path("rec.jsonl").read_text().splitlines()) == 5
+    assert main([*command, "--out", "b", "--model", "replay:rec.jsonl"]) == 0
+    assert rows("a") == rows("b")
+    capsys.readouterr()
+    # Other starts, so another request: refused, with the first difference.
+    assert main([*command, "--out", "c", "--model", "replay:rec.jsonl", "--episodes", "3"]) == 2
+    error = capsys.readouterr().err
+    assert "is not among its 4 recorded ones" in error
+    assert "asked …" in error
+    # The folder of a recorded run goes on to record; a new run does not mix its answers in.
+    with monkeypatch.context() as patch:
+        use(patch, ScriptedClient(point))
+        assert main([*command, "--out", "d", "--record", "rec.jsonl"]) == 2
+        assert main([*command, "--out", "d", "--record", "no/rec.jsonl"]) == 2
+    error = capsys.readouterr().err
+    assert "holds a recording already" in error
+    assert "does not exist" in error
+    assert not Path("d").exists()
+
+
+def test_a_recording_grows_when_its_run_goes_on():
+    def cut(request):
+        if len(client.requests) == 3:
+            raise ClientError("down")
+        return point(request)
+
+    client = ScriptedClient(cut)
+    with pytest.raises(ClientError):
+        run(config(record="rec.jsonl"), "r", client=client)
+    run(config(record="rec.jsonl"), "r", client=ScriptedClient(point), resume=True)
+    run(config(), "again", client=ReplayClient("rec.jsonl"))
+    assert rows("r") == rows("again")
+
+
+def test_a_missing_recording_leaves_no_folder(capsys):
+    command = ["run", "mountaincar", *OPTIONS, "--prompt", "words", "--model", "replay:no.jsonl"]
+    assert main([*command, "--out", "r"]) == 2
+    assert "cannot read the recording no.jsonl" in capsys.readouterr().err
+    assert not Path("r").exists()
+
+
+def test_a_run_that_has_ended_needs_no_key():
+    run(config(iterations=1), "r", client=ScriptedClient(point))
+    client = ScriptedClient([])
+    client.check_ready = lambda: pytest.fail("looked for a key")
+    run(config(iterations=1), "r", client=client, resume=True)
+
+
+def test_a_cap_on_a_cost_that_nobody_knows_leaves_no_folder():
+    client = ScriptedClient(point)
+    client.priced = False
+    with pytest.raises(BudgetExceededError):
+        run(config(max_cost=1.0), "r", client=client)
+    assert not Path("r").exists()
+
+
+def test_a_client_given_is_left_open():
+    client = Closing(point)
+    run(config(iterations=1), "r", client=client)
+    assert client.closed == 0
+
+
+# -- before and while it runs -------------------------------------------------------------
+
+
+class Small(ScriptedClient):
+    def facts(self):
+        return ModelFacts("small", default_prompt="columns", parameters=135_000_000)
+
+
+def test_a_model_too_small_for_words_is_told_of_first():
+    client = Small(lambda r: pytest.fail("asked before the warning"))
+    match = r"135 million weights.*--prompt columns suits it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=match):
+            run(config(), "r", client=client)
+    assert not Path("r").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(config(prompt="levels", iterations=0), "r", client=client)
+
+
+def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("llmopt.benchmarks.run.results.time", clock)
+
+    def slow(request):
+        now[0] += 11
+        return point(request)
+
+    run(config(), "r", client=ScriptedClient(slow), progress=True)
+    error = capsys.readouterr().err
+    assert "\r" not in error
+    for number in (1, 2, 3, 4):
+        assert f"waits for the answer to request {number}; best" in error
+    assert error.splitlines()[-1].startswith("llmopt: 6/6 evaluations, done; best llm ")
+    assert len(error.splitlines()) < 20
+
+
+def test_a_terminal_gets_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Progress(3, {"llm": "m"}, True) as progress:
+        progress.wait("m", 1)
+        progress.tell("read this")
+        progress.drop(1)
+    error = capsys.readouterr().err
+    assert "waits for the answer to request 1" in error
+    assert "llmopt: read this" in error
+    assert "0/2" in error
+
+
+def test_resume_takes_the_run_that_was_stopped(monkeypatch, capsys):
+    base = ["run", "cartpole", *OPTIONS, "--methods", "random"]
+    assert main([*base, "--seed", "1"]) == 0
+    assert main([*base, "--seed", "2"]) == 0
+    stopped = Path("runs/cartpole-baselines-none-seed1")
+    for name in ("summary.json", "heldout.jsonl"):
+        (stopped / name).unlink()
+    capsys.readouterr()
+    assert main(["run", "cartpole", "--resume"]) == 0
+    assert f"writing to {stopped}" in capsys.readouterr().err
+    assert (stopped / "summary.json").exists()
+    assert main(["run", "cartpole", "--resume", "--seed", "2"]) == 0
+    assert "seed2" in capsys.readouterr().err
+    for options in (["cartpole", "--seed", "3"], ["mountaincar"]):
+        assert main(["run", *options, "--resume"]) == 2
+        assert f"runs/ holds no run of {options[0]} with these" in capsys.readouterr().err
+    assert len(list(Path("runs").iterdir())) == 2
+
+
+def test_statistics_of_another_choice_are_another_run():
+    run(config(iterations=1), "r", client=ScriptedClient(point))
+    with pytest.raises(RunConfigError, match=r"statistics \(there None, now False\)"):
+        run(config(iterations=1, statistics=False), "r", client=ScriptedClient([]), resume=True)
+
+
+# -- environments that cannot be searched -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("Line-v0", "an environment of your own is MODULE:Line-v0"),
+        ("ALE/Pong-v5", "(pip install ale-py) and say ale_py:ALE/Pong-v5"),
+        ("Humanoid-v5", "too many parameters for a linear policy, 5,933"),
+    ],
+)
+def test_what_cannot_be_searched_says_what_can_be_done(capsys, task, message):
+    if task.startswith("Human"):
+        pytest.importorskip("mujoco")
+    answered = ScriptedClient(point)
+    answered.context_tokens = 8192
+    with pytest.MonkeyPatch.context() as patch:
+        use(patch, answered)
+        assert main(["run", task, *OPTIONS, "--prompt", "props"]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_a_missing_box2d_is_named(monkeypatch):
+    def missing(*_, **__):
+        raise gym.error.DependencyNotInstalled("Box2D is not installed")
+
+    monkeypatch.setattr(gym, "make", missing)
+    with pytest.raises(LLMOptError, match=r'pip install "gymnasium\[box2d\]"'):
+        get_task("LunarLander-v3").make_env()
+
+
+def test_an_unstable_simulation_leaves_no_log():
+    pytest.importorskip("mujoco")
+    env = get_task("hopper").make_env()
+    env.reset(seed=0)
+    env.unwrapped.data.qvel[:] = 1e12
+    env.step(np.zeros(3))
+    env.close()
+    assert not list(Path().iterdir())

@@ -1,0 +1,75 @@
+"""The experiment on words: recordings play again, systems behave, arms tell what they say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from llmopt import ScriptedClient
+from llmopt.benchmarks.experiments import words
+from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
+
+RECORDINGS = Path(words.__file__).parents[1] / "recordings"
+
+
+@pytest.mark.parametrize("task", ["zones", "mountaincar"])
+def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
+    lines = [json.loads(x) for x in words.RESULTS.read_text(encoding="utf-8").splitlines()]
+    told = next(x for x in lines if (x["task"], x["arm"], x["seed"]) == (task, "words", 0))
+    client = words.load(f"replay:{RECORDINGS / f'{task}-words-0.jsonl'}")
+    with pytest.warns(Warning, match="differs|recorded"):  # the prompt has changed since
+        found = words.run_model(task, "words", client, 0, told["evaluations"])
+    np.testing.assert_allclose(found["curve"], told["curve"], rtol=1e-6)
+    assert found["held_out"] == pytest.approx(told["held_out"], rel=1e-6)
+    assert found["requests"] == told["requests"]
+
+
+@pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar])
+def test_a_system_is_a_function_of_its_seed_and_ends(system):
+    returns = []
+    for _ in range(2):
+        env, total, steps = system(), 0.0, 0
+        env.reset(seed=3)
+        ended = False
+        while not ended:
+            seen, reward, terminated, truncated, _ = env.step(np.full(env.action_space.shape, 0.4))
+            assert np.all(np.isfinite(seen))
+            total, steps, ended = total + reward, steps + 1, terminated or truncated
+        returns.append((total, steps))
+    assert returns[0] == returns[1]
+
+
+@pytest.mark.parametrize(
+    ("arm", "named", "documented", "seen"),
+    [
+        ("none", False, False, False),
+        ("names", True, False, False),
+        ("docs", True, True, False),
+        ("words", True, True, True),
+        ("shuffled", True, True, True),
+    ],
+)
+def test_an_arm_tells_what_it_says(arm, named, documented, seen):
+    client = ScriptedClient(["Proposal: stop"])
+    with words.make_search("zones", arm, client, 0, 30) as search:
+        search.run(30)
+    (request,) = client.requests
+    assert ("zone A" in request.text) == named
+    assert ("delay of three steps" in request.text) == documented
+    assert ("# What was seen" in request.text) == seen
+
+
+def test_the_changed_swimmer_shows_what_its_names_say():
+    entry = words.TASKS["swimmer-changed"]
+    env = entry.env()
+    inner = env.unwrapped
+    seen, _ = env.reset(seed=0)
+    plain = np.concatenate([inner.data.qpos[2:], inner.data.qvel])
+    names = [n.partition(":")[0] for n in entry.options["observations"]]
+    place = {"tip_angle": 0, "first_joint": 1, "second_joint": 2, "tip_x_velocity": 3}
+    for name, index in place.items():
+        at = names.index(f"{name}_reversed")
+        assert seen[at] == pytest.approx(-plain[index])
+    assert seen[names.index("second_joint_rate")] == pytest.approx(plain[7])
+    env.close()
