@@ -1,4 +1,4 @@
-"""Text from outside, made fit for a terminal."""
+"""Text from outside, made fit for a terminal, a file and a server."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def printable(text: object) -> str:
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
         for c in str(text)
     )
+
+
+def sendable(text: str) -> str:
+    """Return a text with lone surrogates replaced, which no file holds and no server reads."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")

@@ -30,8 +30,7 @@ from llmopt.benchmarks.runner import draw_warmup
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
-from llmopt.policies.rollout import evaluate as plain_evaluate
-from llmopt.policies.rollout import held_out_seeds, selection_seeds
+from llmopt.policies.rollout import Evaluator, held_out_seeds, selection_seeds
 
 SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
@@ -82,9 +81,11 @@ def test_a_line_holds_what_happened():
     assert line["selection"] == pytest.approx(line["means"][best])
     # Judged again from the line alone, by the plain evaluator.
     task = get_task("cartpole")
-    again = plain_evaluate(task, line["best_params"], selection_seeds(3, 2))
+    with Evaluator(task) as plain:
+        again = plain.evaluate(line["best_params"], selection_seeds(3, 2))
     assert again.mean == pytest.approx(line["selection"])
-    judged = plain_evaluate(task, line["best_params"], held_out_seeds(3, 4))
+    with Evaluator(task) as plain:
+        judged = plain.evaluate(line["best_params"], held_out_seeds(3, 4))
     assert line["heldout_returns"] == list(judged.returns)
     assert line["heldout"] == pytest.approx(judged.mean)
     assert (line["usage"], line["sources"], line["explanations"]) == (None, {}, [])

@@ -10,12 +10,16 @@ from llmopt.errors import LLMOptError, ParameterError
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
-    evaluate,
     evaluate_vector,
     held_out_seeds,
     selection_seeds,
     stream,
 )
+
+
+def evaluate(task, params, seeds):
+    with Evaluator(task) as evaluator:
+        return evaluator.evaluate(params, seeds)
 
 
 class Faulty(gym.Env):

@@ -9,6 +9,7 @@ import pytest
 from llmopt import ScriptedClient
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
+from llmopt.cli import main
 
 RECORDINGS = Path(words.__file__).parents[1] / "recordings"
 
@@ -73,3 +74,14 @@ def test_the_changed_swimmer_shows_what_its_names_say():
         assert seen[at] == pytest.approx(-plain[index])
     assert seen[names.index("second_joint_rate")] == pytest.approx(plain[7])
     env.close()
+
+
+def test_a_recorded_run_replays_without_a_key(tmp_path, capsys):
+    """The requests are the very ones that were recorded: a changed prompt is refused."""
+    recording = RECORDINGS / "run-mountaincar.jsonl"
+    command = ["run", "mountaincar", "--model", f"replay:{recording}", "--methods", "llm"]
+    command += ["--iterations", "20", "--warmup", "5", "--episodes", "5", "--no-gif"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    assert "99.12 82.21 ±" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--seed", "1", "--out", str(tmp_path / "other")]) != 0
+    assert "is not among its" in capsys.readouterr().err

@@ -26,6 +26,7 @@ from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.text import sendable
 
 CONTEXT_TOKENS = 8192
 """Largest context taken by default; the cache of a long one costs memory."""
@@ -287,7 +288,7 @@ class LocalClient:
             if self.adapter is not None:
                 body["lora"] = [{"id": 0, "scale": 1.0}]
             answers = [
-                self._call(self._loaded().handle_completions, {**body, "prompt": _sendable(text)})
+                self._call(self._loaded().handle_completions, {**body, "prompt": sendable(text)})
                 for text in request.columns
             ]
         probabilities = np.zeros((len(answers), len(tokens)))
@@ -373,7 +374,7 @@ class LocalClient:
                 connection.request(
                     "POST",
                     "/tokenize",
-                    json.dumps({"content": _sendable(text), "add_special": add_special}),
+                    json.dumps({"content": sendable(text), "add_special": add_special}),
                     {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
                 )
                 response = connection.getresponse()
@@ -405,10 +406,10 @@ class LocalClient:
         body |= self.sampling
         if chat:
             body["messages"] = [
-                {"role": m.role, "content": _sendable(m.content)} for m in request.messages
+                {"role": m.role, "content": sendable(m.content)} for m in request.messages
             ]
         else:
-            body["prompt"] = _sendable(request.text)
+            body["prompt"] = sendable(request.text)
         body["max_tokens"] = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         if request.temperature is not None:
             body["temperature"] = request.temperature
@@ -602,11 +603,6 @@ def _text(choice: Mapping[str, Any], chat: bool) -> str:
 
 def _finish_reason(reason: str | None) -> FinishReason:
     return "length" if reason == "length" else "stop"
-
-
-def _sendable(text: str) -> str:
-    """Replace lone surrogates, which JSON readers refuse."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _available_threads() -> int | None:

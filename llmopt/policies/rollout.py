@@ -390,22 +390,6 @@ class _NonFiniteReward(Exception):
     """A reward that no sum survives."""
 
 
-def evaluate(task: PolicyTask, params: Any, seeds: Sequence[int]) -> Evaluation:
-    """Run one episode from each start, in an environment made for this call.
-
-    Args:
-        task: What to run.
-        params: ``(n_parameters,)`` array-like.
-        seeds: Seed of each episode's start.
-
-    Raises:
-        LLMOptError: The environment cannot be made.
-        ParameterError: The number of parameters is wrong.
-    """
-    with Evaluator(task) as evaluator:
-        return evaluator.evaluate(params, seeds)
-
-
 def evaluate_vector(
     envs: VectorEnv[Any, Any, Any],
     policy: LinearPolicy,

@@ -175,7 +175,7 @@ class Evidence:
         """Return what a trial changed, and from which point; ``""`` if from none."""
         parent = self.parent(trial)
         if parent is None:
-            return {"llm": "", "user": "given"}.get(trial.source, trial.source)
+            return "" if trial.source == "llm" else trial.source
         changed = self._changed(parent, trial)
         if not changed:
             return f"#{parent.number + 1} again"
