@@ -18,7 +18,7 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import TrialState
 
 from llmopt import Completion, FallbackWarning, Reply, ScriptedClient
@@ -374,7 +374,9 @@ def several(request: Request) -> Reply:
 
 
 def journal(path) -> JournalStorage:
-    return JournalStorage(JournalFileBackend(str(path)))
+    # By default the lock of a killed process holds the others up for half a minute.
+    lock = JournalFileSymlinkLock(str(path), grace_period=5)
+    return JournalStorage(JournalFileBackend(str(path), lock))
 
 
 def evaluate(trial: optuna.Trial) -> float:
