@@ -177,10 +177,18 @@ class History:
         fronts, _ = _nondominated(self._gains(done))
         return tuple(t for t, front in zip(done, fronts, strict=True) if front == 0)
 
-    @property
+    @cached_property
     def best(self) -> Trial | None:
         """The best trial, or ``None`` before the first complete one."""
-        return self.ranked[0] if self.ranked else None
+        if len(self.directions) > 1:
+            return self.ranked[0] if self.ranked else None
+        sign = -1.0 if self.directions[0] == "maximize" else 1.0
+        # Far quicker than ranking where a long history is looked at once.
+        return min(
+            self.complete,
+            key=lambda t: (t.constraint_violation, sign * t.rewards[0] if t.rewards else 0.0),
+            default=None,
+        )
 
     def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
         """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""

@@ -50,6 +50,7 @@ from llmopt.search.resume import (
     FORMAT,
     as_written,
     check_same,
+    record_request,
     record_spent,
     replay,
     short,
@@ -677,6 +678,8 @@ class LLMOptimizer(Generic[Params]):
     def close(self) -> None:
         """Close the storage file. The optimizer can still be read."""
         if self._log is not None:
+            with contextlib.suppress(StorageError):
+                self._meter.flush()
             self._log.close()
 
     def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
@@ -698,7 +701,9 @@ class LLMOptimizer(Generic[Params]):
         log.events = []
         self._log = log
         # Without a reference to this optimizer: one that is dropped closes its file at once.
-        self._meter.record, self._meter.check = partial(record_spent, log), log.check
+        meter = self._meter
+        meter.check, meter.record = log.check, partial(record_spent, log)
+        meter.announce = partial(record_request, log)
 
     def _start_event(self) -> Event:
         points = self._warmup_points

@@ -753,7 +753,7 @@ def command(*args: str | Path, **environment: str) -> int:
     ).returncode
 
 
-_CLOCK = ("model_seconds", "evaluation_seconds", "cpu_seconds", "seconds")
+_CLOCK = ("model_seconds", "evaluation_seconds", "cpu_seconds", "seconds", "crc")
 RUN = ("run", "cartpole", "--model", "openai:oracle", "--prompt", "props", "--iterations", "7",
        "--episodes", "2", "--warmup", "3", "--heldout", "3", "--seed", "1", "--no-gif")  # fmt: skip
 

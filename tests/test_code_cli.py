@@ -319,7 +319,11 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
     (out / "held_out.json").unlink()
     moved = out.rename(tmp_path / "moved")
     stamp = (moved / "PPO-000.zip").stat().st_mtime_ns
-    assert cli(["reward", "mountaincar", "--resume", "--out", str(moved)]) == 0
+    # It is a pickle, which is not read from a folder that may be somebody else's.
+    assert cli(["reward", "mountaincar", "--resume", "--out", str(moved)]) == 2
+    assert "give --trainer PPO again" in capsys.readouterr().err
+    again = ["reward", "mountaincar", "--trainer", "PPO", "--resume", "--out"]
+    assert cli([*again, str(moved)]) == 0
     assert json.loads((moved / "held_out.json").read_text())["starts"] == 3
     assert (moved / "PPO-000.zip").stat().st_mtime_ns == stamp
 

@@ -421,13 +421,13 @@ class TestFiles:
     )
     def test_altered_line_is_named(self, tmp_path, line):
         path = tmp_path / "run.jsonl"
-        optimizer = make(storage=path)
+        optimizer = make(storage=path, durable=False)
         optimizer.tell(POINT, 1.0)
         optimizer.close()
         without_checksums(path)
         with path.open("a") as file:
             file.write(line + "\n")
-        for again in (lambda: make(storage=path), lambda: LLMOptimizer.load(path)):
+        for again in (lambda: make(storage=path, durable=False), lambda: LLMOptimizer.load(path)):
             told(StorageError, again, str(path), "event 3", "Restore", "move it away")
 
     def test_event_of_a_newer_version(self, tmp_path):
@@ -436,7 +436,7 @@ class TestFiles:
         without_checksums(path)
         with path.open("a") as file:
             file.write('{"event":"novel"}\n')
-        told(StorageError, lambda: make(storage=path), "'novel'", "newer", "upgrade")
+        told(StorageError, lambda: make(storage=path, durable=False), "'novel'", "newer", "upgrade")
 
     def test_format_of_a_newer_version(self, tmp_path):
         path = tmp_path / "run.jsonl"

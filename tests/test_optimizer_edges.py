@@ -551,7 +551,9 @@ class TestState:
         write = log.append
 
         def full(event):
-            raise StorageError("full")
+            if event["event"] != "request":
+                raise StorageError("full")
+            write(event)
 
         log.append = full
         with pytest.raises(ClientError):
@@ -559,7 +561,7 @@ class TestState:
         log.append = write
         optimizer.tell({"x": 3.0}, 1.0)
         events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-        assert events == ["start", "failure", "tell"]
+        assert events == ["start", "request", "failure", "tell"]
 
     def test_infeasible_trials_survive_a_resume(self, tmp_path):
         path = tmp_path / "run.jsonl"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import threading
 import warnings
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import pytest
 from provider_contract import no_proxies, server
@@ -155,3 +158,15 @@ def test_batches_over_a_bad_line(server, slept, tmp_path):
     assert optimizer.usage.requests == len(server.seen) == line.served
     assert len({tuple(t.values) for t in optimizer.trials}) == 320
     assert optimizer.usage.proposals == {"llm": 320}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_small_load_with_faults_and_kills(tmp_path, monkeypatch):
+    """The small form of tests/attacks/soak.py, which checks that nothing is lost."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "attacks")
+    import soak
+
+    result = soak.soak(tmp_path, 1000, 100, 20)
+    assert result["kills"] == 5
+    assert result["failed"] > 0
+    del sys.modules["soak"]

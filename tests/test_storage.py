@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import json
 import logging
 import os
@@ -391,18 +392,31 @@ def test_a_reply_that_could_not_be_stored_is_used_by_the_next_ask(tmp_path, monk
     path = tmp_path / "a.jsonl"
     optimizer = search(path, warmup=0)
 
-    def full(number):
-        raise OSError(28, "No space left on device")
+    calls = itertools.count()
+
+    def full(after):
+        def fsync(number):
+            if next(calls) >= after:
+                raise OSError(28, "No space left on device")
+
+        return fsync
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
-        for _ in range(3):
-            with pytest.raises(StorageError, match="No space left"):
-                optimizer.ask()
-        assert optimizer.usage.requests == 1
+        for after, requests in ((0, 0), (1, 1), (0, 1)):  # the request's line is the first
+            calls = itertools.count()
+            patched.setattr(os, "fsync", full(after))
+            for _ in range(3):
+                with pytest.raises(StorageError, match="No space left"):
+                    optimizer.ask()
+            assert optimizer.usage.requests == len(optimizer.client.requests) == requests
     point = optimizer.ask()
     assert optimizer.usage.requests == 1
-    assert [e["event"] for e in read_events(path)] == ["start", "reply", "ask"]
+    assert [e["event"] for e in read_events(path)] == [
+        "start",
+        "request",
+        "reply",
+        "ask",
+    ]
     optimizer.close()
     again = search(path, warmup=0)
     assert again.usage == optimizer.usage

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
 from llmopt.benchmarks.run.contestants import folder_to_resume
-from llmopt.benchmarks.run.folder import is_empty, read_config
+from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.client.options import with_options
 from llmopt.commands.options import add_option_argument
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.prompt import PROMPTS
+from llmopt.prompt import PROMPTS, is_path
+from llmopt.search.resume import names_a_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,6 +122,7 @@ def main(args: argparse.Namespace) -> int:
         config = replace(
             RunConfig.from_dict(read_config(out)["run"]), **given
         )  # the rest as it was
+        _check_given(config, given, out)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
 
@@ -132,6 +135,8 @@ def main(args: argparse.Namespace) -> int:
 
     def advice() -> str:
         command = ["llmopt", "run", config.task, "--resume", "--out", str(begun[0])]
+        for name in _places(config, begun[0]):
+            command += [f"--{name}", str(getattr(config, name))]
         return f"everything so far is kept; go on with: {shlex.join(command)}"
 
     with warnings.catch_warnings():
@@ -157,6 +162,32 @@ def main(args: argparse.Namespace) -> int:
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
     return 0
+
+
+def _places(config: RunConfig, path: Path) -> list[str]:
+    """Return the options that name an address, a file or a folder which a resume would use."""
+    asks = any(m == "llm" or METHODS[m].asks_model for m in config.methods)
+    return [
+        name
+        for name, is_place in (
+            ("model", asks and names_a_place(config.model)),
+            ("prompt", "llm" in config.methods and is_path(config.prompt)),
+            ("record", asks and config.record is not None),
+            ("warmup", isinstance(config.warmup, str) and not has_points(path)),
+        )
+        if is_place
+    ]
+
+
+def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> None:
+    """Raise if a run's folder names places that the command line does not name, too."""
+    for name in set(_places(config, path)) - set(given):
+        place = getattr(config, name)
+        raise StorageError(
+            f"{path} names {place!r} as its {name}: an address, a file or a folder is taken from "
+            "a run folder only if you name it, too, since the run may be somebody else's. "
+            f"Give --{name} {shlex.quote(str(place))} again to go on"
+        )
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

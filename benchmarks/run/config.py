@@ -83,7 +83,9 @@ class RunConfig:
                 raise RunConfigError(
                     f"{name}={value!r}: expected a whole number of at least {least}"
                 )
-        if isinstance(self.warmup, int) and self.warmup < 0:
+        if not isinstance(self.warmup, str) and not (
+            isinstance(self.warmup, int) and self.warmup >= 0
+        ):
             raise RunConfigError(
                 f"warmup={self.warmup}: expected 0 or more points, or a folder of them"
             )
@@ -112,8 +114,18 @@ class RunConfig:
             known = dict(data)
             known["methods"] = tuple(known["methods"])
             known["box"] = known["box"] and (float(known["box"][0]), float(known["box"][1]))
+            for name in ("task", "model", "prompt"):
+                if not isinstance(known.get(name, ""), str):
+                    raise TypeError(f"{name} is no text")
+            if not isinstance(known.get("record"), (str, type(None))):
+                raise TypeError("record is no text")
             return cls(**known)
-        except (KeyError, TypeError, IndexError) as error:
+        except RunConfigError as error:
+            raise StorageError(
+                f"the run's config.json is not as it was written ({error}): restore it, or start "
+                "a new run"
+            ) from error
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise StorageError(
                 f"the run's config.json was written by another version of llmopt, or changed by "
                 f"something else ({error!r}): start a new run"

@@ -30,7 +30,7 @@ formats, so that what reads those reads these:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,16 +47,26 @@ from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
+POINTS = "points.json"
 SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
 _STOPPED = "stopped.json"
+_RECORD = b'{"method":'
 
 
 def best_record(records: Sequence[Record]) -> Record | None:
     """Return the record of the largest mean return, the first of equals; ``None`` if all failed."""
     best = best_index([record.mean for record in records])
     return None if best is None else records[best]
+
+
+def _records(log: EventLog) -> Iterator[Record]:
+    for number, event in enumerate(log.events, start=1):
+        try:
+            yield Record.from_dict(event)
+        except StorageError as error:
+            raise StorageError(f"{log.path}, line {number}: {error}. Restore it") from error
 
 
 class RunFolder:
@@ -76,11 +86,10 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = read_config(path)
-        self._trials = EventLog(path / "trials.jsonl")
+        self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
         try:
             self.records: dict[str, list[Record]] = {}
-            for event in self._trials.events:
-                record = Record.from_dict(event)
+            for record in _records(self._trials):
                 rows = self.records.setdefault(record.method, [])
                 if record.index != len(rows):
                     raise StorageError(
@@ -88,14 +97,18 @@ class RunFolder:
                         f"{len(rows)} others, so some are missing or double; restore the file"
                     )
                 rows.append(record)
-            self._heldout = EventLog(path / "heldout.jsonl")
+            self._heldout = EventLog(path / "heldout.jsonl", durable=True, start=_RECORD)
         except BaseException:
             self._trials.close()
             raise
-        self.heldout = {e["method"]: Record.from_dict(e) for e in self._heldout.events}
-        self.stopped: dict[str, str] = {}
-        if (path / _STOPPED).exists():
-            self.stopped = _read_json(path / _STOPPED)
+        try:
+            self.heldout = {record.method: record for record in _records(self._heldout)}
+            self.stopped: dict[str, str] = {}
+            if (path / _STOPPED).exists():
+                self.stopped = _read_json(path / _STOPPED)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -208,6 +221,11 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
     return data
+
+
+def has_points(path: Path) -> bool:
+    """Whether a run keeps its warm-up points, so that it needs no other folder."""
+    return (path / WARMUP / POINTS).exists()
 
 
 def is_empty(path: Path) -> bool:

@@ -24,7 +24,14 @@ from llmopt.benchmarks.methods.protocol import method_seed
 from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
-from llmopt.benchmarks.run.folder import SUMMARY, RunFolder, best_record, is_empty
+from llmopt.benchmarks.run.folder import (
+    POINTS,
+    SUMMARY,
+    RunFolder,
+    best_record,
+    has_points,
+    is_empty,
+)
 from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
@@ -108,7 +115,9 @@ def run(
             path = default_folder(config, contestants)
         if not (resume and (path / SUMMARY).exists()):  # else nothing is asked any more
             contestants.check_ready(resume)
-        points = warmup_points(config, task, evaluator.policy.n_parameters)
+        points = None  # a run that was begun has its own
+        if not (resume and has_points(path)):
+            points = warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
@@ -144,7 +153,7 @@ class _Session:
         self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
         self.old = "method_seeds" not in folder.config
 
-    def all(self, points: Sequence[WarmupPoint], progress: bool) -> RunResult:
+    def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
         points = self._kept_points(points)
         methods = self.config.methods
         total = len(points) + len(methods) * self.config.iterations
@@ -159,10 +168,10 @@ class _Session:
                 self._judge(method)
         return self._finish()
 
-    def _kept_points(self, points: Sequence[WarmupPoint]) -> list[WarmupPoint]:
+    def _kept_points(self, points: Sequence[WarmupPoint] | None) -> list[WarmupPoint]:
         """Keep the warm-up points with the run, so that a resume needs nothing else."""
-        file = self.folder.path / WARMUP / "points.json"
-        if not file.exists():
+        file = self.folder.path / WARMUP / POINTS
+        if points is not None:
             write_text_atomically(file, json.dumps([asdict(p) for p in points]) + "\n")
             return list(points)
         try:

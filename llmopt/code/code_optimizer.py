@@ -39,7 +39,7 @@ from llmopt.code.candidate import (
 from llmopt.code.checks import Function, check
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import CodeState, Refusal, check_start, replay, spent_event, start_event
+from llmopt.code.journal import CodeState, Refusal, check_start, replay, start_event
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
@@ -47,6 +47,7 @@ from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Draft, Limits, Meter, Spent
+from llmopt.search.resume import request_event, spent_event
 from llmopt.space import Space
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class CodeOptimizer:
             Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
+            announce=self._announce,
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._writer = Writer(
@@ -288,9 +290,13 @@ class CodeOptimizer:
         if self._log is not None:
             self._log.check()
 
+    def _announce(self, spent: Spent) -> None:
+        if self._log is not None:
+            self._log.append(request_event(spent))
+
     def _store_spent(self, spent: Spent) -> None:
         if self._log is not None:
-            self._log.append(spent_event(spent))
+            self._log.append(spent_event(spent, "error"))
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""

@@ -1,9 +1,9 @@
 """The state of a code search as the sum of its events, and how they are read back.
 
 Events: ``start`` (what was asked for), ``reply`` (paid, with its request's digest),
-``error`` (requests that ended in one), ``reject`` (an answer that was not used), ``ask``
-(candidates of one request), ``failure`` (an ask that found none), ``tell``. A live call and a
-resumed file go through the same `CodeState.apply`.
+``request`` (about to be sent), ``error`` (requests that ended in one), ``reject`` (an answer that
+was not used), ``ask`` (candidates of one request), ``failure`` (an ask that found none),
+``tell``. A live call and a resumed file go through the same `CodeState.apply`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.eventlog import Event
-from llmopt.search.meter import Meter, Spent
+from llmopt.search.meter import Meter
+from llmopt.search.resume import InDoubt, failures
 from llmopt.space import Space
 
 _FORMAT = 1
@@ -151,14 +152,6 @@ def start_event(config: Mapping[str, Any], seed: int) -> Event:
     return {"event": "start", "format": _FORMAT, "config": dict(config), "seed": str(seed)}
 
 
-def spent_event(spent: Spent) -> Event:
-    """Describe what a request cost: the paid reply, or how many calls failed."""
-    if spent.reply is None:
-        return {"event": "error", "requests": spent.failed}
-    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-    return {"event": "reply", **paid, "failed": spent.failed}
-
-
 def check_start(start: Event, config: Mapping[str, Any], seed: int | None, path: Path) -> int:
     """Return the seed of a stored search.
 
@@ -197,17 +190,22 @@ def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) 
         StorageError: An event is not as llmopt wrote it.
     """
     usage = Usage()
+    doubt = InDoubt(usage)
     paid: list[tuple[str, Reply]] = []
     for line, event in enumerate(events[1:], start=2):
         try:
             kind = event["event"]
-            if kind == "reply":
+            if kind == "request":
+                doubt.announced(event)
+            elif kind == "reply":
                 reply = Reply.from_dict(event["reply"])
-                usage.add_failure(event.get("failed", 0))
+                usage.add_failure(*failures({"failed": 0, **event}, "failed"))
                 usage.add_reply(reply)
                 paid.append((_text(event["digest"]), reply))
+                doubt.ended()
             elif kind == "error":
-                usage.add_failure(whole_number("requests", event["requests"], 0))
+                usage.add_failure(*failures(event, "requests"))
+                doubt.ended()
             else:
                 state.apply(event)
             if kind == "ask":
@@ -217,6 +215,7 @@ def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) 
                 paid.clear()  # the replies before it have come to this
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise _spoilt(path, line, error) from error
+    doubt.settle()
     meter.restore(usage, paid)
 
 

@@ -115,7 +115,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
             return _PATTERNS[prompt](**options)
         if prompt in SHIPPED:
             return shipped_prompt(prompt, **options)
-        if not _is_path(prompt):
+        if not is_path(prompt):
             return _from_text(prompt, options)
         prompt = Path(prompt)
     if isinstance(prompt, Path):
@@ -177,7 +177,8 @@ def check_prompt_for(prompt: Prompt, client: Client) -> None:
         )
 
 
-def _is_path(text: str) -> bool:
+def is_path(text: str) -> bool:
+    """Whether `get_prompt` would read a file of that name."""
     if "\n" in text or "{{" in text or "{%" in text:
         return False
     if text.endswith(".j2"):

@@ -171,7 +171,9 @@ class TemplatePrompt:
         thoughts, close = self._thoughts(situation.history), self._close(situation.history)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
-            shown = sorted(picked[:k], key=lambda t: place[id(t)])
+            shown = picked[:k][::-1]
+            if place is not None:
+                shown.sort(key=lambda t: place[id(t)])
             entries = [entry_of(t) for t in shown]
             best = None
             if k < len(situation.history.trials) and situation.history.best is not None:
@@ -245,12 +247,15 @@ class TemplatePrompt:
         context = situation.model.context_tokens
         return usual if context is None else max(1, min(usual, context // 2))
 
-    def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int]:
-        """Return the position of each trial, by its identity, in the order of showing."""
+    def _places(self, situation: Situation, picked: list[Trial]) -> dict[int, int] | None:
+        """Return the position of each trial, by its identity, in the order of showing.
+
+        ``None`` where that is the order in which they were picked, reversed.
+        """
         if self.order == "ascending":
             order = list(reversed(ranked(situation.history)))
         elif self.selection.keep in ("all", "last"):
-            order = picked[::-1]
+            return None
         else:
             order = list(situation.history.trials)
         return {id(t): i for i, t in enumerate(order)}

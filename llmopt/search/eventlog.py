@@ -53,7 +53,9 @@ def _read(path: Path) -> bytes:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _parse(data: bytes, path: Path) -> tuple[list[Event], int, bool]:
+def _parse(
+    data: bytes, path: Path, start: bytes = _EVERY_EVENT_STARTS
+) -> tuple[list[Event], int, bool]:
     """Return the events, the bytes of the sound part of `data`, and whether it has checksums."""
     events: list[Event] = []
     sound = 0
@@ -65,7 +67,7 @@ def _parse(data: bytes, path: Path) -> tuple[list[Event], int, bool]:
             if checked and event is not None and not has_checksum:
                 raise ValueError("its checksum is missing")
         except (ValueError, RecursionError) as error:
-            foreign = number == 1 and not line.startswith(_EVERY_EVENT_STARTS)
+            foreign = number == 1 and not line.startswith(start)
             if foreign and not b"".join(lines[1:]).strip():
                 break
             raise StorageError(
@@ -105,6 +107,8 @@ class EventLog:
 
     Args:
         path: The file; it and its folder are created if they are not there.
+        start: How every line of such a file begins: a first line that a kill left torn is
+            told from a file of something else by it.
         durable: Whether `append` waits until the line is on the disk, which takes some
             milliseconds, and gives it a checksum. Otherwise what was appended survives the
             end of the process, and not a power cut.
@@ -118,7 +122,13 @@ class EventLog:
             an event file; it is then left as it was.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durable: bool = False,
+        start: bytes = _EVERY_EVENT_STARTS,
+    ) -> None:
         self.path = Path(path)
         self._durable = durable
         self._lock = Lock()
@@ -137,10 +147,9 @@ class EventLog:
                 raise StorageError(f"{self.path} is not a regular file: give the path of one")
             self._claim()
             data = _read(self.path)
-            self.events, sound, checked = _parse(data, self.path)
+            self.events, sound, checked = _parse(data, self.path, start)
             rest = data[sound:]
-            head = rest[: len(_EVERY_EVENT_STARTS)]
-            if not self.events and not _EVERY_EVENT_STARTS.startswith(head):
+            if not self.events and not start.startswith(rest[: len(start)]):
                 raise StorageError(
                     f"{self.path} is not empty and does not hold an llmopt run: nothing was "
                     "changed in it; give the path of a new file"

@@ -26,7 +26,7 @@ from typing import Any
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.retry import complete_with_retries
-from llmopt.errors import BudgetExceededError, ClientError, StorageError
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.locks import Lock
 
@@ -141,6 +141,26 @@ class Draft:
     process: int = field(default_factory=os.getpid)
 
 
+class _Calls:
+    """A client whose calls are announced, and that knows of one that was cut off."""
+
+    def __init__(self, client: Client, announce: Callable[[], object]) -> None:
+        self._client, self._announce = client, announce
+        self.begun = self.under_way = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def complete(self, request: Request) -> Reply:
+        self._announce()
+        self.begun = self.under_way = True
+        try:
+            return self._client.complete(request)
+        except (LLMOptError, ImportError):  # counted by who sees it, or nothing was sent
+            self.under_way = False
+            raise
+
+
 class Meter:
     """Sends requests under limits, counts what they cost, and pays for none twice.
 
@@ -155,6 +175,9 @@ class Meter:
             before the next request is sent and at every `flush`.
         check: Called before a request is sent; raises where nothing may be spent (in a
             forked child, say, that cannot store the reply).
+        announce: Stores that a request is about to be sent, and what calls for it that failed
+            have cost. Where a kill comes before the reply is stored, the call counts all the
+            same. Where it raises, nothing is sent.
 
     Attributes:
         client: The model.
@@ -170,6 +193,7 @@ class Meter:
         transport_attempts: int | None = None,
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
+        announce: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -178,6 +202,7 @@ class Meter:
         self.transport_attempts = transport_attempts
         self.record = record
         self.check = check
+        self.announce = announce
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -222,19 +247,28 @@ class Meter:
         left = None if left is None else left - self._usage.requests
         failed, unpriced, reply = 0, 0, None
 
-        def count_failure(error: ClientError, attempt: int) -> None:
+        def announce() -> None:
+            if self.announce is not None:
+                self.announce(Spent(request, None, failed, unpriced))
+
+        def fail(requests: int, at_unknown_cost: int = 0) -> None:
             nonlocal failed, unpriced
-            failed += error.requests
-            unpriced += error.unpriced
+            failed += requests
+            unpriced += at_unknown_cost
             with self._counting() as usage:
-                usage.add_failure(error.requests, unpriced=error.unpriced)
+                usage.add_failure(requests, unpriced=at_unknown_cost)
+
+        calls = _Calls(self.client, announce)
+
+        def count_failure(error: ClientError, attempt: int) -> None:
+            fail(error.requests, error.unpriced)
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
             if error.unpriced:
                 self.limits.check_cost(self._usage)  # before it is sent once more
 
         try:
             answer = complete_with_retries(
-                self.client,
+                calls,
                 request,
                 attempts=self.transport_attempts,
                 most_calls=left,
@@ -248,8 +282,13 @@ class Meter:
             reply = answer
             with self._counting() as usage:
                 usage.add_reply(reply)
+        except BaseException:
+            if calls.under_way and reply is None:  # Ctrl-C, say: it may be charged for
+                fail(1)
+            raise
         finally:
-            if self.record is not None and (failed or reply is not None):
+            told = failed or reply is not None or (calls.begun and self.announce is not None)
+            if self.record is not None and told:
                 self._unsaved.append(Spent(request, reply, failed, unpriced))
                 try:
                     self.flush()
@@ -403,6 +442,7 @@ class Meter:
             "_writing": Lock(),
             "record": None,
             "check": None,
+            "announce": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),
             "_draft": None,

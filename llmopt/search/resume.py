@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from llmopt.arguments import whole_number
 from llmopt.client.base import Reply
+from llmopt.client.options import split_options
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.prompt import get_prompt
@@ -77,6 +80,29 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         )
 
 
+# Providers whose model strings hold an address, a file or a folder in place of a model's name.
+_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
+# Options of a client, behind a model's name, that hold none.
+_HARMLESS = frozenset(
+    {"cache", "concurrency", "effort", "patience", "price", "reasoning_tokens"}
+    | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
+)
+
+
+def names_a_place(model: str) -> bool:
+    """Whether a model string holds an address, a file or a folder.
+
+    Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
+    to go there, and nothing there is to be read, before the user gave the string, too.
+    """
+    bare, options = split_options(model)
+    return (
+        "://" in model
+        or re.split("[:/]", bare, maxsplit=1)[0].lower() in _PLACES
+        or not _HARMLESS.issuperset(options)
+    )
+
+
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments with which a stored run goes on.
 
@@ -98,17 +124,82 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     return {**stored, **options}
 
 
+def request_event(spent: Spent) -> Event:
+    """Describe that a request is about to be sent, and what calls for it that failed cost."""
+    return {"event": "request", "digest": spent.request.digest(), **_failures(spent, "failed")}
+
+
+def spent_event(spent: Spent, failure: str = "failure") -> Event:
+    """Describe what a request cost; `failure` names the event of one without a reply."""
+    if spent.reply is None:
+        return {"event": failure, **_failures(spent, "requests")}
+    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+    return {"event": "reply", **paid, **_failures(spent, "failed")}
+
+
+def _failures(spent: Spent, name: str) -> Event:
+    return {name: spent.failed} | ({"unpriced": spent.unpriced} if spent.unpriced else {})
+
+
+def failures(event: Event, name: str) -> tuple[int, float, int]:
+    """Return the arguments of `Usage.add_failure` that an event holds.
+
+    Args:
+        event: As `spent_event` and `request_event` make it.
+        name: Under which it holds how many calls failed.
+
+    Raises:
+        LookupError: It holds none.
+        ValueError: They are not whole numbers of 0 or more.
+    """
+    unpriced = whole_number("unpriced", event.get("unpriced", 0), 0)
+    return whole_number(name, event[name], 0), 0.0, unpriced
+
+
+def record_request(log: EventLog, spent: Spent) -> None:
+    """Write that a request is about to be sent; `replay` reads it back.
+
+    Raises:
+        StorageError: It could not be written.
+    """
+    log.append(request_event(spent))
+
+
 def record_spent(log: EventLog, spent: Spent) -> None:
     """Write what a request cost; `replay` reads it back.
 
     Raises:
         StorageError: It could not be written.
     """
-    event: Event = {"event": "failure", "requests": spent.failed}
-    if spent.reply is not None:
-        event = {"event": "reply", "digest": spent.request.digest()}
-        event |= {"reply": spent.reply.to_dict(), "failed": spent.failed}
-    log.append(event | ({"unpriced": spent.unpriced} if spent.unpriced else {}))
+    log.append(spent_event(spent))
+
+
+class InDoubt:
+    """Counts the calls of a file that a kill came upon: sent, and with no end stored.
+
+    Args:
+        usage: What was spent; changed.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self._calls = self._unpriced = 0
+
+    def announced(self, event: Event) -> None:
+        """Take note of a call that was about to be made, after others for it that failed."""
+        failed, _, unpriced = failures(event, "failed")
+        if failed == 0:
+            self.settle()
+        self._calls, self._unpriced = 1 + failed, unpriced
+
+    def ended(self) -> None:
+        """Take note that the end of the call was stored, with what it cost."""
+        self._calls = self._unpriced = 0
+
+    def settle(self) -> None:
+        """Count what is in doubt."""
+        self.usage.add_failure(self._calls, unpriced=self._unpriced)
+        self.ended()
 
 
 def replay(
@@ -126,17 +217,23 @@ def replay(
         StorageError: An event is not as llmopt wrote it.
     """
     usage, paid = Usage(), []
+    doubt = InDoubt(usage)
     for number, event in enumerate(events[1:], start=2):
         with as_written(path, number, event):
             kind = event["event"]
+            if kind == "request":
+                doubt.announced(event)
+                continue
             if kind == "reply":
                 reply = Reply.from_dict(event["reply"])
-                usage.add_failure(event["failed"], unpriced=event.get("unpriced", 0))
+                usage.add_failure(*failures(event, "failed"))
                 usage.add_reply(reply)
                 paid.append((event["digest"], reply))
+                doubt.ended()
                 continue
             if kind == "failure":
-                usage.add_failure(event["requests"], unpriced=event.get("unpriced", 0))
+                usage.add_failure(*failures(event, "requests"))
+                doubt.ended()
                 continue
             state.apply(event)
             if kind == "ask":
@@ -144,7 +241,9 @@ def replay(
                 paid.clear()
             elif kind == "snapshot":
                 usage = Usage(**event["usage"])
+                doubt = InDoubt(usage)
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
+    doubt.settle()
     meter.restore(usage, paid)
 
 
@@ -157,6 +256,8 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
     """
     try:
         yield
+    except StorageError as error:
+        raise StorageError(f"{path}, event {number}: {error}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise StorageError(
             f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "

@@ -145,6 +145,8 @@ class SearchState:
                     self.ready.appendleft(self.pending.pop(i))
                     break
 
+    _on_back = _on_return  # what it was called for a while
+
     def _on_tell(self, event: Event) -> None:
         values = self.space.from_json_values(event["values"])
         rewards = event["rewards"] and tuple(event["rewards"])

@@ -21,6 +21,7 @@ from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import CodeTask
 from llmopt.errors import BudgetExceededError, LLMOptError
+from llmopt.search.resume import names_a_place
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,
@@ -120,6 +121,16 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     config = given if resume else {**DEFAULTS, **defaults, **given}
     run = CodeRun(out, config, resume=resume, free=FREE)
     run.config = {**DEFAULTS, **defaults, **run.config}
+    if resume:
+        # A folder of somebody else's must not open the sandbox, nor say where prompts go.
+        run.config["allow_unsandboxed"] = given.get("allow_unsandboxed", False)
+        model = run.config.get("model")
+        if model and "model" not in given and names_a_place(str(model)):
+            raise LLMOptError(
+                f"{run.path} names {model!r} as its model: an address or a file is taken from a "
+                "run folder only if you name it, too, since the run may be somebody else's. "
+                f"Give --model {shlex.quote(str(model))} again to go on"
+            )
     _check_numbers(run.config)
     return run
 
@@ -179,8 +190,13 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, LLMOptError):
         if (run.path / "config.json").exists():
-            command = ("llmopt", run.config["command"], run.config["task"])
-            resume = shlex.join((*command, "--resume", "--out", str(run.path)))
+            config = run.config
+            command = ["llmopt", config["command"], config["task"], "--resume"]
+            if names_a_place(config["model"]):
+                command += ["--model", config["model"]]
+            if config["allow_unsandboxed"]:
+                command += ["--allow-unsandboxed"]
+            resume = shlex.join((*command, "--out", str(run.path)))
             print(f"llmopt: to go on: {resume}", file=sys.stderr)
         raise
 

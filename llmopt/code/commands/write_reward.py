@@ -63,12 +63,14 @@ def main(args: argparse.Namespace) -> int:
         raise LLMOptError("llmopt reward takes Gymnasium ids; Meta-World is for llmopt code")
     run = open_run(args, "reward", _DEFAULTS)
     with telling_how_to_resume(run):
-        _search(run)
+        _search(run, trusted="trainer" in vars(args))
     return 0
 
 
-def _search(run: CodeRun) -> None:
+def _search(run: CodeRun, trusted: bool) -> None:
+    """Search, with `trusted` also where policies of an earlier process are pickles."""
     config = run.config
+    made: set[str] = set()  # policies of this process
     task = find_task(config["task"], config["seed"])
     train: Callable[..., Training] = train_linear
     with gym.make(task.env_id) as env:
@@ -88,12 +90,12 @@ def _search(run: CodeRun) -> None:
             if number >= 0:
                 measures: dict[str, Any] = {}
                 if training is not None and judgement is not None:
+                    policy: Any = training.policy
+                    if isinstance(policy, Path):
+                        policy = policy.name  # in the folder, wherever that is moved to
+                        made.add(policy)
                     measures = {
-                        "policy": (
-                            training.policy.name  # in the folder, wherever that is moved to
-                            if isinstance(training.policy, Path)
-                            else training.policy
-                        ),
+                        "policy": policy,
                         "mean_return": judgement.mean_return,
                         "success_rate": judgement.success_rate,
                         "components": training.components,
@@ -123,7 +125,16 @@ def _search(run: CodeRun) -> None:
                         candidate, env, episodes=config["training"], seed=config["seed"]
                     ).policy
             starts = [2 * k + 1 for k in range(config["held_out"])]
+            if isinstance(policy, Path):
+                policy = policy.name
+                made.add(policy)
             if isinstance(policy, str):
+                if not (policy in made or (trusted and Path(policy).name == policy)):
+                    raise LLMOptError(
+                        f"the best policy is the file {policy[:100]!r} in {run.path}: such files "
+                        "hold code, which runs when they are read. If this run is your own, give "
+                        f"--trainer {config['trainer']} again to read it"
+                    )
                 policy = run.path / policy
             result = judge(task.env_id, policy, starts)
             held_out = {

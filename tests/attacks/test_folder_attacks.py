@@ -1,0 +1,214 @@
+"""Run folders that somebody else wrote: going on with one asks and reads what the user names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from llmopt import ScriptedClient
+from llmopt.cli import main as cli
+from llmopt.code.commands import common, write_reward
+from llmopt.code.sandbox.confine import support
+from llmopt.search.resume import names_a_place
+
+needs_confinement = pytest.mark.skipif(
+    bool(support().problems), reason="; ".join(support().problems) or "-"
+)
+QUICK = ("--iterations", "1", "--episodes", "1", "--warmup", "1", "--heldout", "1", "--no-gif")
+PUMP = "```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    """An address that notes what comes in; with a key that must not go there."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(str(self.headers))
+            self.send_error(400)
+
+        do_GET = do_POST
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("LLMOPT_API_KEY", "sk-not-for-strangers")
+    yield f"openai+http://127.0.0.1:{server.server_port}/v1:m", seen
+    server.shutdown()
+    server.server_close()
+
+
+def changed(folder, **settings):
+    """Change settings in a folder's config.json, as its sender may."""
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    (config["run"] if "run" in config else config).update(settings)
+    file.write_text(json.dumps(config))
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sent") / "run"
+    assert cli(["run", "cartpole", *QUICK, "--methods", "random", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def sent(run_folder, tmp_path):
+    return shutil.copytree(run_folder, tmp_path / "run")
+
+
+def test_a_run_asks_no_address_that_its_folder_names(sent, listener, capsys):
+    address, seen = listener
+    changed(sent, model=address, methods=["random", "llm"])
+    resume = ["run", "cartpole", "--resume", "--out", str(sent)]
+    assert cli(resume) == 2
+    assert f"Give --model {address}" in capsys.readouterr().err
+    assert seen == []
+    assert cli([*resume, "--model", address]) == 2  # it was asked, and answers nothing useful
+    assert len(seen) >= 1
+    assert f"--model {address}" in capsys.readouterr().err  # in the advice on how to go on
+
+
+@pytest.mark.parametrize("model", ["gguf:/etc/passwd", "folder:.", "replay:/etc/passwd", "GGUF/x"])
+def test_a_run_reads_no_model_file_that_its_folder_names(sent, model, capsys):
+    changed(sent, model=model, methods=["llm"])
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert "Give --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prompt", ["/etc/passwd", "../secret.j2", "notes.txt"])
+def test_a_run_reads_no_template_that_its_folder_names(sent, prompt, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("secret")
+    changed(sent, prompt=prompt, methods=["llm"], model="smollm2")
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert "Give --prompt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("points", [True, False])
+def test_a_run_reads_no_warm_up_that_its_folder_names(sent, points, tmp_path, capsys):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "warmup_rollout_0.txt").write_text("1\n")
+    changed(sent, warmup=str(other))
+    if not points:
+        (sent / "warmup" / "points.json").unlink()
+    code = cli(["run", "cartpole", "--resume", "--out", str(sent)])
+    # With its own points the run needs no other folder.
+    assert code == (0 if points else 2)
+    assert points or "Give --warmup" in capsys.readouterr().err
+
+
+def test_a_run_writes_no_recording_that_its_folder_names(sent, tmp_path, capsys):
+    changed(sent, record=str(tmp_path / "taken.jsonl"), methods=["llm"], model="smollm2")
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert "Give --record" in capsys.readouterr().err
+    assert not (tmp_path / "taken.jsonl").exists()
+
+
+def test_a_run_imports_no_task_that_its_folder_names(sent, tmp_path, monkeypatch, capsys):
+    (tmp_path / "evil_task.py").write_text("import os; os.environ['EVIL_RAN'] = '1'")
+    monkeypatch.syspath_prepend(tmp_path)
+    changed(sent, task="evil_task:Env-v0")
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert "EVIL_RAN" not in os.environ
+    assert "another configuration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": 5},
+        {"model": None},
+        {"prompt": ["a"]},
+        {"record": 5},
+        {"seed": "x"},
+        {"methods": 7},
+        {"methods": [[]]},
+        {"box": "ab"},
+        {"box": [1e999, {}]},
+        {"episodes": -1},
+        {"warmup": {}},
+        {"extra": 1},
+    ],
+)
+def test_settings_of_any_kind_are_refused_in_words(sent, settings, capsys):
+    changed(sent, **settings)
+    assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
+    assert capsys.readouterr().err.startswith("llmopt: ")
+
+
+@needs_confinement
+def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, tmp_path, capsys):
+    address, seen = listener
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(common, "get_client", lambda name: ScriptedClient([PUMP]))
+        args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m"]
+        assert cli(["code", "mountaincar", *args, "--out", str(folder)]) == 0
+    resume = ["code", "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
+    changed(folder, model=address)
+    capsys.readouterr()
+    assert cli(resume) == 2
+    assert "Give --model" in capsys.readouterr().err
+    assert seen == []
+    # What waives the sandbox comes from the command line alone.
+    changed(folder, model="m", allow_unsandboxed=True)
+    waived = []
+
+    def optimizer(*args, **options):
+        waived.append(options["allow_unsandboxed"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([PUMP]))
+    monkeypatch.setattr(common, "CodeOptimizer", optimizer)
+    assert cli(resume) == 130
+    assert "--allow-unsandboxed" not in capsys.readouterr().err
+    assert cli([*resume, "--allow-unsandboxed"]) == 130
+    assert waived == [False, True]
+
+
+@needs_confinement
+@pytest.mark.parametrize("policy", ["PPO-000.zip", "../evil.zip", "/tmp/evil.zip"])
+def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, policy, capsys):
+    folder = tmp_path / "run"
+    reward = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0, {}\n```"
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([reward]))
+    args = ["--steps", "1", "--training", "2", "--episodes", "1", "--held-out", "1"]
+    assert cli(["reward", "mountaincar", "--model", "m", *args, "--out", str(folder)]) == 0
+    file = folder / "candidates" / "000.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "policy": policy}))
+    read = []
+    monkeypatch.setattr(write_reward, "judge", lambda *args: read.append(args))
+    assert cli(["reward", "mountaincar", "--resume", "--out", str(folder)]) == 2
+    assert "hold code" in capsys.readouterr().err
+    assert read == []
+
+
+def test_what_names_a_place():
+    for model in ("openai+http://h/v1:m", "openai+https:x", "gguf/x", "folder:d", "replay:f"):
+        assert names_a_place(model)
+    for option in (
+        "base_url=h.org/v1",
+        "base_url=https%3A//h",
+        "adapter=/a",
+        "timeout=6&adapter=a",
+    ):
+        assert names_a_place(f"smollm2?{option}")
+    for model in (
+        "smollm2",
+        "openai:gpt-6-luna",
+        "openrouter:meta/llama",
+        "ollama:qwen:7b",
+        "m:x?effort=low",
+    ):
+        assert not names_a_place(model)

@@ -1,0 +1,206 @@
+"""Asks that are cancelled, cut off or refused: what was paid for is counted once, and used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+
+import pytest
+
+from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.code import CodeOptimizer
+from llmopt.errors import BudgetExceededError, ClientError, StorageError
+
+SPACE = {"x": Float(-5, 5)}
+
+
+def made(client, path=None, **options):
+    return LLMOptimizer(SPACE, client, "props", seed=1, warmup=0, storage=path, **options)
+
+
+def numbered():
+    """A model that proposes 0, 1, 2, ..."""
+    replies = iter(range(1000))
+    return ScriptedClient(lambda request: f"x: {next(replies) / 1000}")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("n", [None, 3])
+def test_a_cancelled_ask_leaves_nothing_pending_and_is_not_paid_again(tmp_path, stored, n):
+    entered, release = threading.Event(), threading.Event()
+    texts = iter(range(1000))
+
+    def slow(request):
+        entered.set()
+        release.wait(30)
+        return [f"x: {next(texts) / 1000}" for _ in range(request.n)]
+
+    path = tmp_path / "a.jsonl" if stored else None
+    optimizer = made(ScriptedClient(slow), path)
+
+    async def main():
+        task = asyncio.create_task(optimizer.aask(n))
+        await asyncio.to_thread(entered.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        release.set()
+        return await optimizer.aask(n)  # gets what the first one paid for
+
+    points = asyncio.run(main())
+    paid = len(optimizer.client.requests)
+    points = [points] if n is None else points
+    assert optimizer.usage.requests == paid
+    assert [p.values for p in optimizer.pending] == [(p["x"],) for p in points]
+    assert optimizer.usage.proposals == {"llm": len(points)}
+    assert [p["x"] for p in points] == [i / 1000 for i in range(len(points))]
+    optimizer.close()
+    if stored:
+        again = made(ScriptedClient([]), path)
+        assert again.pending == optimizer.pending
+        assert again.usage == optimizer.usage
+        again.close()
+
+
+def test_many_cancelled_asks(tmp_path):
+    """Cancelled at any moment: before, in and after the request."""
+    optimizer = made(numbered(), tmp_path / "a.jsonl")
+
+    async def main():
+        got = []
+        for wait in range(60):
+            task = asyncio.create_task(optimizer.aask())
+            await asyncio.sleep(wait * 2e-4)
+            task.cancel()
+            try:
+                got.append(await task)
+            except asyncio.CancelledError:
+                pass
+        return got
+
+    got = asyncio.run(main())
+    assert [p.values[0] for p in optimizer.pending] == [p["x"] for p in got]
+    left = len(optimizer._state.ready)
+    assert len(got) + left == optimizer.usage.proposals.get("llm", 0)
+    assert optimizer.usage.requests == len(optimizer.client.requests) == len(got) + left
+    optimizer.ask(left + 1)  # what was paid for is handed out first
+    assert optimizer.usage.requests == len(got) + left + 1
+    optimizer.close()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ZeroDivisionError])
+def test_what_is_cut_off_in_a_request_counts(tmp_path, error):
+    def cut(request):
+        raise error
+
+    path = tmp_path / "a.jsonl"
+    optimizer = made(ScriptedClient(cut), path, max_requests=3)
+    for _ in range(3):
+        with pytest.raises(error):
+            optimizer.ask()
+    with pytest.raises(BudgetExceededError, match="3 requests"):
+        optimizer.ask()
+    assert len(optimizer.client.requests) == optimizer.usage.requests == 3
+    optimizer.close()
+    again = made(ScriptedClient(cut), path, max_requests=3)
+    assert again.usage == optimizer.usage
+    with pytest.raises(BudgetExceededError):
+        again.ask()
+    again.close()
+
+
+def test_caps_hold_with_failures(tmp_path):
+    down = ScriptedClient(lambda request: ClientError("down", retryable=False))
+    optimizer = made(down, tmp_path / "a.jsonl", max_requests=4)
+    for _ in range(4):
+        with pytest.raises(ClientError):
+            optimizer.ask()
+    with pytest.raises(BudgetExceededError):
+        optimizer.ask()
+    assert len(down.requests) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_caps_hold_through_kills_in_a_request(tmp_path):
+    """Each call that a kill came upon counts against the cap."""
+    path, calls = tmp_path / "a.jsonl", tmp_path / "calls"
+
+    def killed(request):
+        with calls.open("a") as file:
+            file.write("call\n")
+        os._exit(9)
+
+    for _ in range(6):
+        child = os.fork()
+        if not child:
+            try:
+                made(ScriptedClient(killed), path, max_requests=3).ask()
+            finally:
+                os._exit(1)
+        os.waitpid(child, 0)
+    assert calls.read_text() == "call\n" * 3
+    optimizer = made(ScriptedClient([]), path)
+    assert optimizer.usage.requests == optimizer.usage.failed_requests == 3
+    optimizer.close()
+
+
+def test_a_full_disk_is_noticed_before_anything_is_paid(tmp_path, monkeypatch):
+    optimizer = made(numbered(), tmp_path / "a.jsonl")
+
+    def full(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for _ in range(3):
+        with pytest.raises(StorageError, match="No space left"):
+            optimizer.ask()
+    assert optimizer.client.requests == []
+    optimizer.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("kind", ["numbers", "code"])
+def test_calls_at_unknown_cost_count_through_a_kill(tmp_path, kind):
+    """Also where the kill comes upon the second call, before the cost of the first is stored."""
+    path = tmp_path / "a.jsonl"
+
+    def opened(client):
+        if kind == "numbers":
+            return made(client, path)
+        return CodeOptimizer("f(x)", "A number.", client, seed=1, storage=path)
+
+    calls = iter([0])
+
+    def killed(request):
+        for _ in calls:
+            return ClientError("gave up", retryable=True, unpriced=1)
+        os._exit(9)
+
+    child = os.fork()
+    if not child:
+        try:
+            opened(ScriptedClient(killed)).ask()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 9 << 8
+    again = opened(ScriptedClient([]))
+    assert again.usage.requests == again.usage.failed_requests == 2
+    assert again.usage.unpriced == 1
+    again.close()
+
+
+@pytest.mark.parametrize("kind", ["back", "return"])
+def test_points_given_back_are_read_by_either_name(tmp_path, kind):
+    path = tmp_path / "a.jsonl"
+    optimizer = made(numbered(), path, durable=False)
+    first, second = optimizer.ask(), optimizer.ask()
+    optimizer.close()
+    with path.open("a") as file:
+        event = {"event": kind, "values": [[first["x"]], [second["x"]]]}
+        file.write(json.dumps(event) + "\n")
+    again = made(ScriptedClient([]), path, durable=False)
+    assert again.pending == []
+    assert again.ask(2) == [first, second]
+    again.close()

@@ -1,0 +1,285 @@
+"""A failing disk and a kill at every change of a file: nothing paid is lost, or paid twice.
+
+The tests take a sample of the changes. All of them, for every way to fail::
+
+    python tests/attacks/test_storage_attacks.py [SCENARIO ...]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faults import FAILURES, KILLS, Faults
+
+from llmopt import Float, LLMOptimizer
+from llmopt.client.base import Completion, Reply
+from llmopt.code import CodeOptimizer
+from llmopt.code.sandbox.confine import support
+from llmopt.errors import StorageError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+class Model:
+    """Answers equal requests equally, and notes each call where no fault reaches."""
+
+    name, default_prompt = "model", "props"
+
+    def __init__(self, log: Path, text: Callable[[int], str]) -> None:
+        self.log, self.text = log, text
+
+    def complete(self, request: Any) -> Reply:
+        digest = request.digest()
+        number = os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(number, digest.encode() + b"\n")
+        os.close(number)
+        text = self.text(int(digest[:8], 16))
+        return Reply((Completion(text),), "model", prompt_tokens=100, completion_tokens=10)
+
+    def calls(self) -> Counter[str]:
+        return Counter(self.log.read_text().split() if self.log.exists() else [])
+
+
+def point(number: int) -> str:
+    return f"x: {number % 10_000 / 1000 - 5:.3f}\nCloser."
+
+
+def weights(number: int) -> str:
+    rng = np.random.default_rng(number)
+    return ", ".join(f"params[{i}]: {v:.2f}" for i, v in enumerate(rng.uniform(-6, 6, 10)))
+
+
+def code(number: int) -> str:
+    return f"```python\ndef f(x):\n    return {number % 997}.0 * x\n```"
+
+
+def patient(call: Callable[[], Any]) -> Any:
+    """Make a call as somebody does who frees some space and calls again."""
+    for _ in range(5):
+        with contextlib.suppress(StorageError):
+            return call()
+    return call()
+
+
+# Each scenario goes on with what the folder holds, to the end; and returns what was found,
+# the requests that it counts, and what of them its caps count.
+
+
+def numeric(folder: Path, model: Model) -> tuple[Any, int]:
+    def made() -> LLMOptimizer:
+        space = {"x": Float(-5, 5)}
+        return LLMOptimizer(space, model, seed=1, warmup=1, storage=folder / "run.jsonl")
+
+    optimizer = patient(made)
+    try:
+        for pending in optimizer.pending:
+            params = optimizer.space.unflatten(pending.values)
+            patient(lambda p=params: optimizer.tell(p, p["x"], feedback="so"))
+        while len(optimizer.trials) < 4:
+            params = patient(optimizer.ask)
+            patient(lambda p=params: optimizer.tell(p, p["x"], feedback="so"))
+        patient(lambda: optimizer.save(folder / "saved.json"))
+        saved = LLMOptimizer.load(folder / "saved.json", model)
+        assert saved.trials == optimizer.trials
+        assert saved.usage == optimizer.usage
+        return [t.params for t in optimizer.trials], optimizer.usage.requests
+    finally:
+        optimizer.close()
+
+
+def functions(folder: Path, model: Model) -> tuple[Any, int]:
+    def made() -> CodeOptimizer:
+        return CodeOptimizer("f(x)", "A number.", model, seed=1, storage=folder / "code.jsonl")
+
+    with patient(made) as optimizer:
+        while len(optimizer.trials) < 2:
+            candidate = patient(optimizer.ask)
+            score = float(candidate(1.0))
+            patient(lambda c=candidate, s=score: optimizer.tell(c, s))
+        found = [(t.number, t.source, t.reward) for t in optimizer.trials]
+        return found, optimizer.usage.requests
+
+
+def command(folder: Path, model: Model) -> tuple[Any, int]:
+    from llmopt.benchmarks.run import RunConfig, run
+
+    config = RunConfig(
+        "cartpole", iterations=2, episodes=1, warmup=1, heldout=1, gif=False,
+        methods=("llm", "random"),
+    )  # fmt: skip
+    result = patient(lambda: run(config, folder / "r", client=model, resume=True))
+    found = [json.loads(line) for line in (folder / "r" / "trials.jsonl").open()]
+    kept = ("method", "index", "params", "returns", "explanation")
+    return [[e[k] for k in kept] for e in found], result.methods[0].requests
+
+
+def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
+    from llmopt.cli import main
+    from llmopt.code.commands import common
+
+    def controller(number: int) -> str:
+        return f"```python\ndef controller(obs):\n    return [{number % 97}.0 * obs[1]]\n```"
+
+    model.text = controller
+    args = ["--steps", "2", "--episodes", "1", "--held-out", "1", "--model", "m"]
+    old, common.get_client = common.get_client, lambda name: model
+    try:
+        for _ in range(5):
+            out = folder / "r"
+            resume = ["--resume"] if (out / "config.json").exists() else []
+            if main(["code", "mountaincar", *args, *resume, "--out", str(out)]) == 0:
+                break
+    finally:
+        common.get_client = old
+    events = [json.loads(line) for line in (out / "search.jsonl").open()]
+    assert json.loads((out / "held_out.json").read_text())
+    assert len(list((out / "candidates").glob("*.json"))) == 2
+    with CodeRunUsage(out, model) as requests:
+        return [e["source"] for e in events if e["event"] == "tell"], requests
+
+
+@contextlib.contextmanager
+def CodeRunUsage(out: Path, model: Model) -> Any:
+    """Count the requests of a run's journal as a resume does."""
+    from llmopt.code.journal import CodeState, replay
+    from llmopt.search.eventlog import read_events
+    from llmopt.search.meter import Meter
+
+    meter = Meter(model)
+    path = out / "search.jsonl"
+    replay(list(read_events(path)), CodeState(), meter, path)
+    yield meter.usage.requests
+
+
+SCENARIOS: dict[str, tuple[Callable[[Path, Model], Any], Callable[[int], str]]] = {
+    "optimizer": (numeric, point),
+    "functions": (functions, code),
+    "run": (command, weights),
+    "code": (write_policy, code),
+}
+
+
+@contextlib.contextmanager
+def quiet() -> Any:
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def fresh(name: str, home: Path) -> tuple[Callable[[], Any], Path, Model]:
+    play, text = SCENARIOS[name]
+    folder = home / "files"
+    folder.mkdir(parents=True)
+    model = Model(home / "calls", text)
+    return (lambda: play(folder, model)), folder, model
+
+
+def attack(name: str, home: Path, at: int, how: str, expected: Any) -> bool:
+    """Hit one change; return whether there were so many."""
+    play, folder, model = fresh(name, home)
+    where = f"{name}, {how} at change {at}"
+    with quiet():
+        if how in KILLS:
+            child = os.fork()
+            if not child:
+                code = 1
+                try:
+                    with Faults(folder, at, how):
+                        play()
+                    code = 0
+                finally:
+                    os._exit(code)
+            status = os.waitpid(child, 0)[1]
+            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, where
+            hit = os.WIFSIGNALED(status)
+        else:
+            with Faults(folder, at, how) as faults, contextlib.suppress(StorageError):
+                play()
+            hit = bool(faults.hit)
+        found, requests = play()
+    calls = model.calls()
+    assert found == expected, where
+    again = calls.total() - len(calls)
+    if how in KILLS or how == "full":  # one reply, at most, that could be stored nowhere
+        assert again <= 1, f"{where}: {again} requests were paid again"
+        assert calls.total() <= requests <= calls.total() + 1, where
+    else:
+        assert again == 0, f"{where}: {again} requests were paid again"
+        assert requests == calls.total(), where
+    return hit
+
+
+def whole(name: str, home: Path) -> tuple[Any, int]:
+    """Return what an uninterrupted run finds, and how many changes it makes."""
+    play, folder, model = fresh(name, home)
+    with quiet(), Faults(folder, 0, "once") as faults:
+        found, requests = play()
+    assert requests == model.calls().total() == len(model.calls())
+    return found, faults.count
+
+
+NEEDS = pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("optimizer", 2),
+        pytest.param("functions", 7, marks=NEEDS),
+        ("run", 19),
+        pytest.param("code", 17, marks=NEEDS),
+    ],
+)
+def test_nothing_paid_is_lost_or_paid_twice(tmp_path, name, step):
+    expected, changes = whole(name, tmp_path / "whole")
+    assert changes > 8
+    ways = (*KILLS, *FAILURES)
+    hits = 0
+    for k, at in enumerate(range(1, changes + 1, step)):
+        for how in ways if step == 1 else [ways[k % len(ways)]]:
+            hits += attack(name, tmp_path / f"{at}-{how}", at, how, expected)
+    assert hits > 2
+
+
+def main(names: list[str]) -> None:
+    for name in names or SCENARIOS:
+        with tempfile.TemporaryDirectory() as home:
+            expected, changes = whole(name, Path(home) / "whole")
+            hits, wrong = Counter[str](), []
+            for at in range(1, changes + 1):
+                for how in (*KILLS, *FAILURES):
+                    try:
+                        place = Path(home) / f"{at}-{how}"
+                        hits[how] += attack(name, place, at, how, expected)
+                    except Exception as error:
+                        wrong.append(f"{how} at {at}: {type(error).__name__}: {error}")
+            print(f"{name}: {changes} changes, {hits.total()} hit {dict(hits)}, {len(wrong)} wrong")
+            for line in wrong[:20]:
+                print("  ", line[:600])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
