@@ -267,8 +267,9 @@ def test_pictures_are_pictures(tmp_path, monkeypatch):
 def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
     from PIL import Image
 
-    from llmopt.benchmarks.run.pictures import GIF_FRAMES, policy_gif
+    from llmopt.benchmarks.run.pictures import policy_gif
     from llmopt.benchmarks.tasks.table import Task
+    from llmopt.policies.picture import FRAMES as GIF_FRAMES
 
     monkeypatch.setattr(
         Line, "step", lambda self, a: (self.state, 0.0, False, False, {}), raising=True

@@ -12,9 +12,10 @@ from llmopt.benchmarks.bench.cells import BenchCell, read_results
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.report.runs import group, notes
-from llmopt.benchmarks.run.pictures import choose_renderer, policy_gif
+from llmopt.benchmarks.run.pictures import policy_gif
 from llmopt.errors import StorageError
 from llmopt.files import write_text_atomically
+from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import held_out_seeds
 
 

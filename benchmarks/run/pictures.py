@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import io
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from llmopt.benchmarks.tasks.table import Task
+from llmopt.policies import picture
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _STYLES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
-
-GIF_FRAMES = 100
-GIF_WIDTH = 320  # pixels
 
 
 def best_so_far(means: Sequence[float | None]) -> np.ndarray:
@@ -125,18 +120,6 @@ def _limit(
         axes.set_ylim(low - margin, high + margin)
 
 
-def choose_renderer() -> None:
-    """Let pictures be drawn without a screen: must run before MuJoCo is first imported.
-
-    Nothing changes where a screen is there or the user has chosen.
-    """
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        if ctypes.util.find_library("EGL"):
-            os.environ.setdefault("MUJOCO_GL", "egl")
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-
-
 def policy_gif(task: Task, params: Any, seed: int) -> bytes:
     """Render one episode of a policy.
 
@@ -146,69 +129,17 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
         seed: Seed of the start.
 
     Returns:
-        A GIF file's content: at most `GIF_FRAMES` frames, evenly spread over the episode
+        A GIF file's content: at most `picture.FRAMES` frames, evenly spread over the episode
         and played in the episode's own time, but in no more than about 11 seconds.
 
     Raises:
         Exception: Whatever the environment's renderer raises; it is no part of a run's
             result, so that a caller should report it and go on.
     """
-    from PIL import Image
-
     view = {"camera_name": task.camera} if task.camera else {}
     env = task.make_env(render_mode="rgb_array", **view)
     try:
         act = task.policy(env).bind(params)
-        cap = task.step_cap(env)
-        # A frame may cost a hundred steps: run once to learn the length, then draw few.
-        length = sum(1 for _ in _episode(env, act, seed, cap))
-        wanted = set(np.linspace(0, length - 1, min(GIF_FRAMES - 1, length)).round().astype(int))
-        frames = [_shrink(env.render()) for i in _episode(env, act, seed, cap) if i in wanted]
-        frames.append(_shrink(env.render()))
-        fps = float(env.metadata.get("render_fps") or 30)
+        return picture.policy_gif(env, act, seed, task.step_cap(env))
     finally:
         env.close()
-    # A viewer shows no frame for less than 20 ms.
-    pause = int(np.clip(1000 * length / len(wanted) / fps, 20, 100))
-    palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
-    buffer = io.BytesIO()
-    durations = [pause] * (len(palette) - 1) + [1000]
-    palette[0].save(
-        buffer,
-        format="GIF",
-        save_all=True,
-        append_images=palette[1:],
-        duration=durations,
-        loop=0,
-        optimize=False,
-    )
-    return buffer.getvalue()
-
-
-def _episode(
-    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
-) -> Iterator[int]:
-    """Run an episode; yield each step's number before it is taken."""
-    observation, _ = env.reset(seed=seed)
-    for step in range(cap):
-        yield step
-        observation, _, terminated, truncated, _ = env.step(act(observation))
-        if terminated or truncated:
-            return
-
-
-def _shrink(frame: Any) -> Any:
-    """Turn a rendered ``(height, width, 3)`` frame into a picture no wider than `GIF_WIDTH`.
-
-    Raises:
-        TypeError: The environment rendered no picture.
-    """
-    from PIL import Image
-
-    if not isinstance(frame, np.ndarray):
-        raise TypeError(f"expected a picture from render(), got {type(frame).__name__}")
-    image = Image.fromarray(frame.astype(np.uint8))
-    if image.width > GIF_WIDTH:
-        size = (GIF_WIDTH, round(image.height * GIF_WIDTH / image.width))
-        image = image.resize(size, Image.Resampling.LANCZOS)
-    return image

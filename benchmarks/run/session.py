@@ -32,7 +32,7 @@ from llmopt.benchmarks.run.folder import (
     has_points,
     is_empty,
 )
-from llmopt.benchmarks.run.pictures import choose_renderer, learning_curve, policy_gif
+from llmopt.benchmarks.run.pictures import learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
     OverallLog,
@@ -55,6 +55,7 @@ from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import write_bytes_atomically, write_text_atomically
 from llmopt.history import Usage
+from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import Step, held_out_seeds, selection_seeds, stream
 from llmopt.policies.statistics import EpisodeStatistics
 
