@@ -320,7 +320,7 @@ def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("llmopt.policies.picture.FRAMES", 5)
     numbers = ScriptedClient(lambda request: ", ".join(["0.5"] * 18))
-    five = five.replace('"openai:gpt-5"', "client, starts=2")
+    five = five.replace('"openai:gpt-6-luna"', "client, starts=2")
     five = five.replace("run(30", "run(6").replace("evaluate()", "evaluate(2)")
     exec(five, {"client": numbers})
     assert (tmp_path / "swimmer.gif").stat().st_size > 1000

@@ -4,11 +4,11 @@
     import llmopt.adapters.nevergrad as llm
 
     ng.optimizers.registry["LLM"](parametrization, budget=100).minimize(loss)
-    llm.ParametrizedLLM(model="openai:gpt-4o", prompt="opro")(parametrization, budget=100)
+    llm.ParametrizedLLM(model="openai:gpt-6-luna", prompt="opro")(parametrization, budget=100)
 
 `LLM` asks the embedded model, which needs no key. `ParametrizedLLM` takes the model, the
 prompt and the caps; the registry's entry of that name is one with the defaults, which is
-configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-4o")``.
+configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-6-luna")``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A language model as an Optuna sampler.
 
-    study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-4o", description="..."))
+    study = optuna.create_study(sampler=LLMSampler(model="openai:gpt-6-luna", description="..."))
     study.optimize(objective, n_trials=50)
 
 The history is read from the study's storage at every proposal, so that a study goes on in

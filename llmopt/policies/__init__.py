@@ -1,6 +1,6 @@
 """Policies on Gymnasium environments: search, evaluation, statistics, words and files.
 
-``PolicySearch("Swimmer-v5", "openai:gpt-5").run(50)`` is a whole search; `docs/policies.md`
+``PolicySearch("Swimmer-v5", "openai:gpt-6-luna").run(50)`` is a whole search; `docs/policies.md`
 shows the rest.
 """
 

@@ -4,7 +4,7 @@ In five lines::
 
 from llmopt.policies import PolicySearch
 
-search = PolicySearch("Swimmer-v5", "openai:gpt-5")
+search = PolicySearch("Swimmer-v5", "openai:gpt-6-luna")
 search.run(50)
 print(search.best.reward, search.evaluate().mean)
 search.save("swimmer.json")

@@ -161,7 +161,7 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
     if not config.get("model"):
         raise LLMOptError(
             f"llmopt {config['command']} needs a model that can write code, which the embedded "
-            "one cannot: give --model, such as openai:gpt-5-mini or ollama:qwen2.5-coder "
+            "one cannot: give --model, such as openai:gpt-6-luna or ollama:qwen2.5-coder "
             "(`llmopt models` lists those within reach)"
         )
     client = get_client(config["model"])

@@ -1,7 +1,7 @@
 """Hyper-parameters of a classifier, proposed by a language model that runs on this machine.
 
 Run it in a checkout of the registry, or of llmopt's ``adapters/optunahub``. The embedded
-model needs no key; any other is a string, such as ``model="openai:gpt-4o"``.
+model needs no key; any other is a string, such as ``model="openai:gpt-6-luna"``.
 """
 
 from __future__ import annotations
