@@ -85,9 +85,14 @@ def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     assert option[2:].replace("-", "_") in said
     assert "--resume" in said
     # The same cap stops it again, a higher one lets it go on; no answer is paid for twice.
-    assert main(["run", "mountaincar", "--resume", "--out", "r"]) == 2
+    again = ["run", "mountaincar", "--resume", "--out", "r", "--model", f"openai+{server.url}/v1:m"]
+    assert main(again) == 2
     assert len(server.seen) == sent
-    assert main(["run", "mountaincar", "--resume", "--out", "r", option, "99999"]) == 0
+    # An address that only the folder names is not asked: the folder may be somebody else's.
+    assert main([*again[:-2], option, "99999"]) == 2
+    assert "--model openai+http" in capsys.readouterr().err
+    assert len(server.seen) == sent
+    assert main([*again, option, "99999"]) == 0
     assert len(server.seen) == requests_of() == 6
 
 
