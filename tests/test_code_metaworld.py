@@ -13,7 +13,8 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands import common
 from llmopt.code.policy import evaluate_policy, improve, policy_function
 from llmopt.code.sandbox.confine import support
-from llmopt.code.tasks.table import find_task, metaworld
+from llmopt.code.tasks import metaworld
+from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
