@@ -180,7 +180,7 @@ class History:
     @cached_property
     def best(self) -> Trial | None:
         """The best trial, or ``None`` before the first complete one."""
-        if len(self.directions) > 1:
+        if len(self.directions) > 1 or "ranked" in self.__dict__:
             return self.ranked[0] if self.ranked else None
         sign = -1.0 if self.directions[0] == "maximize" else 1.0
         # Far quicker than ranking where a long history is looked at once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, runtime_checkable
 
 from llmopt.client.base import Message, Request
@@ -104,6 +104,20 @@ class Query:
 
 def _arguments(read: Callable[..., Reading]) -> int:
     """Return how many of the arguments of `Query.read` a function takes."""
+    if isinstance(read, partial):  # made anew with every query, of the same few functions
+        try:
+            return _arguments_with(read.func, len(read.args), tuple(read.keywords))
+        except TypeError:  # its function cannot be remembered
+            pass
+    return _count(read)
+
+
+@lru_cache(maxsize=64)
+def _arguments_with(read: Callable[..., Reading], given: int, names: tuple[str, ...]) -> int:
+    return _count(partial(read, *[None] * given, **dict.fromkeys(names)))
+
+
+def _count(read: Callable[..., Reading]) -> int:
     for count in (3, 2):
         try:
             inspect.signature(read).bind(*range(count))
