@@ -44,7 +44,7 @@ from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
@@ -359,14 +359,15 @@ class LLMOptimizer(Generic[Params]):
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-            with self._changing:
+            with self._changing, uninterrupted():
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:
-            # The next call draws the same numbers, so it meets the replies already paid for.
-            state.rng.bit_generator.state = before
+            if not draft.settled:
+                # The next call draws the same numbers, so it meets the replies already paid for.
+                state.rng.bit_generator.state = before
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
@@ -732,10 +733,11 @@ class LLMOptimizer(Generic[Params]):
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- copies ---------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter, Spent
 from llmopt.search.resume import request_event, spent_event
 from llmopt.space import Space
@@ -300,10 +301,11 @@ class CodeOptimizer:
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -375,18 +377,21 @@ class CodeOptimizer:
         try:
             candidates = self._writer.write(situation, wanted, self._refuse)
         except NoCandidateError:
-            self._record({"event": "failure"})
-            self._meter.settle(draft)
+            with uninterrupted():
+                self._record({"event": "failure"})
+                self._meter.settle(draft)
             raise
         try:
-            self._record(state.ask_event(candidates))
+            with uninterrupted():
+                self._record(state.ask_event(candidates))
+                self._meter.count_proposal("llm", len(candidates))
+                self._meter.settle(draft)
+                self._pending.update({c.number: c for c in candidates})
         except BaseException:
-            for candidate in candidates:
-                candidate.close()
+            if not draft.settled:
+                for candidate in candidates:
+                    candidate.close()
             raise
-        self._meter.count_proposal("llm", len(candidates))
-        self._meter.settle(draft)
-        self._pending.update({c.number: c for c in candidates})
         return candidates
 
     @property
@@ -458,8 +463,9 @@ class CodeOptimizer:
                         f"{mine!r} is not waiting for a score: it was told before, or another "
                         "optimizer asked for it. Tell its source (candidate.source) instead"
                     )
-            self._record(self._state.tell_event(make(mine)))
-            self._pending.pop(mine.number, None)
+            with uninterrupted():
+                self._record(self._state.tell_event(make(mine)))
+                self._pending.pop(mine.number, None)
             mine.close()
             return self.trials[-1]
 

@@ -179,10 +179,11 @@ class InDoubt:
 
     Args:
         usage: What was spent; changed.
+        unpriced: How many calls at unknown cost one of them is (`Meter.in_doubt`).
     """
 
-    def __init__(self, usage: Usage) -> None:
-        self.usage = usage
+    def __init__(self, usage: Usage, unpriced: int) -> None:
+        self.usage, self._each = usage, unpriced
         self._calls = self._unpriced = 0
 
     def announced(self, event: Event) -> None:
@@ -190,7 +191,7 @@ class InDoubt:
         failed, _, unpriced = failures(event, "failed")
         if failed == 0:
             self.settle()
-        self._calls, self._unpriced = 1 + failed, unpriced
+        self._calls, self._unpriced = 1 + failed, self._each + unpriced
 
     def ended(self) -> None:
         """Take note that the end of the call was stored, with what it cost."""
@@ -217,7 +218,7 @@ def replay(
         StorageError: An event is not as llmopt wrote it.
     """
     usage, paid = Usage(), []
-    doubt = InDoubt(usage)
+    doubt = InDoubt(usage, meter.in_doubt)
     for number, event in enumerate(events[1:], start=2):
         with as_written(path, number, event):
             kind = event["event"]
@@ -241,7 +242,7 @@ def replay(
                 paid.clear()
             elif kind == "snapshot":
                 usage = Usage(**event["usage"])
-                doubt = InDoubt(usage)
+                doubt = InDoubt(usage, meter.in_doubt)
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
     doubt.settle()
     meter.restore(usage, paid)
