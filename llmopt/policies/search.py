@@ -195,8 +195,9 @@ class PolicySearch:
         """Return what is observed at each of the starts, as a policy sees it."""
         env = self._make()
         try:
+            flat: Any = spaces.flatten
             seen = (env.reset(seed=seed)[0] for seed in self.starts)
-            return [np.ravel(spaces.flatten(env.observation_space, s)).astype(float) for s in seen]
+            return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
         finally:
             env.close()
 

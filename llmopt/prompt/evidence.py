@@ -205,7 +205,7 @@ class Evidence:
             digits = 4
             best = self._best_before(trial)
             if best is not None and best.values[index] != value:
-                gap = abs(float(value) - float(best.values[index]))  # type: ignore[arg-type]
+                gap = abs(float(value) - float(best.values[index]))
                 size = abs(float(value))
                 if size > 0:
                     digits = min(max(math.ceil(math.log10(size / gap)) + 2, 4), 9)
