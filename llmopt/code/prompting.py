@@ -64,7 +64,6 @@ class CodePrompt:
     Attributes:
         functions: What is to be written.
         objective: What the code is for.
-        scoring: What the score is and is not, and the highest there can be, in words.
         hint: Advice for the model.
         documentation: What the code may call, in words.
         imports: Modules that it may import.
@@ -75,11 +74,11 @@ class CodePrompt:
         latest: Tries in the memory that were made last.
         instruction: First paragraph.
         template: Jinja2 template with the variables of ``code_function.j2``, in place of it.
+        scoring: What the score is and is not, and the highest there can be, in words.
     """
 
     functions: tuple[Function, ...]
     objective: str = ""
-    scoring: str = ""
     hint: str = ""
     documentation: str = ""
     imports: tuple[str, ...] = ()
@@ -90,6 +89,7 @@ class CodePrompt:
     latest: int = 3
     instruction: str = INSTRUCTION
     template: str = ""
+    scoring: str = ""
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.functions]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
 from llmopt.code.candidate import Strategy
@@ -36,7 +37,7 @@ DEFAULTS: dict[str, Any] = {
     "initial": "",
     "repairs": 2,
     "temperature": None,
-    "max_output_tokens": 2000,
+    "max_output_tokens": None,
     "call_seconds": 10.0,
     "held_out": 20,
     "max_requests": None,
@@ -89,7 +90,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--initial", metavar="FILE", help="Python source to begin from, scored first")
     add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
     add("--temperature", type=float, metavar="T", help="sampling temperature")
-    add("--max-output-tokens", type=int, metavar="N", help="tokens of an answer (default: 2000)")
+    add(
+        "--max-output-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of an answer, reasoning included (default: "
+        "16000, a quarter of a short context)",
+    )
     add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
     add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
@@ -196,6 +203,9 @@ def make_optimizer(
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
+    if search["max_output_tokens"] is None:
+        context = model_facts(client).context_tokens
+        search["max_output_tokens"] = min(16_000, (context or 64_000) // 4)
     require_confinement(config["allow_unsandboxed"])
     if config["initial"] and not run.search.exists():
         with CodeOptimizer(function, client=client, **search) as trial:

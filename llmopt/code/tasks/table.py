@@ -183,12 +183,19 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
         def success(total: float, info: dict[str, Any]) -> bool:
             return total > worst
 
-    doc = "obs: the observed numbers in the order listed below." if notes else ""
+    doc = f"obs: {env.observation_space}."
+    if notes:
+        doc = "obs: the number of the state." if discrete else (
+            "obs: the observed numbers in the order listed below."
+        )  # fmt: skip
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            first = int(env.action_space.start)
+            doc += f"\nActions are numbered in the order listed below, from {first} on."
     return CodeTask(
         name,
         env_id,
         objective,
-        doc or f"obs: {env.observation_space}.",
+        doc,
         make,
         cap,
         success=success,
