@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 class _PromptOptions(TypedDict, total=False):
     objective: str
+    scoring: str
     hint: str
     documentation: str
     answer: str
@@ -115,6 +116,8 @@ class CodeOptimizer:
     Attributes:
         functions: What is to be written.
         seed: The seed in use.
+        steps: Tries that the search will make in all, for the prompt to say how many are left;
+            ``None`` where nobody knows. Not stored.
 
     Note:
         `ask` costs one model request when all goes well, and at most
@@ -178,6 +181,7 @@ class CodeOptimizer:
         self._writer = Writer(
             self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
         )
+        self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
@@ -373,6 +377,7 @@ class CodeOptimizer:
             list(self._pending.values()),
             state.failures,
             state.refusals,
+            None if self.steps is None else (self.tried + 1, self.steps),
         )
         try:
             candidates = self._writer.write(situation, wanted, self._refuse)
@@ -411,7 +416,14 @@ class CodeOptimizer:
     # -- telling --------------------------------------------------------------------------
 
     def tell(
-        self, candidate: Candidate | str, reward: float, feedback: str = "", *, params: Any = None
+        self,
+        candidate: Candidate | str,
+        reward: float,
+        feedback: str = "",
+        *,
+        params: Any = None,
+        ties: Sequence[float] = (),
+        samples: Sequence[float] = (),
     ) -> CodeTrial:
         """Report a score.
 
@@ -421,12 +433,18 @@ class CodeOptimizer:
             reward: The score, a finite number.
             feedback: Words for the model: what happened, what to change.
             params: Values beside the code, for source that was never asked.
+            ties: Numbers that decide between equal scores, the first one first; larger is
+                better, also where the score is minimized. Give every candidate as many.
+            samples: The numbers that the score is the mean of, where every candidate is measured
+                on the same starts in the same order. The prompt then says how sure a
+                difference is.
 
         Returns:
             The trial, as it went into the history.
 
         Raises:
-            RewardError: The score is not a finite number; use `tell_failure`.
+            RewardError: The score, or one of `ties` or `samples`, is not a finite number; use
+                `tell_failure`.
             CandidateError: The source was never asked and does not pass the checks.
             LLMOptError: The candidate was told before, or is another optimizer's.
         """
@@ -439,7 +457,11 @@ class CodeOptimizer:
                 f"got the score {reward!r}; expected a finite number. Report a run without one "
                 "by tell_failure(candidate, reason)"
             )
-        return self._tell(candidate, lambda c: trial_of(c, value, encodable(feedback)), params)
+        rest = [tuple(float(v) for v in values) for values in (ties, samples)]
+        if not all(np.isfinite(values).all() for values in rest):
+            raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
+        words = encodable(feedback)
+        return self._tell(candidate, lambda c: trial_of(c, value, words, *rest), params)
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score; the model is told why.
