@@ -776,7 +776,9 @@ class LLMOptimizer(Generic[Params]):
             "seed": self.seed,
             "options": {
                 "warmup": self._n_warmup,
-                "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
+                "warmup_points": None
+                if points is None
+                else [list(self.space.to_json_values(p)) for p in points],
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
                 "total": self._model.total,
