@@ -27,7 +27,7 @@ import numpy as np
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.code.candidate import (
     Candidate,
     CodeTrial,
@@ -88,6 +88,7 @@ class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=F
     """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
 
     rollout_env: tuple[str, Mapping[str, Any]] | None
+    model: Client | str | None
 
 
 class CodeOptimizer:
@@ -98,7 +99,7 @@ class CodeOptimizer:
             says more about it; or a sequence of either for several functions at once.
         doc: What it does, its inputs and its result (for a signature given as text).
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
-            embedded model, which is too small for most of this.
+            embedded model, which is too small for most of this. ``model=`` means the same.
         initial: Source to improve. `ask_initial` hands it out to be scored.
         space: Values beside the code; the code finds them as the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
@@ -171,7 +172,7 @@ class CodeOptimizer:
             **given(_PromptOptions),
         )
         self._meter = Meter(
-            get_client("smollm2" if client is None else client),
+            get_client(one_model(client, options.get("model"))),
             Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
