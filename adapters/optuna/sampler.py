@@ -15,7 +15,7 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -145,6 +145,9 @@ class LLMSampler(BaseSampler):
             of a group with a categorical parameter all come from the model, which is
             logged. For one objective; needs the package `cma`. What CMA-ES does follows
             from the study's storage alone, so that workers share one search.
+        constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
+            model is told of them, and no point that breaks one is proposed; one that was
+            enqueued ranks after those that keep them. See `llmopt.Space`.
         max_requests: Cap on calls to the model, failed ones included. Caps hold for the
             study: what was spent under caps is kept in its storage, and counts for all
             workers and later runs. Each worker may be a request beyond.
@@ -182,6 +185,7 @@ class LLMSampler(BaseSampler):
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,

@@ -66,6 +66,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     names = ["space", "directions", "prompt"] + (["seed"] if seed_given else [])
     pairs = [(name, start[name], own[name]) for name in names]
     pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
+    pairs += [("start", start["options"].get("start"), own["options"].get("start"))]
     for name, stored, given in pairs:
         if stored != given:
             hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
@@ -116,6 +117,7 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     if points is not None:
         space = Space.of(stored["space"])
         stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
+    stored.pop("start", None)  # its words may repeat: `LLMOptimizer.load` reads it
     directions = start["directions"]
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]
