@@ -6,6 +6,7 @@ import json
 
 import gymnasium as gym
 import numpy as np
+import optuna
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
+from llmopt.adapters.optuna import LLMSampler
 from llmopt.search.cma import CMAEmitter
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
@@ -284,3 +286,100 @@ class TestStart:
         start = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])
         assert "start" not in start["options"]
         assert "constraints" not in start["space"]
+
+
+class TestOptuna:
+    @staticmethod
+    def objective(trial):
+        x, k = trial.suggest_float("x", 0, 10), trial.suggest_int("k", 0, 10)
+        if k > 2:
+            x += trial.suggest_float("z", 0, 10)
+        return x + k
+
+    @staticmethod
+    def far(request):
+        names = [n for n in ("x", "k", "z") if f"{n}: <value>" in request.text]
+        rng = np.random.default_rng(request.seed)
+        return ", ".join(f"{n}: {rng.integers(10)}" for n in names)
+
+    def test_keeps_them_in_start_up_and_after_and_in_branches(self):
+        client = ScriptedClient(self.far)
+        limits = ["x + 2 * k <= 10", "z <= x"]
+        sampler = LLMSampler(client, prompt="props", n_startup_trials=5, seed=0, constraints=limits)
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study.optimize(self.objective, n_trials=25)
+        for trial in study.trials[1:]:
+            assert trial.params["x"] + 2 * trial.params["k"] <= 10 + 1e-6
+        known = [t.params for t in study.trials[6:] if "z" in t.params]
+        assert known
+        assert all(p["z"] <= p["x"] + 1e-6 for p in known)
+        assert "- x + 2 * k <= 10" in client.requests[0].messages[-1].content
+        branch = next(r.text for r in client.requests if "z: <value>" in r.text)
+        assert "- z <= x (with x = " in branch
+
+    def test_the_first_trial_keeps_them_though_nothing_is_known_of_it(self):
+        for seed in range(10):
+            sampler = LLMSampler(ScriptedClient([]), seed=seed, constraints="x + k <= 10")
+            study = optuna.create_study(sampler=sampler)
+            study.optimize(self.objective, n_trials=1)
+            assert study.trials[0].params["x"] + study.trials[0].params["k"] <= 10
+
+    def test_an_enqueued_point_comes_with_its_words(self):
+        client = ScriptedClient(self.far)
+        sampler = LLMSampler(client, prompt="props", n_startup_trials=2, constraints="x + k <= 10")
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial({"x": 9, "k": 2}, user_attrs={"words": "what production uses"})
+        study.optimize(self.objective, n_trials=3)
+        text = client.requests[0].messages[-1].content
+        assert "The point k: 2, x: 9.0 is what production uses." in text
+        assert "violates the constraints by 1" in text
+
+    def test_what_is_none_is_refused_at_once(self):
+        with pytest.raises(SpaceError, match="not linear"):
+            LLMSampler(ScriptedClient([]), constraints="x * y <= 1")
+
+    def test_a_contradiction_is_an_error(self):
+        sampler = LLMSampler(ScriptedClient([]), n_startup_trials=1, constraints="x <= -1")
+        study = optuna.create_study(sampler=sampler)
+        with pytest.raises(SpaceError, match="no point"):
+            study.optimize(self.objective, n_trials=2)
+
+
+class TestNevergrad:
+    def test_keeps_them_and_tells_the_model(self):
+        ng = pytest.importorskip("nevergrad")
+        from llmopt.adapters.nevergrad import ParametrizedLLM
+
+        client = ScriptedClient(lambda request: ["x: 9, k: 9"] * request.n)
+        space = ng.p.Instrumentation(
+            x=ng.p.Scalar(lower=0, upper=10), k=ng.p.Scalar(lower=0, upper=10).set_integer_casting()
+        )
+        made = ParametrizedLLM(
+            model=client, prompt="props", warmup=5, constraints="x + 2 * k <= 10"
+        )
+        optimizer = made(space, budget=12)
+        optimizer.suggest_known("what production uses", x=8.0, k=1)
+        optimizer.suggest(x=9.0, k=0)
+        seen = []
+
+        def loss(x, k):
+            seen.append((x, k))
+            return x + k
+
+        with pytest.warns(FallbackWarning):  # the model says the same again and again
+            optimizer.minimize(loss)
+        assert seen[:2] == [(9.0, 0), (8.0, 1)]  # Nevergrad's order: last in, first out
+        assert all(x + 2 * k <= 10 + 1e-6 for x, k in seen)
+        text = client.requests[0].messages[-1].content
+        assert "- x + 2 * k <= 10" in text
+        assert "The point x: 8.0, k: 1 is what production uses." in text
+
+    def test_a_told_point_that_breaks_one_ranks_last(self):
+        ng = pytest.importorskip("nevergrad")
+        from llmopt.adapters.nevergrad import ParametrizedLLM
+
+        made = ParametrizedLLM(model=ScriptedClient([]), constraints="params[0] <= params[1]")
+        optimizer = made(ng.p.Array(shape=(2,)).set_bounds(-1, 1), budget=9)
+        for value, loss in (((0.5, 0.0), 0.0), ((0.0, 0.5), 1.0)):
+            optimizer.tell(optimizer.parametrization.spawn_child(np.array(value)), loss)
+        assert optimizer.history.best.rewards == (1.0,)

@@ -14,6 +14,7 @@ from llmopt.errors import SpaceError, did_you_mean
 
 _MOST_TEXT = 2000  # characters of one constraint
 _ROUNDING = 1e-9  # as a share of the terms, and as an amount where they are small
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.\w+|\[\d+(?:,\d+)*\])*")
 _EXAMPLE = 'expected a linear inequality over the parameters, such as "2 * a + b <= 40"'
 _LINEAR = "only sums of parameters, each times a number, can be constrained"
 
@@ -47,6 +48,11 @@ class Constraint:
             return total + slack if total > -slack else 0.0
         return total if total > slack else 0.0
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters that it names."""
+        return frozenset(name for name, _ in self.factors)
+
     def given(self, known: Mapping[str, Any]) -> Constraint:
         """Return what it says of the other parameters where some are known."""
         found = [(n, f) for n, f in self.factors if n in known]
@@ -61,19 +67,25 @@ class Constraint:
         )
 
 
-def read_constraints(texts: str | Iterable[str], names: Iterable[str]) -> tuple[Constraint, ...]:
+def read_constraints(
+    texts: str | Iterable[str], names: Iterable[str] | None = None
+) -> tuple[Constraint, ...]:
     """Read constraints in the form in which a user writes them.
 
     Args:
         texts: Each one or two inequalities: ``"a <= 2 * b"``, ``"0 <= a - b < 3"``.
-        names: What the parameters are called; a name need not be a Python identifier.
+        names: What the parameters are called; a name need not be a Python identifier. ``None``
+            where that is not known yet: names are then words, with dots and indices.
 
     Raises:
         SpaceError: A text is no linear inequality over these parameters.
     """
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    if names is None:
+        names = {m[0] for text in texts if isinstance(text, str) for m in _NAME.finditer(text)}
     names = list(names)
     found: list[Constraint] = []
-    for text in [texts] if isinstance(texts, str) else texts:
+    for text in texts:
         if isinstance(text, Constraint):
             found.append(text)
             continue
