@@ -48,6 +48,7 @@ from llmopt.search.locks import Lock
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
+    StoredPoints,
     as_written,
     check_same,
     record_request,
@@ -281,6 +282,8 @@ class LLMOptimizer(Generic[Params]):
         return values
 
     def _start_points(self, start: Any) -> list[tuple[str, tuple[Any, ...]]]:
+        if isinstance(start, StoredPoints):
+            return [(words, self.space.from_json_values(v)) for words, v in start]
         if isinstance(start, Mapping):
             pairs = list(start.items())
         elif isinstance(start, Iterable) and not isinstance(start, str):
@@ -740,11 +743,6 @@ class LLMOptimizer(Generic[Params]):
         # With no options of the caller's, what the constructor refuses is the file's.
         with contextlib.nullcontext() if options else as_written(path, 1, start):
             optimizer = cls(client=client, **merged)
-        with as_written(path, 1, start):
-            own = optimizer.space
-            queued = start["options"].get("start", ())
-            optimizer._start = [(str(words), own.from_json_values(v)) for words, v in queued]
-            optimizer._state = optimizer._new_state()
         replay(events, optimizer._state, optimizer._meter, path)
         return optimizer
 
@@ -780,7 +778,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _start_event(self) -> Event:
         points = self._warmup_points
-        start = {
+        start: Event = {
             "event": "start",
             "format": FORMAT,
             "llmopt": __version__,

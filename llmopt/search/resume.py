@@ -104,6 +104,10 @@ def names_a_place(model: str) -> bool:
     )
 
 
+class StoredPoints(list[tuple[str, list[Any]]]):
+    """Points to start with as a file has them: words, which may repeat, and stored values."""
+
+
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments with which a stored run goes on.
 
@@ -117,7 +121,8 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     if points is not None:
         space = Space.of(stored["space"])
         stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
-    stored.pop("start", None)  # its words may repeat: `LLMOptimizer.load` reads it
+    if "start" in stored:
+        stored["start"] = StoredPoints((str(words), values) for words, values in stored["start"])
     directions = start["directions"]
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]

@@ -68,7 +68,7 @@ class Constraint:
 
 
 def read_constraints(
-    texts: str | Iterable[str], names: Iterable[str] | None = None
+    texts: str | Iterable[str | Constraint], names: Iterable[str] | None = None
 ) -> tuple[Constraint, ...]:
     """Read constraints in the form in which a user writes them.
 
@@ -144,7 +144,7 @@ _SIGNS: dict[type, Callable[[float, float], float]] = {ast.Add: operator.add, as
 
 def _linear(node: ast.expr, places: Mapping[str, str]) -> tuple[dict[str, float], float]:
     """Return the factor of each parameter in an expression, and what is added to them."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
         try:
             return {}, float(node.value)
         except OverflowError:
@@ -161,9 +161,10 @@ def _linear(node: ast.expr, places: Mapping[str, str]) -> tuple[dict[str, float]
         return {n: sign * f for n, f in factors.items()}, sign * constant
     if isinstance(node, ast.BinOp):
         (left, a), (right, b) = _linear(node.left, places), _linear(node.right, places)
-        if (sign := _SIGNS.get(type(node.op))) is not None:
+        if (combine := _SIGNS.get(type(node.op))) is not None:
             names = {**left, **right}
-            return {n: sign(left.get(n, 0.0), right.get(n, 0.0)) for n in names}, sign(a, b)
+            summed = {n: combine(left.get(n, 0.0), right.get(n, 0.0)) for n in names}
+            return summed, combine(a, b)
         if isinstance(node.op, ast.Mult) and not (left and right):
             factors, scale = (right, a) if right else (left, b)
             return {n: scale * f for n, f in factors.items()}, a * b

@@ -193,7 +193,7 @@ class Space:
         self._uniform = not self._choices and len(narrow) == 1
         self._narrow = narrow.pop() if self._uniform else None
 
-    def constrained(self, constraints: str | Iterable[str]) -> Space:
+    def constrained(self, constraints: str | Iterable[str | Constraint]) -> Space:
         """Return this space with further constraints; itself where there are none.
 
         Raises:
@@ -208,7 +208,7 @@ class Space:
         made._constrain((*self._constraints, *read))
         return made
 
-    def _constrain(self, constraints: str | Iterable[str]) -> None:
+    def _constrain(self, constraints: str | Iterable[str | Constraint]) -> None:
         self._constraints = read_constraints(constraints, self.names)
         if not self._constraints:
             return
