@@ -488,3 +488,22 @@ def test_a_file_without_checksums_goes_on(tmp_path):
     whole = search(tmp_path / "b.jsonl")
     go(whole, 6)
     assert search(path).trials == whole.trials
+
+
+@pytest.mark.parametrize("warmup", [0, [], [{"x": 0.5}]])
+def test_a_search_goes_on_whatever_its_warm_up_and_its_planned_end(tmp_path, warmup):
+    def go(total):
+        optimizer = LLMOptimizer(
+            {"x": Float(0, 1)},
+            ScriptedClient(['{"x": 0.25}', '{"x": 0.75}']),
+            "props",
+            warmup=warmup,
+            seed=0,
+            total=total,
+            storage=tmp_path / "run.jsonl",
+        )
+        optimizer.tell(optimizer.ask(), 1)
+        optimizer.close()
+        return len(optimizer.trials)
+
+    assert [go(5), go(9)] == [1, 2]

@@ -358,7 +358,7 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     count = (int, type(None))
     kinds: dict[str, Any] = {
         **dict.fromkeys(("style", "default_prompt"), str),
-        **dict.fromkeys(("chats", "columns", "schema"), bool),
+        **dict.fromkeys(("chats", "columns", "schema", "structured"), bool),
         "grammar": (bool, type(None)),
         **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
     }
