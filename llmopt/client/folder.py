@@ -31,6 +31,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
+from llmopt.text import printable
 
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""
@@ -161,7 +162,8 @@ class FolderClient:
                 break
             except FileExistsError:
                 continue
-        _write_whole(_text_path(self.folder, number), _text(request))
+        # It may be shown on a terminal; the other file holds the request as it is.
+        _write_whole(_text_path(self.folder, number), printable(_text(request)))
         return number
 
     def _wait(self, number: int, deadline: float | None) -> Completion:

@@ -91,8 +91,19 @@ def test_an_answer_that_is_no_plain_file_is_not_read(tmp_path, kind):
         os.mkfifo(answer)
     else:
         answer.mkdir()
-    with pytest.raises(ClientError, match="plain file|Is a directory"):
+    with pytest.raises(ClientError, match=r"plain file|Is a directory"):
         made(FolderClient(folder, timeout=5)).ask()
+
+
+def test_a_request_that_is_read_on_a_terminal_moves_no_cursor(tmp_path):
+    """The words of an environment's page, and of its rewards, go into the request."""
+    folder = tmp_path / "f"
+    folder.mkdir()
+    (folder / "0001.answer.md").write_text("x: 1")
+    made(FolderClient(folder, timeout=5), description="A\x1b[2J\x1b]0;t\x07\x00 task").ask()
+    text = (folder / "0001.request.md").read_text()
+    assert "\\x1b[2J" in text
+    assert not {"\x1b", "\x07", "\x00"} & set(text)
 
 
 @pytest.mark.parametrize("name", ["optimizer.jsonl", "baselines", "episode_0/parameters.txt"])
