@@ -42,7 +42,7 @@ _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 _SOURCES = {
     "warmup": "warm-up",
     "cma": "found by CMA-ES",
-    "columns": "found by the embedded network",
+    "refine": "a small random change of the best",
     "fallback": "drawn at random",
 }
 
