@@ -60,8 +60,8 @@ def test_a_request_is_spent_once_nothing_free_gains():
 
 def test_a_model_that_gains_keeps_its_turn():
     steps = [(0.6 + 0.4 * k, -1.7) for k in range(7)]
-    optimizer = made(answers(*steps), requests=7)
-    assert run(optimizer, 11)[4:] == ["llm"] * 7
+    optimizer = made(answers(*steps), requests=7, warmup=[{"x": -3.0, "y": 3.0}])
+    assert run(optimizer, 8)[1:] == ["llm"] * 7
 
 
 def test_the_turn_of_the_changes_doubles_where_the_model_does_not_gain():

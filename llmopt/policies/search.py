@@ -24,7 +24,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
+from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -66,7 +66,8 @@ class PolicySearch:
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
             environment made by ``gymnasium.make``, or a function that makes one.
-        client: A model string, a client, or ``None`` for the embedded model.
+        client: A model string, a client, or ``None`` for the embedded model. ``model=`` means
+            the same.
         prompt: See `llmopt.LLMOptimizer`.
         description: The user's own words on the task; they come first.
         starts: Seeded starts of one evaluation, the same for every policy.
@@ -286,7 +287,7 @@ class PolicySearch:
             trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.best
+        return self.optimizer.history.best
 
     def measure(self, params: Any) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
@@ -315,8 +316,14 @@ class PolicySearch:
         return self.optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
 
     @property
-    def best(self) -> Trial[dict[str, Any]] | None:
-        """The best trial so far: its `params` by name and its `reward`; or ``None``."""
+    def best(self) -> Trial[dict[str, Any]]:
+        """The best trial so far: its `params` by name and its `reward`.
+
+        Raises:
+            NoTrialsError: No policy was evaluated with success yet.
+        """
+        if not self.optimizer.trials:
+            raise NoTrialsError("no policy was evaluated yet: call run() first")
         return self.optimizer.best
 
     @property
@@ -324,12 +331,9 @@ class PolicySearch:
         """The best policy so far: call it, or its ``act``, with an observation.
 
         Raises:
-            LLMOptError: No policy was evaluated with success yet.
+            NoTrialsError: No policy was evaluated with success yet.
         """
-        best = self.best
-        if best is None:
-            raise LLMOptError("no policy was evaluated with success yet: call run() first")
-        return self.policy_of(best.params)
+        return self.policy_of(self.best.params)
 
     def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
         """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
@@ -346,7 +350,7 @@ class PolicySearch:
             params: A point; ``None`` for the best one.
 
         Raises:
-            LLMOptError: There is no best policy yet.
+            NoTrialsError: There is no best policy yet.
         """
         policy = self.best_policy if params is None else self.policy_of(params)
         return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
@@ -357,12 +361,12 @@ class PolicySearch:
         """Write the best policy to a JSON file, which `load_policy` reads.
 
         Raises:
-            LLMOptError: There is no best policy yet.
+            NoTrialsError: There is no best policy yet.
             StorageError: The file cannot be written.
         """
-        policy, best = self.best_policy, self.best
-        score = None if best is None else best.reward
-        save_policy(policy, path, environment=self._make.title, mean_return=score)
+        best = self.best
+        policy = self.policy_of(best.params)
+        save_policy(policy, path, environment=self._make.title, mean_return=best.reward)
 
     def gif(self, path: str | os.PathLike[str]) -> None:
         """Write one held-out episode of the best policy as an animated GIF.
