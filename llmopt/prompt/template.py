@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from itertools import islice
@@ -17,7 +17,7 @@ from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
 from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.evidence import Evidence, zero_point
 from llmopt.prompt.options import changed_options, check_count, check_option, check_positive
 from llmopt.prompt.parse import parse_parameters
 from llmopt.prompt.parse_change import parse_change
@@ -40,6 +40,7 @@ _BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text hold
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
+_LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
@@ -79,7 +80,9 @@ class TemplatePrompt:
         changes: Whether an answer may name an earlier point and only the values that differ.
         reasons: What an answer gives before its values, for models that are held to a form
             (`ModelFacts.structured`); with none they are asked as text.
-        feedback_chars: Characters of feedback shown for one trial by `Evidence.closeups`.
+        feedback_chars: Characters of feedback shown for one trial by `Evidence`.
+        log_tokens: Tokens of the log of `Evidence`, which grows at its end and is cut to about
+            half where it is full. ``None`` shows the trials that `history` names.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -107,7 +110,8 @@ class TemplatePrompt:
     answer_last: bool = False
     changes: bool = False
     reasons: tuple[str, ...] = ()
-    feedback_chars: int = 1600
+    feedback_chars: int = 2000
+    log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
@@ -129,6 +133,7 @@ class TemplatePrompt:
             )
         check_count("hypotheses", self.hypotheses)
         check_count("closeups", self.closeups)
+        check_positive("log_tokens", self.log_tokens)
         self._compile()
 
     def __repr__(self) -> str:
@@ -176,8 +181,25 @@ class TemplatePrompt:
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
         thoughts, close = self._thoughts(situation.history), self._close(situation.history)
+        log = Evidence(
+            situation.history,
+            space,
+            labels,
+            tuple(picked),
+            self.feedback_chars,
+            self.log_tokens,
+            budget.count,
+        )
+
+        def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
+            # Not a token more or less from one proposal to the next, for the sake of caches.
+            tokens = (self.log_tokens or 0) * k // _LEVELS
+            text = self._render({**static, "evidence": replace(log, budget=tokens)})
+            return _messages(text, style, complaint)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
+            if self.log_tokens is not None:
+                return render_log(k, complaint)
             shown = picked[:k][::-1]
             if place is not None:
                 shown.sort(key=lambda t: place[id(t)])
@@ -191,9 +213,7 @@ class TemplatePrompt:
             text = self._render(
                 {
                     **static,
-                    "evidence": Evidence(
-                        situation.history, space, labels, tuple(shown), self.feedback_chars
-                    ),
+                    "evidence": replace(log, shown=tuple(shown)),
                     "history": entries,
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
@@ -213,9 +233,9 @@ class TemplatePrompt:
             render,
             lambda messages: budget.size(messages, style),
             budget,
-            len(picked),
+            _LEVELS if self.log_tokens is not None else len(picked),
             situation.complaint if style == "chat" and model.chats else None,
-            align=self.selection.keep == "all" and self.order == "time",
+            align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
         )
         request = Request(
             messages=messages,
@@ -334,6 +354,7 @@ class TemplatePrompt:
             "n": len(space),
             "labels": labels,
             "parameters": describe_space(space, labels, decimals=not self.changes),
+            "zero": len(space) > 8 and zero_point(space) is not None,
             "answer": ", ".join(f"{label}: <value>" for label in labels),
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions),
@@ -382,9 +403,7 @@ class TemplatePrompt:
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
-        "history": "best+last",
-        "best": 12,
-        "last": 6,
+        "log_tokens": 20_000,
         "answer_last": True,
         "changes": True,
         "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),
