@@ -14,6 +14,7 @@ from llmopt.policies.goal import describe_goal, describe_parameters
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import describe_environment
+from llmopt.policies.wrapping import acting_space, scaling
 
 _SHORT_FEEDBACK = 480  # characters; the prompts other than "words" show no more
 
@@ -62,12 +63,15 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
             picture=EnvMaker(task.env_id).picture(seeds[0]),
             probe=task.make_env,
         )
+        scaled = scaling(env) is not None
+        clipped = acting_space(env) is not env.action_space
     finally:
         env.close()
     table = isinstance(policy.observation_space, spaces.Discrete)
     inputs = () if table else tuple(q.name for q in words.observations)
     outputs = tuple(q.name for q in words.actions)
-    text = f"{describe_goal(len(seeds))}\n\n{words.text}\n\n{describe_parameters(policy)}"
+    meaning = describe_parameters(policy, scaled=scaled, clipped=clipped)
+    text = f"{describe_goal(len(seeds))}\n\n{words.text}\n\n{meaning}"
     return TaskWords(policy.names(inputs, outputs), inputs, outputs, text)
 
 

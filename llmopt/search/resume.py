@@ -65,7 +65,9 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     """
     names = ["space", "directions", "prompt"] + (["seed"] if seed_given else [])
     pairs = [(name, start[name], own[name]) for name in names]
-    pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
+    # How many proposals are planned in all changes only what later prompts say of it.
+    options = {k: v for k, v in own["options"].items() if k != "total"}
+    pairs += [(k, start["options"].get(k), v) for k, v in options.items()]
     for name, stored, given in pairs:
         if stored != given:
             hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
