@@ -825,7 +825,7 @@ def test_wrong_options(options, message):
     ("options", "message"),
     [
         ({"task": "mountincar"}, "did you mean 'mountaincar'"),
-        ({"task": "Blackjack-v1"}, "supported are Box and Discrete"),
+        ({"task": "Blackjack-v1", "wrappers": ()}, "supported are Box and Discrete"),
         ({"model": "smolm2"}, "did you mean 'smollm2'"),
         ({"prompt": "probs"}, "'props'"),
         ({"box": (1.0, -1.0)}, "two finite numbers"),

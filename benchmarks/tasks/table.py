@@ -127,8 +127,8 @@ class Task:
 
 
 # Measured in random policies' episodes (`measure_normal`), and kept, as they are part of the task.
-_CARE: dict[str, tuple[tuple[str, ...], Normal | None]] = {
-    "mountaincar": ((RESCALE, CLIP), None),
+_CARE: dict[str, tuple[Any, ...]] = {
+    "mountaincar": ((RESCALE, CLIP), None, (-1.0, 1.0)),
     "inverted-pendulum": (
         (NORMALIZE, "RescaleAction=-1,1", CLIP),
         ((-0.03384, -0.01511, -0.2068, 0.2088), (0.01207, 0.02359, 1.22, 6.0)),
@@ -158,7 +158,7 @@ _CARE: dict[str, tuple[tuple[str, ...], Normal | None]] = {
         ),
     ),
 }  # fmt: skip
-"""Alias -> wrappers, and mean and variance of what is observed, of the tasks that are scaled."""
+"""Alias -> wrappers, mean and variance of what is observed, and box, of the scaled tasks."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -499,13 +499,18 @@ _PUBLISHED: tuple[Task, ...] = (
 )
 
 
-def _with_care(task: Task, wrappers: tuple[str, ...], normal: Normal | None = None) -> Task:
+def _with_care(
+    task: Task,
+    wrappers: tuple[str, ...],
+    normal: Normal | None = None,
+    box: tuple[float, float] = SCALED_BOX,
+) -> Task:
     """Return a published task as it is searched where nobody asks for the published form."""
     seen = "scaled to [-1, 1]" if RESCALE in wrappers else "normalized: less its mean, over its sd"
     return replace(
         task,
         id=f"{task.env_id}/scaled-v1",
-        box=SCALED_BOX,
+        box=box,
         description=f"{task.description} {_CLIPPED}" if CLIP in wrappers else task.description,
         observes=tuple(f"{text} ({seen})" for text in task.observes),
         wrappers=wrappers,
