@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.environment import EnvMaker
-from llmopt.policies.goal import describe_goal, describe_parameters
+from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import describe_environment
@@ -65,13 +65,17 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
         )
         scaled = scaling(env) is not None
         clipped = acting_space(env) is not env.action_space
+        seen = [env.reset(seed=seed)[0] for seed in seeds]
     finally:
         env.close()
     table = isinstance(policy.observation_space, spaces.Discrete)
     inputs = () if table else tuple(q.name for q in words.observations)
     outputs = tuple(q.name for q in words.actions)
     meaning = describe_parameters(policy, scaled=scaled, clipped=clipped)
-    text = f"{describe_goal(len(seeds))}\n\n{words.text}\n\n{meaning}"
+    parts = [describe_goal(len(seeds)), words.text, meaning]
+    if inputs:
+        parts.append(describe_starts(seen, inputs, policy.observation_space))
+    text = "\n\n".join(part for part in parts if part)
     return TaskWords(policy.names(inputs, outputs), inputs, outputs, text)
 
 
