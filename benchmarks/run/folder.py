@@ -158,8 +158,7 @@ class RunFolder:
             return
         self.config.setdefault("planned", before)
         self.config["run"]["iterations"] = iterations
-        text = json.dumps(self.config, indent=2) + "\n"
-        write_text_atomically(self.path / "config.json", text)
+        write_json_atomically(self.path / "config.json", self.config, indent=2)
         self.stopped = {}
         for name in (_STOPPED, SUMMARY):
             (self.path / name).unlink(missing_ok=True)

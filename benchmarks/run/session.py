@@ -449,10 +449,7 @@ class _Session:
             record = Record(_ZERO, 0, params, (), ())
             self._fresh(_ZERO, 0, record, self.heldout_seeds[:_STILL_STARTS], _ZERO)
         zero = self.folder.heldout[_ZERO].mean
-        if zero is None or best.heldout > zero + _STILL_SHARE * max(abs(zero), 1.0):
-            return False
-        self.progress.tell(STANDS_STILL)
-        return True
+        return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
 
     def _finish(self) -> RunResult:
         results = tuple(self._result(name) for name in self.config.methods)
