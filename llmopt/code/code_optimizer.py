@@ -27,7 +27,7 @@ import numpy as np
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.code.candidate import (
     Candidate,
     CodeTrial,
@@ -46,6 +46,7 @@ from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter, Spent
 from llmopt.search.resume import request_event, spent_event
 from llmopt.space import Space
@@ -87,6 +88,7 @@ class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=F
     """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
 
     rollout_env: tuple[str, Mapping[str, Any]] | None
+    model: Client | str | None
 
 
 class CodeOptimizer:
@@ -97,7 +99,7 @@ class CodeOptimizer:
             says more about it; or a sequence of either for several functions at once.
         doc: What it does, its inputs and its result (for a signature given as text).
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
-            embedded model, which is too small for most of this.
+            embedded model, which is too small for most of this. ``model=`` means the same.
         initial: Source to improve. `ask_initial` hands it out to be scored.
         space: Values beside the code; the code finds them as the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
@@ -170,7 +172,7 @@ class CodeOptimizer:
             **given(_PromptOptions),
         )
         self._meter = Meter(
-            get_client("smollm2" if client is None else client),
+            get_client(one_model(client, options.get("model"))),
             Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
@@ -304,10 +306,11 @@ class CodeOptimizer:
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -380,18 +383,21 @@ class CodeOptimizer:
         try:
             candidates = self._writer.write(situation, wanted, self._refuse)
         except NoCandidateError:
-            self._record({"event": "failure"})
-            self._meter.settle(draft)
+            with uninterrupted():
+                self._record({"event": "failure"})
+                self._meter.settle(draft)
             raise
         try:
-            self._record(state.ask_event(candidates))
+            with uninterrupted():
+                self._record(state.ask_event(candidates))
+                self._meter.count_proposal("llm", len(candidates))
+                self._meter.settle(draft)
+                self._pending.update({c.number: c for c in candidates})
         except BaseException:
-            for candidate in candidates:
-                candidate.close()
+            if not draft.settled:
+                for candidate in candidates:
+                    candidate.close()
             raise
-        self._meter.count_proposal("llm", len(candidates))
-        self._meter.settle(draft)
-        self._pending.update({c.number: c for c in candidates})
         return candidates
 
     @property
@@ -480,8 +486,9 @@ class CodeOptimizer:
                         f"{mine!r} is not waiting for a score: it was told before, or another "
                         "optimizer asked for it. Tell its source (candidate.source) instead"
                     )
-            self._record(self._state.tell_event(make(mine)))
-            self._pending.pop(mine.number, None)
+            with uninterrupted():
+                self._record(self._state.tell_event(make(mine)))
+                self._pending.pop(mine.number, None)
             mine.close()
             return self.trials[-1]
 

@@ -191,7 +191,7 @@ def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) 
         StorageError: An event is not as llmopt wrote it.
     """
     usage = Usage()
-    doubt = InDoubt(usage)
+    doubt = InDoubt(usage, meter.in_doubt)
     paid: list[tuple[str, Reply]] = []
     for line, event in enumerate(events[1:], start=2):
         try:

@@ -23,6 +23,7 @@ from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import ALIASES, CodeTask
+from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError, StorageError
 from llmopt.search.resume import names_a_place
 
@@ -76,6 +77,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(ALIASES)}, metaworld:NAME-v3 (code only), or any Gymnasium id",
     )
     add("--model", metavar="M", help="model to ask; it has to be able to write code")
+    add_option_argument(parser)
     add("--steps", type=int, metavar="N", help="candidates of the model in all (default: 10)")
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
     add(
@@ -124,6 +126,7 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
         LLMOptError: A number is too small, or the folder does not fit the arguments.
     """
     given = dict(vars(args))
+    take_options(given)
     out, resume = given.pop("out", None), given.pop("resume", False)
     given["command"] = command
     _check_numbers(given)
