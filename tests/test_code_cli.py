@@ -443,3 +443,17 @@ def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
                 assert str(run.path) in str(error)  # noqa: PT017
         file.write_bytes(whole)
     assert refused > 100
+
+
+def test_code_and_reward_take_every_task_that_run_takes():
+    from llmopt.benchmarks.tasks import TASKS
+    from llmopt.code.tasks.table import ALIASES
+
+    assert {task.alias: task.env_id for task in TASKS if task.alias} == ALIASES
+    for task in TASKS:
+        found = find_task(task.id)
+        assert found.env_id == task.env_id
+        with task.make_env() as env:
+            assert found.cap == task.step_cap(env)
+        assert "Observed:" in found.notes
+        assert found.statistics is not None

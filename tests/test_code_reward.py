@@ -254,7 +254,7 @@ class TestSearch:
             )  # fmt: skip
             training = steps[0][1][0]
             assert training.components["total"][0] == 1e12
-            assert optimizer.best.reward == judge(CAR, training.policy, [2, 4]).mean_return
+            assert optimizer.best.reward == judge(CAR, training.policy, [2, 4], 50).mean_return
             assert optimizer.best.reward <= 100.0
 
     def test_a_reward_that_fails_in_training_is_told(self):
