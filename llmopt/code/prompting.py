@@ -25,12 +25,14 @@ INSTRUCTION = (
     "feedback, say what it tells you, and write the whole code again in a better version."
 )
 _FENCED = (
-    "First one or two sentences of reasoning. Then the complete code in one block that starts "
-    "with ```python and ends with ```."
+    "First one to three sentences: what the feedback shows, and what you change; you will see them "
+    "again beside the score. Then the complete code in one block that starts with ```python and "
+    "ends with ```."
 )
 _JSON = (
-    'A JSON object with two keys: "reasoning" (one or two sentences) and "code" (the complete '
-    "code, as one string)."
+    'A JSON object with two keys: "reasoning" (one to three sentences: what the feedback shows, '
+    'and what you change; you will see them again beside the score) and "code" (the complete code, '
+    "as one string)."
 )
 _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
@@ -39,7 +41,7 @@ _VALUES = {
 _LISTED = 20
 """Tries in the list of all tries, the latest ones."""
 
-_IDEA = 300
+_IDEA = 400
 """Characters of the reasoning shown for each try."""
 
 _FEEDBACK = 2500
