@@ -44,10 +44,11 @@ from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
+    StoredPoints,
     as_written,
     check_same,
     record_request,
@@ -86,6 +87,8 @@ if TYPE_CHECKING:
         model: Client | str | None
         warmup: int | Sequence[Any]
         warmup_distribution: Literal["uniform", "normal"]
+        start: Mapping[str, Any] | Sequence[Any]
+        constraints: str | Iterable[str]
         total: int | None
         description: str
         batch_size: int
@@ -121,13 +124,20 @@ class LLMOptimizer(Generic[Params]):
             themselves. Points told without being asked count towards the number.
         warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
             bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
+        start: Points to begin with, before the warm-up: a list of them, or a mapping from words
+            that the model is told (``"the current production setting"``) to the point. They
+            count towards `warmup`; see also `enqueue`.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
+            beside those of the space. The model is told of them, no point that breaks one is
+            asked for, and one that is told ranks after those that keep them; see `Space`.
         total: Proposals planned in all, for prompts that say "iteration k of N".
         description: The task in words, for prompts that use it.
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
         attempts: Requests with an unusable sample for one batch, before points drawn at
             random take over.
-        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
+        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range, or a point that breaks
+            a constraint.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
             random point. After an error `ask` can be called again, and nothing is lost.
         noisy: Whether measuring a point again gives another reward. Then the model may propose
@@ -200,6 +210,8 @@ class LLMOptimizer(Generic[Params]):
         model: Client | str | None = None,
         warmup: int | Sequence[Any] = 10,
         warmup_distribution: Literal["uniform", "normal"] = "uniform",
+        start: Mapping[str, Any] | Sequence[Any] = (),
+        constraints: str | Iterable[str] = (),
         total: int | None = None,
         description: str = "",
         batch_size: int = 1,
@@ -215,7 +227,7 @@ class LLMOptimizer(Generic[Params]):
         storage: str | os.PathLike[str] | None = None,
         durable: bool = True,
     ) -> None:
-        self.space = Space.of(space)
+        self.space = Space.of(space).constrained(constraints)
         self.directions = _directions(direction)
         self.batch_size = whole_number("batch_size", batch_size, 1)
         if seed is not None:
@@ -233,6 +245,7 @@ class LLMOptimizer(Generic[Params]):
         else:
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
+        self._start = self._start_points(start)
         emitter = ModelEmitter(
             get_client(one_model(client, model)),
             prompt,
@@ -247,7 +260,7 @@ class LLMOptimizer(Generic[Params]):
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
-        self._state = SearchState(self.space, self.directions, self.seed)
+        self._state = self._new_state()
         self._partner: Partner | None = partner
         self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
@@ -258,10 +271,46 @@ class LLMOptimizer(Generic[Params]):
             self._attach(storage, durable)
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
+        return self._point_to_ask(params, f"warmup[{index}]: ")
+
+    def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
+        """Return a point that the user wants evaluated, flat.
+
+        Raises:
+            ParameterError: It is not in the space, or breaks a constraint.
+        """
         try:
-            return self.space.flatten(params)
+            values = self.space.flatten(params)
         except ParameterError as error:
-            raise ParameterError(f"warmup[{index}]: {error}") from error
+            raise ParameterError(f"{where}{error}") from error
+        if broken := self.space.broken(values):
+            texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
+            raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
+        return values
+
+    def _start_points(self, start: Any) -> list[tuple[str, tuple[Any, ...]]]:
+        if isinstance(start, StoredPoints):
+            return [(words, self.space.from_json_values(v)) for words, v in start]
+        if isinstance(start, Mapping):
+            pairs = list(start.items())
+        elif isinstance(start, Iterable) and not isinstance(start, str):
+            pairs = [("", params) for params in start]
+        else:
+            pairs = [(start, None)]
+        if not all(isinstance(words, str) for words, _ in pairs) or isinstance(start, str):
+            raise ValueError(
+                f"start={short(start)}: expected a list of points, or a mapping from words to "
+                'points, such as {"the current setting": {...}}'
+            )
+        return [
+            (w, self._point_to_ask(p, f"start[{w or i!r}]: ")) for i, (w, p) in enumerate(pairs)
+        ]
+
+    def _new_state(self) -> SearchState:
+        state = SearchState(self.space, self.directions, self.seed)
+        for words, values in self._start:
+            state.apply(state.enqueue_event(values, words))
+        return state
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
         emitter = make_scheduler(self._partner, model, self.seed)
@@ -366,14 +415,15 @@ class LLMOptimizer(Generic[Params]):
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-            with self._changing:
+            with self._changing, uninterrupted():
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:
-            # The next call draws the same numbers, so it meets the replies already paid for.
-            state.rng.bit_generator.state = before
+            if not draft.settled:
+                # The next call draws the same numbers, so it meets the replies already paid for.
+                state.rng.bit_generator.state = before
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
@@ -394,6 +444,24 @@ class LLMOptimizer(Generic[Params]):
             proposals.append(Proposal(values, "warmup"))
             self._meter.count_proposal("warmup")
         return proposals
+
+    def enqueue(self, params: Any, words: str = "") -> None:
+        """Have a point handed out by the next `ask` that no earlier one is waiting for.
+
+        Args:
+            params: A point of the space.
+            words: What the point is, for the model: ``"the current production setting"``. It is
+                told once the point has been evaluated.
+
+        Raises:
+            ParameterError: The point is not in the space, or breaks a constraint.
+            StorageError: The storage file could not be written. Nothing was queued.
+        """
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string")
+        values = self._point_to_ask(params)
+        with self._changing:
+            self._record(self._state.enqueue_event(values, words))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -418,7 +486,8 @@ class LLMOptimizer(Generic[Params]):
             reward: A number, or one for each objective.
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
-                is feasible, and feasible points rank before the others.
+                is feasible, and feasible points rank before the others. What linear
+                constraints of the space are broken by is added.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
             samples: The numbers that the reward is the mean of, where every point is measured
@@ -441,6 +510,7 @@ class LLMOptimizer(Generic[Params]):
         violation = _number(constraint_violation, "constraint_violation")
         if not 0 <= violation < math.inf:
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
+        violation += sum(self.space.broken(values).values())
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
         parts = tuple(_number(sample, "samples") for sample in samples)
@@ -712,8 +782,10 @@ class LLMOptimizer(Generic[Params]):
         Raises:
             StorageError: The file cannot be read or does not hold a run.
             TypeError: `options` name a storage, to which nothing would be written of what
-                the file holds.
+                the file holds; or points to start with, which the file has.
         """
+        if "start" in options:
+            raise TypeError("load() has no start=: enqueue() further points once it is loaded")
         if "storage" in options:
             raise TypeError(
                 "load() has no storage=: to go on in the file itself, make "
@@ -749,7 +821,7 @@ class LLMOptimizer(Generic[Params]):
                     check_same(start, self._start_event(), path, seed_given=self._seed_given)
                     self.seed = whole_number("seed", start["seed"], 0)
                 self._emitter = self._make_emitter(self._model)
-                self._state = SearchState(self.space, self.directions, self.seed)
+                self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)
             else:
                 log.append(self._start_event())
@@ -765,7 +837,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _start_event(self) -> Event:
         points = self._warmup_points
-        start = {
+        start: Event = {
             "event": "start",
             "format": FORMAT,
             "llmopt": __version__,
@@ -788,14 +860,19 @@ class LLMOptimizer(Generic[Params]):
                 "partner": self._partner,
             },
         }
+        if self._start:  # left out where there are none, as in files of earlier versions
+            start["options"]["start"] = [
+                [words, list(self.space.to_json_values(values))] for words, values in self._start
+            ]
         return start
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- copies ---------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError,
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
-from llmopt.policies.goal import describe_goal, describe_parameters
+from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
@@ -83,6 +83,9 @@ class PolicySearch:
             searched: numbered parameters and no description.
         threshold: Whether the model is told the return from which Gymnasium takes the task for
             solved, where it states one.
+        ceiling: The largest mean return there can be, if you know it: the model is told, and can
+            end the search there. Where the docstring says that each step earns the same, it is
+            the step limit times that, and need not be given.
         feedback: Whether the model is told with each score what the policy did.
         max_words: Characters that the environment's docstring may take.
         max_feedback: Characters of one evaluation's feedback.
@@ -119,6 +122,7 @@ class PolicySearch:
         actions: Sequence[str] = (),
         words: Words = "all",
         threshold: bool = True,
+        ceiling: float | None = None,
         feedback: bool = True,
         max_words: int = MAX_WORDS,
         max_feedback: int = MAX_FEEDBACK,
@@ -133,6 +137,8 @@ class PolicySearch:
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
         if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:
             raise ValueError(f"starts={starts!r}: expected a whole number of at least 1")
+        if ceiling is not None and not math.isfinite(ceiling):
+            raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env)
         self._bias, self._max_steps = bias, max_steps
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
@@ -165,7 +171,11 @@ class PolicySearch:
         text = description.strip()
         if named:
             meaning = describe_parameters(self.policy, choices=self._choices)
-            text = f"{describe_goal(starts)}\n\n{self.words.text}\n\n{meaning}"
+            parts = [describe_goal(starts, ceiling), self.words.text, meaning]
+            if words == "all" and feedback and self._inputs:
+                inputs = self.policy.observation_space
+                parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
+            text = "\n\n".join(part for part in parts if part)
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
@@ -181,6 +191,16 @@ class PolicySearch:
         self._evaluator = Evaluator(_Task(self))
 
     # -- what is searched -----------------------------------------------------------------
+
+    def _first_seen(self) -> list[np.ndarray]:
+        """Return what is observed at each of the starts, as a policy sees it."""
+        env = self._make()
+        try:
+            flat: Any = spaces.flatten
+            seen = (env.reset(seed=seed)[0] for seed in self.starts)
+            return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
+        finally:
+            env.close()
 
     def _policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
         table = isinstance(env.observation_space, spaces.Discrete)
