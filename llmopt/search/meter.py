@@ -18,9 +18,10 @@ import contextlib
 import logging
 import math
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmopt.arguments import whole_number
@@ -113,12 +114,20 @@ class Spent:
         reply: The model's answer; ``None`` if the request ended in an error.
         failed: Calls that failed, before the reply or without one.
         unpriced: Those of `failed` that may be charged for.
+        client: Name of the client.
+        error: What ended it without a reply: the class, and the text.
+        began: When it was sent first, in seconds since 1970.
+        seconds: From then until the end, waiting for an overloaded server included.
     """
 
     request: Request
     reply: Reply | None
     failed: int
     unpriced: int = 0
+    client: str = ""
+    error: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -178,6 +187,7 @@ class Meter:
         announce: Stores that a request is about to be sent, and what calls for it that failed
             have cost. Where a kill comes before the reply is stored, the call counts all the
             same. Where it raises, nothing is sent.
+        observe: Called when a `send` has ended that sent something; must not raise.
 
     Attributes:
         client: The model.
@@ -194,6 +204,7 @@ class Meter:
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
         announce: Callable[[Spent], object] | None = None,
+        observe: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -203,6 +214,7 @@ class Meter:
         self.record = record
         self.check = check
         self.announce = announce
+        self.observe = observe
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -245,7 +257,8 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply = 0, 0, None
+        failed, unpriced, reply, trouble = 0, 0, None, ""
+        began, started = time.time(), time.monotonic()
 
         def announce() -> None:
             if self.announce is not None:
@@ -282,18 +295,25 @@ class Meter:
             reply = answer
             with self._counting() as usage:
                 usage.add_reply(reply)
-        except BaseException:
+        except BaseException as error:
+            trouble = f"{type(error).__name__}: {error}"
             if calls.under_way and reply is None:  # Ctrl-C, say: it may be charged for
                 fail(1)
             raise
         finally:
             told = failed or reply is not None or (calls.begun and self.announce is not None)
+            spent = Spent(request, reply, failed, unpriced)
             if self.record is not None and told:
-                self._unsaved.append(Spent(request, reply, failed, unpriced))
+                self._unsaved.append(spent)
                 try:
                     self.flush()
                 except StorageError as error:
                     logger.warning("kept in memory until it can be stored: %s", error)
+            if self.observe is not None and (failed or reply is not None):
+                seconds, name = time.monotonic() - started, client_name(self.client)
+                self.observe(
+                    replace(spent, client=name, error=trouble, began=began, seconds=seconds)
+                )
         return reply
 
     def check_ready(self) -> None:
@@ -443,6 +463,7 @@ class Meter:
             "record": None,
             "check": None,
             "announce": None,
+            "observe": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),
             "_draft": None,
