@@ -119,15 +119,18 @@ def test_own_data_are_the_same_for_the_same_seed_and_judged_without_spills():
         drawn = [data.draw(np.random.default_rng(3), 50) for _ in range(2)]
         assert np.array_equal(drawn[0][1], drawn[1][1])
         _, judged = own_data._clean(data, np.random.default_rng(3))
-        assert len(judged) > 3 * data.rows and np.ptp(judged) < 12
+        assert len(judged) > 3 * data.rows
+        assert np.ptp(judged) < 12
 
 
-def test_ten_requests_are_spent_and_the_rest_costs_nothing(monkeypatch):
+def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
     monkeypatch.setattr(words, "STARTS", 1)
     answer = "Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10)
     scripted = [answer.replace("0.1", f"0.{k}") for k in range(1, 10)] * 2
     client = ScriptedClient(scripted)
     with words.make_search("zones", "ten", client, 0, 60) as search:
         search.run(60)
-        assert search.optimizer.usage.requests == len(client.requests) == 10
-        assert {t.source for t in search.optimizer.trials[-5:]} == {"refine"}
+        assert 2 < search.optimizer.usage.requests == len(client.requests) <= 10
+        sources = [t.source for t in search.optimizer.trials]
+    assert sources.count("llm") == len(client.requests)
+    assert sources.count("refine") == 55 - len(client.requests)
