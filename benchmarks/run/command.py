@@ -36,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(PROMPTS)}, or a template's path (default: auto, what suits the model)",
     )
     add("--batch", type=int, metavar="N", help="points of one request to a model (default: 1)")
+    add(
+        "--requests",
+        type=int,
+        metavar="N",
+        help="requests to spend on the model, which proposes first; small changes of the best "
+        "point, at no cost, do the rest",
+    )
     add("--iterations", type=int, metavar="N", help="evaluations of each method (default: 100)")
     add("--episodes", type=int, metavar="K", help="episodes of one evaluation (default: 5)")
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")

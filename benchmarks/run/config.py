@@ -51,6 +51,8 @@ class RunConfig:
         max_tokens: Prompt and completion tokens after which it stops.
         max_cost: US dollars after which it stops; needs a model whose price is known.
         batch: Points asked of a model in one request.
+        requests: Requests to spend on ``"llm"``; small changes of the best point, which cost
+            nothing, do the rest. See `LLMOptimizer`.
         record: File to which the model's requests and answers are appended, for the model
             ``replay:FILE``.
     """
@@ -73,10 +75,13 @@ class RunConfig:
     max_tokens: int | None = None
     max_cost: float | None = None
     batch: int = 1
+    requests: int | None = None
     record: str | None = None
 
     def __post_init__(self) -> None:
         least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
+        if self.requests is not None:
+            least_of["requests"] = 1
         for name, least in least_of.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
