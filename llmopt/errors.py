@@ -59,6 +59,10 @@ class StorageError(LLMOptError, OSError):
     """A run file cannot be read or written; what was already stored is intact."""
 
 
+class StorageInUseError(StorageError):
+    """Another process has the run file open for writing; it can be tried again."""
+
+
 class BudgetExceededError(LLMOptError):
     """A cap on requests, tokens or cost was reached before a request was sent.
 

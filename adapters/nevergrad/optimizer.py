@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,7 @@ from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Limits
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
+from llmopt.space.constraints import read_constraints
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -81,6 +82,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -89,7 +91,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if warmup is not None:
             warmup = whole_number("warmup", warmup, 0)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
-        self._parameters = ParameterSpace(self.parametrization)
+        self._parameters = ParameterSpace(self.parametrization, constraints)
         self._model = ModelEmitter(
             get_client(one_model(client, model)),
             prompt,
@@ -111,6 +113,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._batch_size = batch_size
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
+        self._said: dict[str, str] = {}  # what suggested candidates are, by uid
         self._words = {}  # feedback and standard error of candidates not told yet
         self._ready: deque[Proposal] = deque()
         self._violation = 0.0
@@ -170,6 +173,23 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     # -- ask ----------------------------------------------------------------------------------
 
+    def suggest_known(self, words: str, *args: Any, **kwargs: Any) -> None:
+        """`suggest` a point, and say what it is, for the model.
+
+        Args:
+            words: ``"the current production setting"``, say. The model is told once the point
+                has been evaluated.
+            *args: As for `suggest`.
+            **kwargs: As for `suggest`.
+
+        Raises:
+            TypeError: `words` is no text.
+        """
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string, and then the point")
+        self.suggest(*args, **kwargs)
+        self._said[self._suggestions[-1].uid] = words
+
     def ask(self) -> p.Parameter:
         """Return a point to evaluate.
 
@@ -199,7 +219,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if proposal is None:
             is_mended = candidate.uid in self._asked
             source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
-            proposal = Proposal(self._parameters.read(candidate), source)
+            words = self._said.pop(candidate.uid, "")
+            proposal = Proposal(self._parameters.read(candidate), source, words)
             if is_mended:
                 self._model.meter.count_proposal("fallback")
                 warn(
@@ -273,7 +294,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         for _ in range(n):
             values = self._parameters.initial
             for _ in range(_DRAWS):
-                if space.key(values) not in taken:
+                if space.key(values) not in taken and space.admits(values):
                     break
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
@@ -292,7 +313,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         anchor, rng = self._mending
         unit = anchor + self._step * rng.standard_normal(len(space))
         self._step = min(1.0, self._step * _STEP_GROWTH)
-        return self._parameters.spawn(self.parametrization, space.decode(unit))
+        return self._parameters.spawn(self.parametrization, space.mend(space.decode(unit)))
 
     # -- tell ---------------------------------------------------------------------------------
 
@@ -381,7 +402,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 prompt_tokens=proposal.prompt_tokens,
                 completion_tokens=proposal.completion_tokens,
                 seconds=proposal.seconds,
-                constraint_violation=self._violation + self._cheap_violation(candidate),
+                constraint_violation=self._violation
+                + self._cheap_violation(candidate)
+                + sum(space.broken(proposal.values).values()),
                 stderr=None if failed else stderr,
             )
         )
@@ -428,6 +451,10 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. For one
             objective and parametrizations of numbers; needs the package `cma`.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
+            ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
+            is asked for; one that is told ranks after those that keep them. What is not linear
+            is for Nevergrad's ``register_cheap_constraint``.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -452,6 +479,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -460,7 +488,10 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         if client is not None:
             model, client = one_model(client, model), None
         config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
-        super().__init__(_LLM, dict(config))
+        read_constraints(constraints)
+        # Nevergrad tries it on a parametrization of its own, whose names are others.
+        super().__init__(_LLM, {**config, "constraints": ()})
+        self._config["constraints"] = constraints
         # Nevergrad would name it after the arguments' `repr`, which may show a key.
         usual = inspect.signature(ParametrizedLLM).parameters
         shown = {k: v for k, v in config.items() if v != usual[k].default}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -40,7 +41,7 @@ class Entry:
     brief: str
 
 
-def describe_params(values: tuple[Value, ...], space: Space, labels: tuple[str, ...]) -> str:
+def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[str]) -> str:
     """Return flat values as ``"a: 1.0, b: 2.5"``."""
     return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in enumerate(values))
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmopt.errors import StorageError
+from llmopt.errors import StorageError, StorageInUseError
 from llmopt.files import seal, sync_folder, unseal
 from llmopt.search.locks import Lock, uninterrupted
 
@@ -184,7 +184,7 @@ class EventLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StorageError(
+            raise StorageInUseError(
                 f"{self.path} is in use by another optimizer: close that one, or give each "
                 "its own file"
             ) from None

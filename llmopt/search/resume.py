@@ -78,7 +78,8 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if not found and list(old) != list(new):
         found.append(f"the order of the parameters ({_compared(list(old), list(new))})")
     if not found and there != now:
-        pairs = [(key, there.get(key), now.get(key)) for key in ("layout", "decimals")]
+        keys = sorted({*there, *now} - {"dimensions"})
+        pairs = [(key, there.get(key), now.get(key)) for key in keys]
         found += [f"space {key} ({_compared(a, b)})" for key, a, b in pairs if a != b]
     return found
 
@@ -101,6 +102,8 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     # A search may go on for longer than was planned: `total` only says so to the model.
     options = {k: v for k, v in own["options"].items() if k != "total"}
     pairs += [(k, start["options"].get(k), v) for k, v in options.items()]
+    if "start" not in options:
+        pairs.append(("start", start["options"].get("start"), None))
     for name, there, now in pairs:
         if there != now:
             hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
@@ -140,6 +143,10 @@ def names_a_place(model: str) -> bool:
     )
 
 
+class StoredPoints(list[tuple[str, list[Any]]]):
+    """Points to start with as a file has them: words, which may repeat, and stored values."""
+
+
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the constructor arguments with which a stored run goes on.
 
@@ -153,6 +160,8 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     if points is not None:
         space = Space.of(stored["space"])
         stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
+    if "start" in stored:
+        stored["start"] = StoredPoints((str(words), values) for words, values in stored["start"])
     directions = start["directions"]
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]
