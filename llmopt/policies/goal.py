@@ -58,9 +58,7 @@ def describe_starts(
     if not shown:
         return ""
     listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.2g}" for x in rows[:, i]) for i in shown)
-    return (
-        f"Observed at the {len(rows)} starts, in the order of the returns that you see: {listed}."
-    )
+    return f"Observed at the {len(rows)} starts, in the order of the returns shown: {listed}."
 
 
 def describe_parameters(
