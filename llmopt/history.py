@@ -198,6 +198,32 @@ class History:
         best = max(rewards) if self.directions[0] == "maximize" else min(rewards)
         return done[rewards.index(best)]
 
+    @cached_property
+    def recommended(self) -> Trial | None:
+        """The trial to keep where measurements are noisy, of a history that is `merged`.
+
+        It is the one whose reward less its standard error is the best. The standard error of a
+        point is the one told, or else what the repeats of all points together say of the noise: a
+        point that was measured once has to be better by more than one that was measured often.
+        With nothing known of the noise, and with several objectives, it is `best`.
+        """
+        done = self.complete
+        sound = [t for t in done if t.constraint_violation <= 0.0]
+        if len(self.directions) > 1 or not sound:
+            return self.best
+        counts = np.array([t.evaluations for t in done], dtype=float)
+        told = np.array([t.stderr or 0.0 for t in done])
+        free = float((counts - 1).sum())
+        pooled = math.sqrt(float(((counts - 1) * counts * told**2).sum()) / free) if free else 0.0
+        sign = 1.0 if self.directions[0] == "maximize" else -1.0
+
+        def bound(trial: Trial) -> float:
+            own = trial.stderr if trial.evaluations == 1 and trial.stderr is not None else None
+            error = pooled / math.sqrt(trial.evaluations) if own is None else own
+            return (sign * trial.rewards[0] if trial.rewards else -math.inf) - error
+
+        return max(sound, key=bound)
+
     def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
         """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""
         signs = np.array([1.0 if d == "maximize" else -1.0 for d in self.directions])

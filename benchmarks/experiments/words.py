@@ -188,6 +188,7 @@ def make_search(
         total=evaluations,
         words=words,  # type: ignore[arg-type]
         feedback=feedback,
+        clip=False,  # as the committed recordings have it
         **options,
     )
 
