@@ -48,6 +48,26 @@ COMMANDS = {
         "llmopt.commands.check",
         "send a model one tiny optimization prompt, and say what came back",
     ),
+    "ask": Command(
+        "llmopt.service.ask",
+        "print the next points of a search in a file, as JSON",
+    ),
+    "tell": Command(
+        "llmopt.service.tell",
+        "record what points of a search in a file scored, given as JSON",
+    ),
+    "status": Command(
+        "llmopt.service.status",
+        "print the best point of a search in a file, and what was spent, as JSON",
+    ),
+    "mcp": Command(
+        "llmopt.service.mcp",
+        "serve searches to agents over the Model Context Protocol",
+    ),
+    "completion": Command(
+        "llmopt.commands.completion",
+        "print the script with which bash, zsh or fish completes these commands",
+    ),
     "next": Command(
         "llmopt.commands.next",
         "answer the requests of a search whose model is folder:DIR",
@@ -128,7 +148,7 @@ def _dispatch(arguments: list[str]) -> int:
         prog="llmopt",
         description="A large language model as a black-box optimizer.",
         epilog="commands:\n"
-        + "".join(f"  {n:<8} {c.help}\n" for n, c in COMMANDS.items())
+        + "".join(f"  {n:<10} {c.help}\n" for n, c in COMMANDS.items())
         + "\n'llmopt COMMAND --help' tells a command's options.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

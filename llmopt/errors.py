@@ -59,6 +59,10 @@ class StorageError(LLMOptError, OSError):
     """A run file cannot be read or written; what was already stored is intact."""
 
 
+class StorageInUseError(StorageError):
+    """Another process has the run file open for writing; it can be tried again."""
+
+
 class BudgetExceededError(LLMOptError):
     """A cap on requests, tokens or cost was reached before a request was sent.
 
@@ -113,6 +117,10 @@ class ModelNotFoundError(ClientError):
 
 class MissingKeyError(ClientError):
     """No API key was given; the message names the environment variable to set."""
+
+
+class NoTrialsError(LLMOptError, ValueError):
+    """There is no best trial, since no trial is complete yet."""
 
 
 class FallbackWarning(UserWarning):

@@ -36,18 +36,26 @@ import numpy as np
 from llmopt._version import __version__
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
-from llmopt.errors import FallbackWarning, ParameterError, RewardError, StorageError
+from llmopt.client.registry import get_client, one_model
+from llmopt.errors import (
+    FallbackWarning,
+    NoTrialsError,
+    ParameterError,
+    RewardError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
+    StoredPoints,
     as_written,
     check_same,
     record_request,
@@ -60,6 +68,8 @@ from llmopt.search.resume import (
 from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
+from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
+from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
 
@@ -67,33 +77,42 @@ _DIRECTIONS = ("maximize", "minimize")
 
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
     from typing_extensions import TypedDict, Unpack
 
     _Form = TypeVar("_Form", covariant=True)
 
-    class _GymnasiumSpace(Protocol[_Form]):
+    class GymnasiumSpace(Protocol[_Form]):
         """A `gymnasium.spaces` space, whose samples have the form of its points."""
 
-        def sample(self) -> _Form: ...
-        def contains(self, x: Any) -> bool: ...
+        def sample(self) -> _Form: ...  # noqa: D102
+        def contains(self, x: Any) -> bool: ...  # noqa: D102
 
-    class _Options(TypedDict, total=False):
+    class Options(TypedDict, total=False):
         """The arguments of `LLMOptimizer` that are given by name."""
 
+        model: Client | str | None
         warmup: int | Sequence[Any]
         warmup_distribution: Literal["uniform", "normal"]
+        start: Mapping[str, Any] | Sequence[Any]
+        constraints: str | Iterable[str]
         total: int | None
         description: str
         batch_size: int
         attempts: int
         out_of_range: Literal["clip", "reject"]
         on_error: Literal["raise", "fallback"]
+        noisy: bool
+        may_stop: bool
         partner: Partner | None
+        requests: int | None
         max_requests: int | None
         max_tokens: int | None
         max_cost: float | None
         storage: str | os.PathLike[str] | None
         durable: bool
+        callbacks: Sequence[Callback]
 
 
 class LLMOptimizer(Generic[Params]):
@@ -103,7 +122,7 @@ class LLMOptimizer(Generic[Params]):
         space: A `Space`, a mapping of names to `Float`, `Int` and `Categorical`, or any
             bounded `gymnasium.spaces` space. Parameters come back in the same form.
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model, which needs no key.
+            the embedded model, which needs no key. ``model=`` means the same.
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
             template's text or path, a prompt object, or ``"auto"`` for the one that suits the
@@ -115,15 +134,22 @@ class LLMOptimizer(Generic[Params]):
             themselves. Points told without being asked count towards the number.
         warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
             bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
+        start: Points to begin with, before the warm-up: a list of them, or a mapping from words
+            that the model is told (``"the current production setting"``) to the point. They
+            count towards `warmup`; see also `enqueue`.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
+            beside those of the space. The model is told of them, no point that breaks one is
+            asked for, and one that is told ranks after those that keep them; see `Space`.
         total: Proposals planned in all, for prompts that say "iteration k of N".
         description: The task in words, for prompts that use it.
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
         attempts: Requests with an unusable sample for one batch, before points drawn at
             random take over.
-        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
+        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range, or a point that breaks
+            a constraint.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
-            random point.
+            random point. After an error `ask` can be called again, and nothing is lost.
         noisy: Whether measuring a point again gives another reward. Then the model may propose
             a point again, and `history` and `best` show the mean of its rewards.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -131,6 +157,10 @@ class LLMOptimizer(Generic[Params]):
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
             whichever proposed better points lately proposes more of the next. For one objective
             and spaces of numbers; needs the package `cma`.
+        requests: How many requests to spend on the model. It proposes first, and again whenever
+            small random changes of the best point (or CMA-ES, if it is the `partner`), which
+            cost nothing, no longer gain; once the requests are spent these give all points. For
+            one objective. The model is shown what they found.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -139,6 +169,7 @@ class LLMOptimizer(Generic[Params]):
         durable: Whether each line of `storage` is forced to the disk, which takes some
             milliseconds, and carries a checksum. Without it a power cut may lose the last
             lines; the end of the process loses none.
+        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -161,17 +192,17 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: LLMOptimizer[_Form],
-        space: _GymnasiumSpace[_Form],
+        space: GymnasiumSpace[_Form],
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
@@ -181,7 +212,7 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     def __init__(
         self,
@@ -191,8 +222,11 @@ class LLMOptimizer(Generic[Params]):
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
         *,
+        model: Client | str | None = None,
         warmup: int | Sequence[Any] = 10,
         warmup_distribution: Literal["uniform", "normal"] = "uniform",
+        start: Mapping[str, Any] | Sequence[Any] = (),
+        constraints: str | Iterable[str] = (),
         total: int | None = None,
         description: str = "",
         batch_size: int = 1,
@@ -202,13 +236,15 @@ class LLMOptimizer(Generic[Params]):
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        requests: int | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
         durable: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.space = Space.of(space)
+        self.space = Space.of(space).constrained(constraints)
         self.directions = _directions(direction)
         self.batch_size = whole_number("batch_size", batch_size, 1)
         if seed is not None:
@@ -226,8 +262,9 @@ class LLMOptimizer(Generic[Params]):
         else:
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
-        model = ModelEmitter(
-            get_client("smollm2" if client is None else client),
+        self._start = self._start_points(start)
+        emitter = ModelEmitter(
+            get_client(one_model(client, model)),
             prompt,
             description=description,
             total=total,
@@ -240,27 +277,70 @@ class LLMOptimizer(Generic[Params]):
         )
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
-        self._state = SearchState(self.space, self.directions, self.seed)
+        self._state = self._new_state()
         self._partner: Partner | None = partner
-        self._emitter = self._make_emitter(model)
+        self._requests = requests
+        self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
+        self._bell: Bell | None = None
+        callbacks = check_callbacks(callbacks)
         if storage is not None:
             self._attach(storage, durable)
+        if callbacks:
+            self._bell = Bell(callbacks, self._search_info(storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
+        return self._point_to_ask(params, f"warmup[{index}]: ")
+
+    def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
+        """Return a point that the user wants evaluated, flat.
+
+        Raises:
+            ParameterError: It is not in the space, or breaks a constraint.
+        """
         try:
-            return self.space.flatten(params)
+            values = self.space.flatten(params)
         except ParameterError as error:
-            raise ParameterError(f"warmup[{index}]: {error}") from error
+            raise ParameterError(f"{where}{error}") from error
+        if broken := self.space.broken(values):
+            texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
+            raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
+        return values
+
+    def _start_points(self, start: Any) -> list[tuple[str, tuple[Any, ...]]]:
+        if isinstance(start, StoredPoints):
+            return [(words, self.space.from_json_values(v)) for words, v in start]
+        if isinstance(start, Mapping):
+            pairs = list(start.items())
+        elif isinstance(start, Iterable) and not isinstance(start, str):
+            pairs = [("", params) for params in start]
+        else:
+            pairs = [(start, None)]
+        if not all(isinstance(words, str) for words, _ in pairs) or isinstance(start, str):
+            raise ValueError(
+                f"start={short(start)}: expected a list of points, or a mapping from words to "
+                'points, such as {"the current setting": {...}}'
+            )
+        return [
+            (w, self._point_to_ask(p, f"start[{w or i!r}]: ")) for i, (w, p) in enumerate(pairs)
+        ]
+
+    def _new_state(self) -> SearchState:
+        state = SearchState(self.space, self.directions, self.seed)
+        for words, values in self._start:
+            state.apply(state.enqueue_event(values, words))
+        return state
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        emitter = make_scheduler(self._partner, model, self.seed)
+        emitter = make_scheduler(self._partner, model, self.seed, self._requests)
+        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
+            raise ValueError(several_objectives(len(self.directions)))
         if self._partner is not None:
-            if len(self.directions) > 1:
-                raise ValueError(several_objectives(len(self.directions)))
             CMAEmitter.check(self.space)
         return emitter
 
@@ -344,8 +424,17 @@ class LLMOptimizer(Generic[Params]):
         if not self._ready:  # before the first warm-up point is evaluated
             self._meter.check_ready()
             self._ready = True
-        with self._meter.asking() as draft:
-            return self._ask(n, draft, given), draft.warnings
+        try:
+            with self._meter.asking() as draft:
+                proposals = self._ask(n, draft, given)
+        except SearchStopped as stopped:
+            if self._bell is not None:
+                self._bell.reason = str(stopped)
+            raise
+        if self._bell is not None:
+            for proposal in proposals:
+                self._bell.ring("asked", proposal)
+        return proposals, draft.warnings
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
@@ -359,14 +448,15 @@ class LLMOptimizer(Generic[Params]):
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-            with self._changing:
+            with self._changing, uninterrupted():
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:
-            # The next call draws the same numbers, so it meets the replies already paid for.
-            state.rng.bit_generator.state = before
+            if not draft.settled:
+                # The next call draws the same numbers, so it meets the replies already paid for.
+                state.rng.bit_generator.state = before
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
@@ -387,6 +477,24 @@ class LLMOptimizer(Generic[Params]):
             proposals.append(Proposal(values, "warmup"))
             self._meter.count_proposal("warmup")
         return proposals
+
+    def enqueue(self, params: Any, words: str = "") -> None:
+        """Have a point handed out by the next `ask` that no earlier one is waiting for.
+
+        Args:
+            params: A point of the space.
+            words: What the point is, for the model: ``"the current production setting"``. It is
+                told once the point has been evaluated.
+
+        Raises:
+            ParameterError: The point is not in the space, or breaks a constraint.
+            StorageError: The storage file could not be written. Nothing was queued.
+        """
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string")
+        values = self._point_to_ask(params)
+        with self._changing:
+            self._record(self._state.enqueue_event(values, words))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -411,7 +519,8 @@ class LLMOptimizer(Generic[Params]):
             reward: A number, or one for each objective.
             feedback: Words about this point for prompts that show them.
             constraint_violation: Sum of the amounts by which constraints are violated; 0
-                is feasible, and feasible points rank before the others.
+                is feasible, and feasible points rank before the others. What linear
+                constraints of the space are broken by is added.
             stderr: Standard error of the reward (of the first objective), for prompts that
                 show it.
             samples: The numbers that the reward is the mean of, where every point is measured
@@ -434,6 +543,7 @@ class LLMOptimizer(Generic[Params]):
         violation = _number(constraint_violation, "constraint_violation")
         if not 0 <= violation < math.inf:
             raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
+        violation += sum(self.space.broken(values).values())
         if trouble:
             feedback = f"{trouble}; {feedback}" if feedback else trouble
         parts = tuple(_number(sample, "samples") for sample in samples)
@@ -499,7 +609,10 @@ class LLMOptimizer(Generic[Params]):
             self._record(
                 self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
             )
-            return self._state.trials[-1]
+            trial = self._state.trials[-1]
+        if self._bell is not None:
+            self._bell.ring("told", trial, self.best, self.usage)
+        return trial
 
     # -- asynchronous form ----------------------------------------------------------------
 
@@ -566,7 +679,7 @@ class LLMOptimizer(Generic[Params]):
     def trials(self) -> list[Trial[Params]]:
         """All trials in the order of telling (a copy)."""
         with self._changing:
-            return list(self._state.trials)
+            return TrialList(self._state.trials)
 
     @property
     def pending(self) -> list[Proposal]:
@@ -579,12 +692,46 @@ class LLMOptimizer(Generic[Params]):
             return list(self._state.pending)
 
     @property
-    def best(self) -> Trial[Params] | None:
-        """The best trial so far, or ``None``; the first of equals.
+    def best(self) -> Trial[Params]:
+        """The best trial so far; the first of equals.
 
         With several objectives one of the Pareto front (see ``history.pareto_front``).
+
+        Raises:
+            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
         """
-        return self.history.best
+        history = self.history
+        if history.best is None:
+            raise NoTrialsError(_why_no_best(history))
+        return history.best
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a pandas table, a row for each.
+
+        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
+        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
+        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
+        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return dataframe(self.trials, self.space.names, len(self.directions))
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the reward of each trial, in the colour of its source, and the best so far.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+
+        Returns:
+            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has several objectives.
+        """
+        return plot(self.history, ax)
 
     @property
     def usage(self) -> Usage:
@@ -597,6 +744,23 @@ class LLMOptimizer(Generic[Params]):
             f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
             f"{len(self._state.trials)} trials)"
         )
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        best, usage = self.history.best, self.usage
+        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
+        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+            ("model", client_name(self.client)),
+            ("prompt", self.prompt.name),
+            ("points from", points),
+            ("requests", usage.requests),
+            ("cost", cost),
+        ]
+
+    def _repr_html_(self) -> str:
+        return search_html(type(self).__name__, self._facts(), self.trials)
 
     # -- saving and resuming --------------------------------------------------------------
 
@@ -654,8 +818,10 @@ class LLMOptimizer(Generic[Params]):
         Raises:
             StorageError: The file cannot be read or does not hold a run.
             TypeError: `options` name a storage, to which nothing would be written of what
-                the file holds.
+                the file holds; or points to start with, which the file has.
         """
+        if "start" in options:
+            raise TypeError("load() has no start=: enqueue() further points once it is loaded")
         if "storage" in options:
             raise TypeError(
                 "load() has no storage=: to go on in the file itself, make "
@@ -666,7 +832,7 @@ class LLMOptimizer(Generic[Params]):
         start = start_of(events, path)
         with as_written(path, 1, start):
             merged = stored_options(start, options)
-        client = get_client("smollm2" if client is None else client)
+        client = get_client(one_model(client, options.pop("model", None)))
         if "prompt" not in options:
             check_prompt_for(merged["prompt"], client)
         # With no options of the caller's, what the constructor refuses is the file's.
@@ -676,7 +842,9 @@ class LLMOptimizer(Generic[Params]):
         return optimizer
 
     def close(self) -> None:
-        """Close the storage file. The optimizer can still be read."""
+        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        if self._bell is not None:
+            self._bell.end()
         if self._log is not None:
             with contextlib.suppress(StorageError):
                 self._meter.flush()
@@ -691,7 +859,7 @@ class LLMOptimizer(Generic[Params]):
                     check_same(start, self._start_event(), path, seed_given=self._seed_given)
                     self.seed = whole_number("seed", start["seed"], 0)
                 self._emitter = self._make_emitter(self._model)
-                self._state = SearchState(self.space, self.directions, self.seed)
+                self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)
             else:
                 log.append(self._start_event())
@@ -707,7 +875,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _start_event(self) -> Event:
         points = self._warmup_points
-        start = {
+        start: Event = {
             "event": "start",
             "format": FORMAT,
             "llmopt": __version__,
@@ -718,7 +886,9 @@ class LLMOptimizer(Generic[Params]):
             "seed": self.seed,
             "options": {
                 "warmup": self._n_warmup,
-                "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
+                "warmup_points": None
+                if points is None
+                else [list(self.space.to_json_values(p)) for p in points],
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
                 "total": self._model.total,
@@ -726,16 +896,29 @@ class LLMOptimizer(Generic[Params]):
                 "attempts": self._model.attempts,
                 "out_of_range": self._model.out_of_range,
                 "partner": self._partner,
+                "requests": self._requests,
             },
         }
+        if self._start:  # left out where there are none, as in files of earlier versions
+            start["options"]["start"] = [
+                [words, list(self.space.to_json_values(values))] for words, values in self._start
+            ]
         return start
+
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        start = self._start_event()
+        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
+        settings |= {"prompt": self.prompt.name, **start["options"]}
+        name = "search" if storage is None else Path(storage).stem
+        return Search(name, self.space.names, self.directions, settings)
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- copies ---------------------------------------------------------------------------
 
@@ -745,6 +928,7 @@ class LLMOptimizer(Generic[Params]):
             return {
                 **self.__dict__,
                 "_log": None,
+                "_bell": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_joiner": Joiner(),
@@ -761,6 +945,20 @@ class LLMOptimizer(Generic[Params]):
                 "its results to the original",
                 path,
             )
+
+
+def _why_no_best(history: History) -> str:
+    if not history.trials:
+        return (
+            "there is no best trial yet: no trial was told. Evaluate a point of ask(), and "
+            "tell() its reward"
+        )
+    words = history.trials[-1].feedback
+    return (
+        f"there is no best trial yet: all {len(history.trials)} trials failed"
+        + (f", the last one with: {short(words)}" if words else "")
+        + ". Mend the evaluation; optimizer.trials holds the reason of each"
+    )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:

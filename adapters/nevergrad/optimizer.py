@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.words import describe, number_of, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
@@ -39,6 +39,7 @@ from llmopt.search.emitter import ModelEmitter
 from llmopt.search.meter import Limits
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
+from llmopt.space.constraints import read_constraints
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -70,6 +71,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         num_workers: int = 1,
         *,
         model: Client | str | None = None,
+        client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         warmup: int | None = None,
@@ -80,6 +82,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -88,9 +91,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if warmup is not None:
             warmup = whole_number("warmup", warmup, 0)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
-        self._parameters = ParameterSpace(self.parametrization)
+        self._parameters = ParameterSpace(self.parametrization, constraints)
         self._model = ModelEmitter(
-            get_client("smollm2" if model is None else model),
+            get_client(one_model(client, model)),
             prompt,
             description=describe(description),
             total=budget,
@@ -110,6 +113,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._batch_size = batch_size
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
+        self._said: dict[str, str] = {}  # what suggested candidates are, by uid
         self._words = {}  # feedback and standard error of candidates not told yet
         self._ready: deque[Proposal] = deque()
         self._violation = 0.0
@@ -169,6 +173,23 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     # -- ask ----------------------------------------------------------------------------------
 
+    def suggest_known(self, words: str, *args: Any, **kwargs: Any) -> None:
+        """`suggest` a point, and say what it is, for the model.
+
+        Args:
+            words: ``"the current production setting"``, say. The model is told once the point
+                has been evaluated.
+            *args: As for `suggest`.
+            **kwargs: As for `suggest`.
+
+        Raises:
+            TypeError: `words` is no text.
+        """
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string, and then the point")
+        self.suggest(*args, **kwargs)
+        self._said[self._suggestions[-1].uid] = words
+
     def ask(self) -> p.Parameter:
         """Return a point to evaluate.
 
@@ -198,7 +219,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if proposal is None:
             is_mended = candidate.uid in self._asked
             source: Literal["fallback", "user"] = "fallback" if is_mended else "user"
-            proposal = Proposal(self._parameters.read(candidate), source)
+            words = self._said.pop(candidate.uid, "")
+            proposal = Proposal(self._parameters.read(candidate), source, words)
             if is_mended:
                 self._model.meter.count_proposal("fallback")
                 warn(
@@ -272,7 +294,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         for _ in range(n):
             values = self._parameters.initial
             for _ in range(_DRAWS):
-                if space.key(values) not in taken:
+                if space.key(values) not in taken and space.admits(values):
                     break
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))
@@ -291,7 +313,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         anchor, rng = self._mending
         unit = anchor + self._step * rng.standard_normal(len(space))
         self._step = min(1.0, self._step * _STEP_GROWTH)
-        return self._parameters.spawn(self.parametrization, space.decode(unit))
+        return self._parameters.spawn(self.parametrization, space.mend(space.decode(unit)))
 
     # -- tell ---------------------------------------------------------------------------------
 
@@ -380,7 +402,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
                 prompt_tokens=proposal.prompt_tokens,
                 completion_tokens=proposal.completion_tokens,
                 seconds=proposal.seconds,
-                constraint_violation=self._violation + self._cheap_violation(candidate),
+                constraint_violation=self._violation
+                + self._cheap_violation(candidate)
+                + sum(space.broken(proposal.values).values()),
                 stderr=None if failed else stderr,
             )
         )
@@ -403,7 +427,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model. Optimizers made with a client object share it.
+            the embedded model. ``client=`` means the same. Optimizers made with a client
+            object share it.
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
         description: The task in words, for prompts that use it; or the objective function,
@@ -415,9 +440,9 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             1, one request fills several calls of `ask`, and the later ones know less.
         attempts: Requests for one batch before points drawn at random take over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
-        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes
-            on), or ``"fallback"`` to random points, loudly and counted. A missing key, model
-            or package is raised in any case.
+        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes on; random
+            points would spoil a comparison), or ``"fallback"`` to random points, loudly and
+            counted. A missing key, model or package is raised in any case.
         noisy: Whether evaluating a point again gives another loss. The model may then propose a
             point again, and is shown the mean of its losses, and how many.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -426,6 +451,10 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
             and gives the more of the next ones, the more its last ones were good. For one
             objective and parametrizations of numbers; needs the package `cma`.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
+            ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
+            is asked for; one that is told ranks after those that keep them. What is not linear
+            is for Nevergrad's ``register_cheap_constraint``.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -439,6 +468,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         self,
         *,
         model: Client | str | None = None,
+        client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         warmup: int | None = None,
@@ -449,13 +479,19 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
     ) -> None:
         description = describe(description)
+        if client is not None:
+            model, client = one_model(client, model), None
         config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
-        super().__init__(_LLM, dict(config))
+        read_constraints(constraints)
+        # Nevergrad tries it on a parametrization of its own, whose names are others.
+        super().__init__(_LLM, {**config, "constraints": ()})
+        self._config["constraints"] = constraints
         # Nevergrad would name it after the arguments' `repr`, which may show a key.
         usual = inspect.signature(ParametrizedLLM).parameters
         shown = {k: v for k, v in config.items() if v != usual[k].default}
@@ -486,6 +522,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             A Nevergrad optimizer, or a `ParametrizedLLM`.
         """
         if config:
+            if "client" in config:
+                config["model"] = one_model(config.pop("client"), config.get("model"))
             changed = ParametrizedLLM(**{**self.config(), **config})
             return (
                 changed

@@ -169,6 +169,7 @@ class ParameterSpace:
     Args:
         parametrization: What is optimized. It is neither changed nor kept, and its random
             state is not used.
+        constraints: Linear inequalities over its parameters, under the names in `space`.
 
     Attributes:
         space: The search space, with the working ranges as they are now.
@@ -176,7 +177,8 @@ class ParameterSpace:
 
     space: Space
 
-    def __init__(self, parametrization: p.Parameter) -> None:
+    def __init__(self, parametrization: p.Parameter, constraints: str | Iterable[str] = ()) -> None:
+        self._constraints = [constraints] if isinstance(constraints, str) else list(constraints)
         # A copy with a random state of its own, so that the user's is left alone.
         self._reference = parametrization.copy()
         self._reference.random_state = np.random.RandomState(0)
@@ -228,7 +230,7 @@ class ParameterSpace:
         both = [
             isinstance(d, _Number) and d.open_low and d.open_high for d in self._per_dimension()
         ]
-        return self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0))
+        return self.space.mend(self.space.decode(np.where(both, normal, unit).clip(0.0, 1.0)))
 
     def widen(self, best: Sequence[Sequence[Value]]) -> bool:
         """Move the open ends of working ranges outwards where the best points ask for it.
@@ -310,7 +312,7 @@ class ParameterSpace:
                 dimensions.update((name, leaf.dimension()) for name in leaf.names)
             else:
                 dimensions.update((n.name, n.dimension()) for n in leaf.numbers)
-        self.space = Space(dimensions)
+        self.space = Space(dimensions, constraints=self._constraints)
 
     # -- reading the parametrization ------------------------------------------------------
 

@@ -17,6 +17,7 @@ from llmopt.adapters.optuna.space import Decomposition, Distributions, Parameter
 from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.space import Value
+from llmopt.space.constraints import Constraint
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
@@ -110,8 +111,9 @@ class GroupHistory:
     read from the storage at every call.
     """
 
-    def __init__(self, group: ParameterGroup) -> None:
+    def __init__(self, group: ParameterGroup, constraints: Sequence[Constraint] = ()) -> None:
         self.group = group
+        self._constraints = constraints
         self._rows: dict[int, _Row] = {}
 
     def view(
@@ -202,6 +204,8 @@ class GroupHistory:
         if violated:
             shown = ", ".join(f"{n} = {c:g}" for n, c in violated.items())
             remarks.append(f"constraints above 0: {shown}")
+        linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
+        words = read_fixed(frozen.system_attrs) and "; ".join(map(text_of, _told(frozen, "words")))
         trial = Trial(
             number=frozen.number,
             params=dict(frozen.params),
@@ -209,12 +213,13 @@ class GroupHistory:
             rewards=rewards,
             state=state,
             feedback="; ".join(r for r in remarks if r),
-            source=_source(frozen),
-            explanation=text_of(read_note(frozen, "explanation")),
+            source="user" if words else _source(frozen),
+            explanation=words or text_of(read_note(frozen, "explanation")),
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),
-            constraint_violation=sum(math.inf if c != c else c for c in violated.values()),
+            constraint_violation=sum(math.inf if c != c else c for c in violated.values())
+            + sum(c.amount(frozen.params) for c in linear),
             stderr=_stderr(frozen) if rewards and state == "complete" else None,
         )
         rest = self._rest(frozen.params, parameters.latest)

@@ -15,7 +15,7 @@ import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,16 +47,17 @@ from llmopt.adapters.optuna.space import (
 from llmopt.adapters.words import describe, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import PERMANENT, Emitter, ModelEmitter, draw_new
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Limits
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Space
+from llmopt.space.constraints import read_constraints
 
 __all__ = ["LLMSampler"]
 
@@ -66,6 +67,7 @@ _logger = optuna.logging.get_logger("optuna.llmopt")
 _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
 _GROUPS_KEPT = 64
+_DRAWS = 100  # of a parameter's value that keeps the constraints
 # The wording of Optuna's own samplers.
 _INDEPENDENT = (
     "The parameter `{name}` in Trial#{number} is sampled independently using "
@@ -109,7 +111,7 @@ class LLMSampler(BaseSampler):
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model, which needs no key.
+            the embedded model, which needs no key. ``client=`` means the same.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
         description: The task in words, for the prompt; or the objective function, whose
@@ -130,9 +132,11 @@ class LLMSampler(BaseSampler):
         attempts: Requests for one proposal before a random point takes over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
-            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial. A
-            missing key, model or package is raised in any case, before the first trial is
-            evaluated where the client can tell.
+            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
+            `LLMOptimizer` raises by default, since its caller can ask again. Here an exception
+            would end ``study.optimize``: Optuna catches none of a sampler's. A missing key,
+            model or package is raised in any case, before the first trial is evaluated where
+            the client can tell.
         noisy: Whether evaluating a point again gives another value. The model may then
             propose a point again, and is shown the mean of its values, and how many.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -145,6 +149,9 @@ class LLMSampler(BaseSampler):
             of a group with a categorical parameter all come from the model, which is
             logged. For one objective; needs the package `cma`. What CMA-ES does follows
             from the study's storage alone, so that workers share one search.
+        constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
+            model is told of them, and no point that breaks one is proposed; one that was
+            enqueued ranks after those that keep them. See `llmopt.Space`.
         max_requests: Cap on calls to the model, failed ones included. Caps hold for the
             study: what was spent under caps is kept in its storage, and counts for all
             workers and later runs. Each worker may be a request beyond.
@@ -167,6 +174,7 @@ class LLMSampler(BaseSampler):
         self,
         model: str | Client | None = None,
         *,
+        client: str | Client | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         n_startup_trials: int = 10,
@@ -182,6 +190,7 @@ class LLMSampler(BaseSampler):
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        constraints: str | Iterable[str] = (),
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -194,7 +203,7 @@ class LLMSampler(BaseSampler):
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler
         self._model = ModelEmitter(
-            get_client("smollm2" if model is None else model),
+            get_client(one_model(client, model)),
             prompt,
             description=describe(description),
             total=total,
@@ -206,6 +215,7 @@ class LLMSampler(BaseSampler):
             limits=Limits(max_requests, max_tokens, max_cost),
         )
         self._partner = partner
+        self._constraints = read_constraints(constraints)
         make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
         self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
@@ -326,7 +336,7 @@ class LLMSampler(BaseSampler):
             with self._lock:
                 self._model.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
-            return {}
+            return self._draw_together(trial, search_space)
         given = {**read_fixed(trial.system_attrs), **trial.params}
         wanted = {n: d for n, d in search_space.items() if n not in given}
         try:
@@ -391,14 +401,49 @@ class LLMSampler(BaseSampler):
         """Whether start-up is over."""
         return len(learned(trials)) >= self.n_startup_trials
 
+    def _draw_together(self, trial: FrozenTrial, search_space: Distributions) -> dict[str, Any]:
+        """Draw a start-up trial's parameters so that they keep the constraints there are."""
+        given = {**read_fixed(trial.system_attrs), **trial.params}
+        wanted = {n: d for n, d in search_space.items() if n not in given}
+        if not self._constraints or self._independent_sampler is not None or not wanted:
+            return {}
+        group = ParameterGroup(wanted)
+        rng = np.random.default_rng((*self._entropy, trial.number))
+        return group.params(self._constrained(group.space, given).sample(rng))
+
+    def _constrained(self, space: Space, given: Mapping[str, Any]) -> Space:
+        """Return a group's space with the constraints on it, as what is already set leaves them.
+
+        Raises:
+            SpaceError: No point was found that keeps them, or one is over a choice.
+        """
+        own = [c for c in self._constraints if c.names & set(space.names)]
+        own = [c for c in own if c.names <= {*space.names, *given}]
+        known = any(c.names & set(given) for c in own)
+        try:
+            return space.constrained([c.given(given) for c in own])
+        except SpaceError as error:
+            if not known:
+                raise
+            _logger.warning(f"What the trial already has breaks a constraint: {error}.")
+            return space
+
     def _draw(
         self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
         sampler = self._independent_sampler
-        if sampler is None:
-            words = (*self._entropy, trial.number, zlib.crc32(name.encode()))
-            sampler = RandomSampler(seed=int(np.random.SeedSequence(words).generate_state(1)[0]))
-        return sampler.sample_independent(study, trial, name, distribution)
+        if sampler is not None:
+            return sampler.sample_independent(study, trial, name, distribution)
+        known = set(trial.params)
+        own = [c for c in self._constraints if name in c.names and c.names <= {*known, name}]
+        words = (*self._entropy, trial.number, zlib.crc32(name.encode()))
+        seeds = np.random.SeedSequence(words).generate_state(_DRAWS if own else 1)
+        for seed in seeds.tolist():
+            sampler = RandomSampler(seed=seed)
+            value = sampler.sample_independent(study, trial, name, distribution)
+            if not any(c.amount({**trial.params, name: value}) for c in own):
+                break
+        return value
 
     def _sample_conditional(
         self,
@@ -470,14 +515,15 @@ class LLMSampler(BaseSampler):
             place = (study.study_name, getattr(study, "_bracket_id", None), reader.group.space)
             offers = deque() if context else self._offers.setdefault(place, deque())
             view = reader.view(study, trials, trial.number, outside, parameters)
+            space = self._constrained(reader.group.space, context)
             for round_ in range(_CLASH_ROUNDS + 1):
                 rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
                 if round_ < _CLASH_ROUNDS:
                     notes = hints(study, self.hints, context)
-                    offer = self._next(offers, view, group, rng, batch, notes)
+                    offer = self._next(offers, view, group, space, rng, batch, notes)
                 else:
                     trouble = "other workers took all the points that it gave"
-                    offer = _Offer(self._fall_back(reader.group.space, view, rng, trouble))
+                    offer = _Offer(self._fall_back(space, view, rng, trouble))
                 params = reader.group.params(offer.proposal.values)
                 key = reader.group.space.key(offer.proposal.values)
                 # A worker that asked at the same time did not see this trial's proposal, and
@@ -520,12 +566,12 @@ class LLMSampler(BaseSampler):
         offers: deque[_Offer],
         view: View,
         group: _Group,
+        space: Space,
         rng: np.random.Generator,
         n: int,
         notes: tuple[str, ...],
     ) -> _Offer:
         """Return the next point that is not taken, asking for more if none is left."""
-        space = group.reader.group.space
         while offers:
             offer = offers.popleft()
             exhausted = len(view.taken) >= space.cardinality
@@ -539,9 +585,8 @@ class LLMSampler(BaseSampler):
                     space, history, rng, n, taken=view.taken, notes=notes
                 )
             except Exception as error:
-                if self._model.on_error == "raise" or isinstance(
-                    error, (SearchStopped, *PERMANENT)
-                ):
+                stopped = isinstance(error, SearchStopped) or is_permanent(error)
+                if stopped or self._model.on_error == "raise":
                     raise
                 points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
         replies = [reply for _, reply in draft.replies]
@@ -573,7 +618,7 @@ class LLMSampler(BaseSampler):
         if group is None or group.reader.group.distributions != distributions:
             if len(self._groups) >= _GROUPS_KEPT:
                 self._groups.clear()
-            reader = GroupHistory(ParameterGroup(distributions))
+            reader = GroupHistory(ParameterGroup(distributions), self._constraints)
             group = self._groups[names] = _Group(reader, self._emitter(reader.group.space))
         return group
 

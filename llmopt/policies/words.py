@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
+from llmopt.policies.wrapping import acting_space, scaling
 
 MAX_WORDS = 6000
 """Characters that an environment's description may take, about 1,500 tokens."""
@@ -108,7 +109,7 @@ def describe_environment(
     title = spec.id if spec is not None else type(env.unwrapped).__name__
     head = [f"Environment: {title}{_made_with(env)}."]
     head += _facts(env, step_cap)
-    must = [*head, *(_threshold(env) if threshold else [])]
+    must = [*head, *(_threshold(env) if threshold else []), *_ceiling(env, sections)]
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
@@ -121,10 +122,11 @@ def describe_environment(
         )
     else:
         must += ["Observed:", *_listing(seen, env.observation_space, "o")]
-    must += ["Actions:", *_listing(done, env.action_space, "a")]
+    must += ["Actions:", *_listing(done, acting_space(env), "a")]
     if probe is not None:
         must += _probe(probe)
     must += _wrappers(env)
+    must += _scaled(env, seen)
     rest = _chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
     text = _fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars)
     named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
@@ -463,11 +465,7 @@ def _brief(value: Any) -> str:
 
 def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     facts = []
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    for layer in _stack(env):
-        own = getattr(layer, "_max_episode_steps", None)
-        if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
-            limit = own if limit is None else min(limit, own)
+    limit = _limit(env)
     if limit is not None and limit <= (step_cap or limit):
         facts.append(f"An episode has at most {limit} steps.")
     elif step_cap is not None:
@@ -485,13 +483,53 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
 
 def _threshold(env: gym.Env[Any, Any]) -> list[str]:
     spec = env.spec
-    if spec is None or spec.reward_threshold is None or spec.id not in gym.registry:
-        return []
-    changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
-    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
-    if rewarded or changed != gym.registry[spec.id].kwargs:
+    if spec is None or spec.reward_threshold is None or not _as_registered(env):
         return []
     return [f"A mean return of {spec.reward_threshold:g} counts as solved; more may be possible."]
+
+
+def _as_registered(env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment has its registered arguments and no wrapper changes rewards."""
+    spec = env.spec
+    if spec is None or spec.id not in gym.registry:
+        return False
+    changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
+    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
+    return not rewarded and changed == gym.registry[spec.id].kwargs
+
+
+_EACH_STEP = re.compile(
+    r"reward of `?\+?(\d+(?:\.\d+)?)`? (?:is )?(?:given|awarded|received|obtained) "
+    r"(?:for|at|in|on) (?:each|every) (?:time)?step",
+    re.IGNORECASE,
+)
+
+
+def _ceiling(env: gym.Env[Any, Any], sections: Sequence[_Section]) -> list[str]:
+    """Say the largest return there can be, where every step earns the same and nothing else does.
+
+    The docstring has to say so: one sentence on rewards, but for conditions on arguments.
+    """
+    limit = _limit(env)
+    text = _find(sections, "reward")
+    said = [s for s in re.split(r"(?<=\.)\s+", text) if not s.lstrip().startswith("If `")]
+    found = [m for m in map(_EACH_STEP.search, said) if m]
+    if limit is None or len(found) != 1 or not _as_registered(env):
+        return []
+    if re.search(r"reward\s*=|cost|penal|minus", " ".join(said)):
+        return []
+    most = float(found[0][1]) * limit
+    return [f"A return of {most:g} is the most there can be ({limit} steps): stop there."]
+
+
+def _limit(env: gym.Env[Any, Any]) -> int | None:
+    """Return the steps after which wrappers end an episode."""
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    for layer in _stack(env):
+        own = getattr(layer, "_max_episode_steps", None)
+        if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
+            limit = own if limit is None else min(limit, own)
+    return limit
 
 
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
@@ -509,6 +547,21 @@ def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
             line += f": {_clean(about)[:300]}"
         lines.append(line)
     return ["Wrapped, from the inside out, in:", *lines] if lines else []
+
+
+def _scaled(env: gym.Env[Any, Any], seen: Sequence[Quantity]) -> list[str]:
+    """Say by how much each observed number is scaled, so that it can be read in its own units."""
+    scales = scaling(env)
+    if scales is None or len(scales[0]) != len(seen) or len(seen) > _LISTED:
+        return []
+    items = (
+        f"{q.name} ({centre:.4g}, {size:.4g})"
+        for q, centre, size in zip(seen, *scales, strict=True)
+    )
+    return [
+        "Each observed number is shown as (own - centre) / size, with (centre, size) in the units "
+        f"of its description: {', '.join(items)}."
+    ]
 
 
 def _listing(quantities: Sequence[Quantity], space: spaces.Space[Any], letter: str) -> list[str]:
@@ -559,7 +612,7 @@ def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
     except Exception:
         return []
     try:
-        space = env.action_space
+        space = acting_space(env)
         if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return []
         if not np.isfinite([space.low, space.high]).all():

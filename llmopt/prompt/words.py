@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -40,7 +41,7 @@ class Entry:
     brief: str
 
 
-def describe_params(values: tuple[Value, ...], space: Space, labels: tuple[str, ...]) -> str:
+def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[str]) -> str:
     """Return flat values as ``"a: 1.0, b: 2.5"``."""
     return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in enumerate(values))
 
@@ -128,6 +129,8 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
         more = len(dimension.choices) - len(shown)
         return f"one of {', '.join(shown)}" + (f" and {more} more" if more else "")
     low, high = space.format(index, dimension.low), space.format(index, dimension.high)
+    if not named:  # "from -6.0 to 6.0" would hint at one decimal
+        low, high = f"{dimension.low:.10g}", f"{dimension.high:.10g}"
     kind = "a number" if isinstance(dimension, Float) else "an integer"
     text = f"{kind} from {low} to {high}"
     decimals = space.decimals[index]

@@ -153,7 +153,8 @@ class CMAEmitter(Follower):
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"cma"``: see `Emitter.propose`.
 
-        There are fewer where a small space has few new points near the mean.
+        There are fewer where a small space, or one with constraints, has few new points near
+        the mean.
 
         Raises:
             SpaceError: The space has choices.
@@ -173,7 +174,7 @@ class CMAEmitter(Follower):
                 break
             values = self._decode(self._strategy.ask(1)[0])
             key = space.key(values)
-            if key not in seen:
+            if key not in seen and space.admits(values):
                 seen.add(key)
                 found.append(Proposal(values, "cma"))
         return found

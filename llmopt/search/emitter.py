@@ -32,18 +32,30 @@ from llmopt.errors import (
 )
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
+from llmopt.prompt.evidence import start_of
+from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.space import Space, Value
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
+_MOST_SAID = 20  # points whose words are shown
+_LONGEST_WORDS = 300  # characters of them
 _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
-# What no later request can mend: a search that goes on at random would hide it.
 PERMANENT = (MissingKeyError, ModelNotFoundError, ImportError)
+# A key that is refused, a model that this account may not ask, a wrong address.
+_PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 403, 404}
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
 }
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether no later request can mend it: a search that goes on at random would hide it."""
+    return isinstance(error, PERMANENT) or (
+        isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
+    )
 
 
 class Emitter(Protocol):
@@ -93,11 +105,11 @@ class ModelEmitter:
         attempts: Requests with an unusable sample that one batch of points may take before
             the fallback does the rest. The request after one tells a chat model what was
             wrong with its answer. Requests whose samples are all usable are not counted.
-        out_of_range: ``"clip"`` moves a value outside its range to the bound, ``"reject"``
-            asks again.
+        out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
+            breaks a constraint of the space to one that keeps it; ``"reject"`` asks again.
         on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
             caller; ``"fallback"`` draws the points at random, loudly and counted, but for
-            what is `PERMANENT`: a missing key, model or package is raised.
+            what `is_permanent`: a missing or refused key, model or package is raised.
         noisy: Whether the model may propose a point again, to measure it better.
         may_stop: Whether an answer may end the search, where the prompt offers it.
         transport_attempts: See `Meter`.
@@ -191,6 +203,7 @@ class ModelEmitter:
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             SearchStopped: The model ended the search, with `may_stop`.
         """
+        notes = (*what_is_known(space, history, self._labels(space)), *notes)
         with self.meter.asking() as draft:
             taken = keys_of(space, history) if taken is None else taken
             proposals = self._propose(space, history, rng, n, set(taken), notes, draft)
@@ -198,6 +211,11 @@ class ModelEmitter:
             for text in draft.warnings:
                 warnings.warn(text, FallbackWarning, stacklevel=2)
         return proposals
+
+    def _labels(self, space: Space) -> tuple[str, ...]:
+        """Return what the prompt calls the parameters."""
+        labels = getattr(self.prompt, "labels", None) or ()
+        return tuple(labels) if len(labels) == len(space) else space.names
 
     def _propose(
         self,
@@ -232,7 +250,7 @@ class ModelEmitter:
                 trouble = "the request budget is used up"
                 break
             except ClientError as error:
-                if self.on_error == "raise" or isinstance(error, PERMANENT):
+                if self.on_error == "raise" or is_permanent(error):
                     raise
                 trouble = str(error)
                 break
@@ -321,14 +339,23 @@ class ModelEmitter:
             self.meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
         if reading.stop:
+            named = start_of(reading.explanation)
             raise SearchStopped(
-                f"{client_name(self.client)} expects no further gain and ended the search: "
+                f"{client_name(self.client)} expects no further gain and ended the search"
+                f"{f', and recommends point {named}' if named else ''}: "
                 f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}"
             )
-        if space.key(reading.values) in seen and not self.noisy:
+        values, clipped = reading.values, reading.clipped
+        if broken := space.broken(values):
+            if self.out_of_range == "reject":
+                self.meter.count_rejection("constraint")
+                amounts = ", ".join(f"{text} (by {a:.3g})" for text, a in broken.items())
+                raise ParseError(f"this point breaks {amounts}", completion.text)
+            values, clipped = space.mend(values), True
+        if space.key(values) in seen and not self.noisy:
             self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
-        return Proposal(reading.values, "llm", reading.explanation, clipped=reading.clipped)
+        return Proposal(values, "llm", reading.explanation, clipped=clipped)
 
     def _trouble(self, space: Space, n: int, seen: set[Hashable], trouble: str) -> str:
         if space.cardinality <= len(seen) and not self.noisy:
@@ -341,6 +368,28 @@ class ModelEmitter:
 
 
 Proposer = ModelEmitter  # its public name
+
+
+def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what a model is told of constraints, and of points that came with words.
+
+    Args:
+        space: The search space.
+        history: A trial of the user's with an explanation is one whose words are shown.
+        labels: What the prompt calls the parameters; the space's names if not given.
+    """
+    labels, notes = labels or space.names, []
+    if space.constraints:
+        texts = "\n".join(f"- {text}" for text in space.constraints)
+        notes.append(f"Every point must keep these limits:\n{texts}")
+        if tuple(labels) != space.names:
+            pairs = zip(labels, space.names, strict=True)
+            notes.append("There " + ", ".join(f"{name} is {label}" for label, name in pairs) + ".")
+    told = [t for t in history.trials if t.source == "user" and t.explanation.strip()]
+    for trial in told[-_MOST_SAID:]:
+        words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
+        notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")
+    return tuple(notes)
 
 
 def draw_new(
@@ -372,18 +421,20 @@ def draw_new(
 def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
     """Count up from a random point of a finite space to one that is not in `seen`.
 
-    Takes at most ``len(seen) + 1`` steps; there must be such a point.
+    Takes at most ``len(seen) + 1`` steps; there must be such a point. Under constraints it may
+    be far, and after many steps a point that was seen comes back.
     """
     counts = [int(dimension.count) for dimension in space.dimensions]
     at = [int(rng.integers(count)) for count in counts]
-    while True:
+    for _ in itertools.count() if not space.constraints else range(len(seen) + _MOST_COUNTED):
         values = tuple([d.value(k) for d, k in zip(space.dimensions, at, strict=True)])
-        if space.key(values) not in seen:
+        if space.key(values) not in seen and space.admits(values):
             return values
         for place, count in enumerate(counts):
             at[place] = (at[place] + 1) % count
             if at[place]:
                 break
+    return space.sample(rng)
 
 
 def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
@@ -401,7 +452,9 @@ def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
     if not _MOST_LEFT < count <= _MOST_COUNTED or count - len(seen) > min(_MOST_LEFT, count / 2):
         return ()
     axes = [[d.value(k) for k in range(int(d.count))] for d in space.dimensions]
-    left = tuple(v for v in itertools.product(*axes) if space.key(v) not in seen)
+    left = tuple(
+        v for v in itertools.product(*axes) if space.key(v) not in seen and space.admits(v)
+    )
     return left if len(left) <= _MOST_LEFT else ()
 
 

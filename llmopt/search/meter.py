@@ -18,6 +18,7 @@ import contextlib
 import logging
 import math
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +91,9 @@ class Limits:
                 "given up while the model was at work, and may be charged at a cost that nobody "
                 "told. Look at the provider's bill; then assign limits with "
                 f"max_unpriced={usage.unpriced} (and a max_cost that leaves room for it), or cap "
-                "requests or tokens instead (max_cost=inf). A larger timeout= of the client may "
-                "keep it from happening again; every trial and every paid reply is kept"
+                "requests or tokens instead (max_cost=inf, or on the command line --max-cost inf "
+                "--max-tokens N). A larger timeout= of the client may keep it from happening "
+                "again; every trial and every paid reply is kept"
             )
         if usage.cost is None:
             raise BudgetExceededError(
@@ -113,12 +115,20 @@ class Spent:
         reply: The model's answer; ``None`` if the request ended in an error.
         failed: Calls that failed, before the reply or without one.
         unpriced: Those of `failed` that may be charged for.
+        client: Name of the client.
+        error: What ended it without a reply: the class, and the text.
+        began: When it was sent first, in seconds since 1970.
+        seconds: From then until the end, waiting for an overloaded server included.
     """
 
     request: Request
     reply: Reply | None
     failed: int
     unpriced: int = 0
+    client: str = ""
+    error: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -152,11 +162,18 @@ class _Calls:
         return getattr(self._client, name)
 
     def complete(self, request: Request) -> Reply:
-        self._announce()
-        self.begun = self.under_way = True
+        try:
+            self.begun = True
+            self._announce()
+        except LLMOptError:
+            self.begun = False
+            raise
+        self.under_way = True
         try:
             return self._client.complete(request)
-        except (LLMOptError, ImportError):  # counted by who sees it, or nothing was sent
+        except ClientError:
+            raise  # is under way until it is counted
+        except (LLMOptError, ImportError):  # nothing was sent
             self.under_way = False
             raise
 
@@ -178,6 +195,7 @@ class Meter:
         announce: Stores that a request is about to be sent, and what calls for it that failed
             have cost. Where a kill comes before the reply is stored, the call counts all the
             same. Where it raises, nothing is sent.
+        observe: Called when a `send` has ended that sent something; must not raise.
 
     Attributes:
         client: The model.
@@ -194,6 +212,7 @@ class Meter:
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
         announce: Callable[[Spent], object] | None = None,
+        observe: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -203,6 +222,7 @@ class Meter:
         self.record = record
         self.check = check
         self.announce = announce
+        self.observe = observe
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -223,10 +243,9 @@ class Meter:
             TypeError: The client gave something that is no `Reply`.
         """
         with self.lock:
-            reply = self._take_paid(request) or self._pay(request)
-            if (draft := self._open_draft) is not None:
-                draft.replies.append((request, reply))
-            return reply
+            with uninterrupted():
+                reply = self._take_paid(request)
+            return reply or self._pay(request)
 
     def _take_paid(self, request: Request) -> Reply | None:
         if self._paid:
@@ -234,8 +253,13 @@ class Meter:
             for index, (known, reply) in enumerate(self._paid):
                 if known == digest:
                     del self._paid[index]
+                    self._keep(request, reply)
                     return reply
         return None
+
+    def _keep(self, request: Request, reply: Reply) -> None:
+        if (draft := self._open_draft) is not None:
+            draft.replies.append((request, reply))
 
     def _pay(self, request: Request) -> Reply:
         if self.check is not None:
@@ -245,7 +269,8 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply = 0, 0, None
+        failed, unpriced, reply, trouble = 0, 0, None, ""
+        began, started = time.time(), time.monotonic()
 
         def announce() -> None:
             if self.announce is not None:
@@ -261,10 +286,20 @@ class Meter:
         calls = _Calls(self.client, announce)
 
         def count_failure(error: ClientError, attempt: int) -> None:
-            fail(error.requests, error.unpriced)
+            with uninterrupted():
+                fail(error.requests, error.unpriced)
+                calls.under_way = False
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
             if error.unpriced:
                 self.limits.check_cost(self._usage)  # before it is sent once more
+
+        def store() -> None:
+            if self.record is not None:
+                self._unsaved.append(Spent(request, reply, failed, unpriced))
+                try:
+                    self.flush()
+                except StorageError as error:
+                    logger.warning("kept in memory until it can be stored: %s", error)
 
         try:
             answer = complete_with_retries(
@@ -279,22 +314,41 @@ class Meter:
                     f"{client_name(self.client)}.complete returned a {type(answer).__name__}: "
                     "expected a llmopt.Reply, such as Reply((Completion(text),))"
                 )
-            reply = answer
-            with self._counting() as usage:
-                usage.add_reply(reply)
-        except BaseException:
-            if calls.under_way and reply is None:  # Ctrl-C, say: it may be charged for
-                fail(1)
+            with uninterrupted():
+                reply = answer
+                with self._counting() as usage:
+                    usage.add_reply(reply)
+                store()
+                self._keep(request, reply)
+            return reply
+        except BaseException as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if reply is None:
+                with uninterrupted():
+                    if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
+                        fail(1, self.in_doubt)
+                    if failed or (calls.begun and self.announce is not None):
+                        store()
             raise
         finally:
-            told = failed or reply is not None or (calls.begun and self.announce is not None)
-            if self.record is not None and told:
-                self._unsaved.append(Spent(request, reply, failed, unpriced))
-                try:
-                    self.flush()
-                except StorageError as error:
-                    logger.warning("kept in memory until it can be stored: %s", error)
-        return reply
+            if self.observe is not None and (failed or reply is not None):
+                self.observe(
+                    Spent(
+                        request,
+                        reply,
+                        failed,
+                        unpriced,
+                        client=client_name(self.client),
+                        error=trouble,
+                        began=began,
+                        seconds=time.monotonic() - started,
+                    )
+                )
+
+    @property
+    def in_doubt(self) -> int:
+        """How many calls at unknown cost a call is that was cut off: 0 on the user's machine."""
+        return int(not getattr(self.client, "_own_machine", False))
 
     def check_ready(self) -> None:
         """Look for what sure is to stop the first request; nothing is sent.
@@ -324,8 +378,9 @@ class Meter:
         """
         with self._writing:
             while self._unsaved and self.record is not None:
-                self.record(self._unsaved[0])
-                self._unsaved.popleft()
+                with uninterrupted():
+                    self.record(self._unsaved[0])
+                    self._unsaved.popleft()
 
     # -- one ask --------------------------------------------------------------------------
 
@@ -340,15 +395,24 @@ class Meter:
             if (outer := self._open_draft) is not None:
                 yield outer
                 return
-            draft = self._draft = Draft()
+            draft = Draft()
             try:
-                yield draft
-                self.settle(draft)
+                try:
+                    self._draft = draft
+                    yield draft
+                    self.settle(draft)
+                finally:
+                    with uninterrupted():
+                        self._end(draft)
             finally:
-                self._draft = None
-                if not draft.settled:
-                    replies = [(request.digest(), reply) for request, reply in draft.replies]
-                    self._paid.extendleft(reversed(replies))
+                self._end(draft)  # where Ctrl-C came right before the other
+
+    def _end(self, draft: Draft) -> None:
+        if self._draft is draft:
+            self._draft = None
+            if not draft.settled:
+                replies = [(request.digest(), reply) for request, reply in draft.replies]
+                self._paid.extendleft(reversed(replies))
 
     def settle(self, draft: Draft) -> None:
         """Let an ask count, whatever is raised in it from now on."""
@@ -443,6 +507,7 @@ class Meter:
             "record": None,
             "check": None,
             "announce": None,
+            "observe": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),
             "_draft": None,

@@ -132,6 +132,16 @@ class SearchState:
         self.ready = deque(queue[event["given"] :])
         self.rng.bit_generator.state = event["rng"]
 
+    def enqueue_event(self, values: tuple[Value, ...], words: str) -> Event:
+        """Describe that a point of the user's is to be handed out next, after others of theirs."""
+        return {"event": "enqueue", "values": self.space.to_json_values(values), "words": words}
+
+    def _on_enqueue(self, event: Event) -> None:
+        values = self.space.from_json_values(event["values"])
+        self.keys.add(self.space.key(values))
+        own = sum(p.source == "user" for p in self.ready)
+        self.ready.insert(own, Proposal(values, "user", event["words"]))
+
     def return_event(self, proposals: Sequence[Proposal]) -> Event:
         """Describe that points which were handed out are to be handed out anew."""
         values = [self.space.to_json_values(p.values) for p in proposals]

@@ -14,13 +14,16 @@ a point is always *flat*: a tuple with one Python scalar for each dimension, in 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
+from llmopt.space.constraints import Constraint, read_constraints
 from llmopt.space.dimensions import (
     MAX_DECIMALS,
     Categorical,
@@ -42,6 +45,10 @@ from llmopt.space.values import Value, stable_repr
 
 __all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]
 
+_DRAWS = 1000  # of a point that keeps the constraints, before one is moved
+_MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
+_PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
+
 
 class Space:
     """Named dimensions, and the form in which parameters are given and returned.
@@ -62,25 +69,38 @@ class Space:
             15. A dimension gets more where its step needs more, or where its range would
             otherwise hold fewer than two numbers. Log dimensions, and ranges beyond
             1e15, keep their significant digits.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
+            ``"0 <= a - b < 3"``. Points that break one are never drawn, and the model is told of
+            them. A point of the user's may break one: `flatten` takes it.
 
     Attributes:
         names: Name of each dimension, all different.
         dimensions: The dimensions, in the same order.
         decimals: Decimals with which each dimension is shown; ``None`` for `Int` and
             `Categorical`, and where significant digits are shown instead.
-        cardinality: Number of different points; infinite with a continuous `Float`.
+        cardinality: Number of different points; infinite with a continuous `Float`. Of a finite
+            space of more than 10,000 points those that break a constraint count, too.
+        constraints: The constraints, as text.
 
     Raises:
-        SpaceError: There is no dimension, a name is not usable, or something is not a
-            dimension.
+        SpaceError: There is no dimension, a name is not usable, something is not a
+            dimension, or no point was found that keeps the constraints.
     """
 
     names: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
     decimals: tuple[int | None, ...]
     cardinality: float
+    constraints: tuple[str, ...] = ()
+    _constraints: tuple[Constraint, ...] = ()
 
-    def __init__(self, dimensions: Mapping[str, Dimension], *, decimals: int | None = None) -> None:
+    def __init__(
+        self,
+        dimensions: Mapping[str, Dimension],
+        *,
+        decimals: int | None = None,
+        constraints: str | Iterable[str] = (),
+    ) -> None:
         if not isinstance(dimensions, Mapping):
             raise SpaceError(
                 f"Space: got a {type(dimensions).__name__}; expected a dict such as "
@@ -88,6 +108,7 @@ class Space:
                 "For a Gymnasium space call Space.from_gymnasium(space)."
             )
         self._set_up(list(dimensions.items()), plain_layout(dimensions), decimals)
+        self._constrain(constraints)
 
     @classmethod
     def from_gymnasium(cls, space: Any, *, decimals: int | None = None) -> Space:
@@ -172,6 +193,58 @@ class Space:
         self._uniform = not self._choices and len(narrow) == 1
         self._narrow = narrow.pop() if self._uniform else None
 
+    def constrained(self, constraints: str | Iterable[str | Constraint]) -> Space:
+        """Return this space with further constraints; itself where there are none.
+
+        Raises:
+            SpaceError: A constraint is no linear inequality over the parameters, or no point
+                was found that keeps all.
+        """
+        read = read_constraints(constraints, self.names)
+        if not read:
+            return self
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._constrain((*self._constraints, *read))
+        return made
+
+    def _constrain(self, constraints: str | Iterable[str | Constraint]) -> None:
+        self._constraints = read_constraints(constraints, self.names)
+        if not self._constraints:
+            return
+        # Two inequalities of one text are one constraint to the user.
+        self.constraints = tuple(dict.fromkeys(c.text for c in self._constraints))
+        self._place = {name: i for i, name in enumerate(self.names)}
+        for constraint in self._constraints:
+            for name, _ in constraint.factors:
+                if isinstance(self.dimensions[self._place[name]], Categorical):
+                    raise SpaceError(
+                        f"constraint {constraint.text!r}: `{name}` is a choice; only numbers can "
+                        "be constrained"
+                    )
+        self._anchor = self._find_anchor()
+        if self.cardinality <= _MOST_COUNTED:
+            axes = [[d.value(k) for k in range(int(d.count))] for d in self.dimensions]
+            self.cardinality = float(sum(map(self.admits, itertools.product(*axes))))
+
+    def _find_anchor(self) -> tuple[Value, ...]:
+        """Return a point that keeps the constraints, in their midst if possible."""
+        rng = np.random.default_rng(0)
+        drawn = [self._draw(rng) for _ in range(_DRAWS)]
+        kept = [values for values in drawn if self.admits(values)]
+        if kept:
+            units = np.array([self.encode(values) for values in kept])
+            middle = np.linalg.norm(units - units.mean(axis=0), axis=1)
+            return kept[int(middle.argmin())]
+        for values in drawn:
+            moved = self._project(values)
+            if self.admits(moved):
+                return moved
+        raise SpaceError(
+            f"no point of the space was found that keeps the constraints "
+            f"({'; '.join(self.constraints)}): widen the ranges, or leave a constraint out"
+        )
+
     def __len__(self) -> int:
         return len(self.names)
 
@@ -185,7 +258,8 @@ class Space:
 
     @property
     def _identity(self) -> tuple[object, ...]:
-        return self.names, self.dimensions, self._layout, self._asked_decimals
+        own = self.names, self.dimensions, self._layout, self._asked_decimals
+        return (*own, self._constraints) if self._constraints else own
 
     def __copy__(self) -> Space:
         return self
@@ -199,6 +273,8 @@ class Space:
         if len(shown) > 6:
             shown[4:-1] = [f"... {len(shown) - 5} more ..."]
         extra = "" if self._asked_decimals is None else f", decimals={self._asked_decimals}"
+        if self.constraints:
+            extra += f", constraints={list(self.constraints)}"
         return f"Space({{{', '.join(shown)}}}{extra})"
 
     # Form ---------------------------------------------------------------------------
@@ -267,9 +343,27 @@ class Space:
     def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Draw a flat point: uniform, log-uniform on a log scale, on the steps.
 
+        Where there are constraints, a point that keeps them; of 1,000 that do not, the last is
+        moved until it does.
+
         Args:
-            rng: Source of randomness; advanced by as many numbers as there are dimensions.
+            rng: Source of randomness; without constraints it is advanced by as many numbers as
+                there are dimensions.
         """
+        return self._keeping(self._draw, rng) if self._constraints else self._draw(rng)
+
+    def _keeping(
+        self,
+        draw: Callable[[np.random.Generator], tuple[Value, ...]],
+        rng: np.random.Generator,
+    ) -> tuple[Value, ...]:
+        for _ in range(_DRAWS):
+            values = draw(rng)
+            if self.admits(values):
+                return values
+        return self.mend(values)
+
+    def _draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
         units = rng.random(len(self.names)).tolist()
         return tuple([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
 
@@ -281,9 +375,15 @@ class Space:
         distribution around 0 says nothing about them.
 
         Args:
-            rng: Source of randomness; advanced by the same amount at every call.
+            rng: Source of randomness; without constraints it is advanced by the same amount at
+                every call. See `sample` for those.
             scale: Standard deviation, in the units of the parameters.
         """
+        if self._constraints:
+            return self._keeping(partial(self._draw_normal, scale=scale), rng)
+        return self._draw_normal(rng, scale)
+
+    def _draw_normal(self, rng: np.random.Generator, scale: float) -> tuple[Value, ...]:
         units = rng.random(len(self.names)).tolist()
         normals = (scale * rng.standard_normal(len(self.names))).tolist()
         drawn = zip(self.dimensions, units, normals, strict=True)
@@ -314,6 +414,85 @@ class Space:
             ParameterError: See `clip`.
         """
         return tuple([d.round(v) for d, v in self._pairs(values)])
+
+    # Constraints --------------------------------------------------------------------
+
+    def broken(self, values: Sequence[Value]) -> dict[str, float]:
+        """Return which constraints a flat point breaks, and by how much.
+
+        Args:
+            values: One valid scalar for each dimension.
+        """
+        if not self._constraints:
+            return {}
+        point = dict(zip(self.names, values, strict=True))
+        amounts: dict[str, float] = {}
+        for constraint in self._constraints:
+            if amount := constraint.amount(point):
+                amounts[constraint.text] = amounts.get(constraint.text, 0.0) + amount
+        return amounts
+
+    def admits(self, values: Sequence[Value]) -> bool:
+        """Whether a flat point keeps all constraints."""
+        return not self._constraints or not self.broken(values)
+
+    def mend(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Move a flat point to one that keeps the constraints: a near one, not the nearest.
+
+        It is projected onto the constraints that it breaks. Where rounding to steps takes it out
+        again, it is drawn towards a point that is known to keep them. Choices, and parameters
+        that no constraint names, stay as they are.
+
+        Args:
+            values: One scalar for each dimension; numbers may be out of range.
+        """
+        values = self.clip(values)
+        if self.admits(values):
+            return values
+        moved = self._project(values)
+        if self.admits(moved):
+            return moved
+        here, there = self.encode(moved), self.encode(self._anchor)
+        named = {name for c in self._constraints for name, _ in c.factors}
+        fixed = [name not in named for name in self.names]
+        for step in range(1, _PULLS):
+            pulled = self.decode(here + (there - here) * step / _PULLS)
+            pulled = tuple(
+                [a if stays else b for a, b, stays in zip(values, pulled, fixed, strict=True)]
+            )
+            if self.admits(pulled):
+                return pulled
+        pairs = zip(values, self._anchor, fixed, strict=True)
+        return tuple([a if stays else b for a, b, stays in pairs])
+
+    def _project(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Project a point onto one broken constraint after the other, in shares of the ranges."""
+        point = list(values)
+        for _ in range(_DRAWS):
+            worst = None
+            for constraint in self._constraints:
+                amount = constraint.amount(dict(zip(self.names, point, strict=True)))
+                if amount:
+                    worst = constraint
+                    self._step_inside(point, constraint, amount)
+            if worst is None:
+                break
+        return self.clip(point)
+
+    def _step_inside(self, point: list[Any], constraint: Constraint, amount: float) -> None:
+        scales = []
+        for name, factor in constraint.factors:
+            dimension: Any = self.dimensions[self._place[name]]
+            value = point[self._place[name]]
+            # On a logarithmic scale a share of the range is in proportion to the value.
+            extent = value if dimension.log else 1.0
+            scales.append((self._place[name], dimension, factor * (dimension.span * extent) ** 2))
+        length = sum(f * s[2] for (_, f), s in zip(constraint.factors, scales, strict=True))
+        if not length:
+            return
+        for place, dimension, slope in scales:
+            moved = float(point[place]) - 1.000001 * amount * slope / length
+            point[place] = min(max(moved, dimension.low), dimension.high)
 
     # Text ---------------------------------------------------------------------------
 
@@ -420,6 +599,8 @@ class Space:
             ],
             "layout": self._layout.to_dict(),
             "decimals": self._asked_decimals,
+            # Left out where there are none, as in files of versions that knew of none.
+            **({"constraints": list(self.constraints)} if self.constraints else {}),
         }
 
     @classmethod
@@ -440,6 +621,7 @@ class Space:
                 raise SpaceError("the stored space is damaged: layout and dimensions differ.")
             made = cls.__new__(cls)
             made._set_up(named, layout, decimals)
+            made._constrain(data.get("constraints", ()))
             return made
         except (KeyError, TypeError, AttributeError) as error:
             raise SpaceError(

@@ -1,0 +1,60 @@
+"""``llmopt ask FILE``: the next points of a search, as JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+
+from llmopt.client.options import with_options
+from llmopt.commands.options import add_option_argument
+from llmopt.service.files import of_proposal, open_file
+
+_WAIT = 600.0
+
+
+def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `ask`, `tell` and `status` have in common."""
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="description of the search (.json or .toml), or its storage (.jsonl)",
+    )
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=float,
+        default=_WAIT,
+        help="how long to wait for another command that has the search open (default: 600)",
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt ask``."""
+    add_file_arguments(parser)
+    parser.add_argument("-n", type=int, metavar="N", help="how many points (default: 1)")
+    parser.add_argument("--model", metavar="M", help="model to ask, in place of the one named")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="hand out points first that were asked for and never told",
+    )
+    add_option_argument(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print one JSON object for each point: ``params``, ``source`` and ``explanation``."""
+    model = args.model
+    if getattr(args, "option", None):
+        model = with_options(model or "smollm2", args.option)
+    wanted = 1 if args.n is None else args.n
+    optimizer = open_file(args.file, model=model, wait=args.wait)
+    with contextlib.closing(optimizer):
+        points = optimizer.pending[: max(wanted, 0)] if args.again else []
+        if wanted > len(points):
+            before = len(optimizer.pending)
+            optimizer.ask(wanted - len(points))
+            points += optimizer.pending[before:]
+        for proposal in points:
+            print(json.dumps(of_proposal(optimizer, proposal)), flush=True)
+    return 0

@@ -1,0 +1,179 @@
+"""A search as JSON or TOML: the arguments of `LLMOptimizer`, and a JSON schema for the space.
+
+{
+"space": {
+"lr": {"type": "number", "minimum": 1e-5, "maximum": 0.1, "log": true},
+"layers": {"type": "integer", "minimum": 1, "maximum": 6},
+"activation": {"enum": ["relu", "tanh"]}
+},
+"direction": "minimize",
+"model": "openai:gpt-6-luna",
+"start": [{"params": {"lr": 0.001, "layers": 2, "activation": "relu"}, "words": "..."}]
+}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from llmopt.errors import LLMOptError, ParameterError, SpaceError, did_you_mean
+from llmopt.prompt import PROMPTS
+from llmopt.space import Categorical, Dimension, Float, Int, Space
+
+_MOST_PARAMETERS = 1000
+_MOST_CHOICES = 1000
+_MOST_NAME = 200  # characters
+_MOST_TEXT = 100_000
+_MOST_START = 1000
+_OPTIONS = (
+    *("direction", "seed", "warmup", "warmup_distribution", "constraints", "total"),
+    *("batch_size", "attempts", "out_of_range", "on_error", "noisy", "may_stop", "partner"),
+    *("max_requests", "max_tokens", "max_cost"),
+)
+_KEYS = ("space", "model", "prompt", "description", "start", *_OPTIONS)
+_WORDS = ("title", "description", "default", "examples", "$schema", "$id")
+_EXAMPLE = (
+    'expected a JSON schema such as {"type": "number", "minimum": 0, "maximum": 1}, '
+    '{"type": "integer", "minimum": 1, "maximum": 6} or {"enum": ["a", "b"]}'
+)
+
+
+def read_space(schema: Any) -> Space:
+    """Read a space from a JSON schema of an object, or from its ``properties`` alone.
+
+    Args:
+        schema: For each parameter a number or an integer with bounds, ``"log": true`` for a
+            logarithmic scale and ``"multipleOf"`` for a step; a boolean; or an ``enum``.
+
+    Raises:
+        SpaceError: It is none, or too large.
+    """
+    if not isinstance(schema, Mapping):
+        raise SpaceError(f"space: got a {type(schema).__name__}; {_EXAMPLE} for each name")
+    properties = schema
+    if isinstance(schema.get("properties"), Mapping) and schema.get("type", "object") == "object":
+        properties = schema["properties"]
+        valid = ("type", "properties", "required", "additionalProperties", *_WORDS)
+        _no_others(schema, valid, "space")
+    if len(properties) > _MOST_PARAMETERS:
+        raise SpaceError(
+            f"space: {len(properties)} parameters; expected at most {_MOST_PARAMETERS}"
+        )
+    return Space({_name(n): _dimension(n, part) for n, part in properties.items()})
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or len(name) > _MOST_NAME:
+        raise SpaceError(
+            f"space: a parameter's name is a text of at most {_MOST_NAME} characters, "
+            f"got {str(name)[:50]!r}"
+        )
+    return name
+
+
+def _dimension(name: str, part: Any) -> Dimension:
+    where = f"space, {name!r}"
+    if not isinstance(part, Mapping):
+        raise SpaceError(f"{where}: got {str(part)[:50]!r}; {_EXAMPLE}")
+    kind = part.get("type")
+    if "enum" in part or "const" in part:
+        _no_others(part, ("type", "enum", "const", *_WORDS), where)
+        choices = part.get("enum", [part.get("const")])
+        if not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
+            raise SpaceError(f"{where}: `enum` is a list of 1 to {_MOST_CHOICES} values")
+        if any(isinstance(c, (list, dict)) or len(str(c)) > _MOST_NAME for c in choices):
+            raise SpaceError(
+                f"{where}: a choice is a number, a text of at most {_MOST_NAME} characters, true, "
+                "false or null"
+            )
+        return Categorical(tuple(choices))
+    if kind == "boolean":
+        _no_others(part, ("type", *_WORDS), where)
+        return Categorical((False, True))
+    if kind not in ("number", "integer"):
+        raise SpaceError(f"{where}: got {str(dict(part))[:100]}; {_EXAMPLE}")
+    _no_others(part, ("type", "minimum", "maximum", "multipleOf", "log", *_WORDS), where)
+    low: Any = part.get("minimum")
+    high: Any = part.get("maximum")
+    for bound in (low, high):
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)):
+            raise SpaceError(f"{where}: `minimum` and `maximum` must be numbers; {_EXAMPLE}")
+    log, step = part.get("log", False), part.get("multipleOf")
+    try:
+        if kind == "integer":
+            return Int(low, high, log=log, **({} if step is None else {"step": step}))
+        return Float(low, high, log=log, step=step)
+    except SpaceError as error:
+        raise SpaceError(f"{where}: {error}") from None
+
+
+def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str) -> None:
+    for key in part:
+        if key not in valid:
+            raise SpaceError(f"{where}: unknown key {key!r}; {did_you_mean(str(key), valid)}")
+
+
+def read_description(data: Any) -> dict[str, Any]:
+    """Return the arguments of `LLMOptimizer` that a description of a search stands for.
+
+    Nothing in it names a file: the prompt is one of the shipped ones.
+
+    Args:
+        data: What the JSON or TOML holds.
+
+    Raises:
+        LLMOptError: It is not valid; the message names the key.
+    """
+    if not isinstance(data, Mapping):
+        raise LLMOptError(f"a search is described by an object, got a {type(data).__name__}")
+    for key in data:
+        if key not in _KEYS:
+            raise LLMOptError(f"unknown key {key!r}; {did_you_mean(str(key), _KEYS)}")
+    if "space" not in data:
+        raise LLMOptError(f"there is no 'space'; {_EXAMPLE} for each parameter")
+    arguments = {key: data[key] for key in _OPTIONS if key in data}
+    arguments["space"] = read_space(data["space"])
+    for key in ("model", "prompt", "description"):
+        text = data.get(key, "")
+        if not isinstance(text, str) or len(text) > _MOST_TEXT:
+            raise LLMOptError(f"{key}: expected a text of at most {_MOST_TEXT} characters")
+    if data.get("model"):
+        arguments["client"] = data["model"]
+    arguments["prompt"] = data.get("prompt") or "auto"
+    if arguments["prompt"] not in (*PROMPTS, "auto"):
+        raise LLMOptError(f"prompt={data['prompt']!r}: {did_you_mean(data['prompt'], PROMPTS)}")
+    arguments["description"] = "\n".join(
+        filter(None, [data.get("description", ""), *_said(data["space"])])
+    )
+    arguments["warmup"] = data.get("warmup", 10)
+    if isinstance(arguments["warmup"], list):
+        raise LLMOptError("warmup: expected a whole number; points to begin with go into 'start'")
+    constraints = data.get("constraints", [])
+    if isinstance(constraints, list) and len(constraints) > _MOST_START:
+        raise LLMOptError(f"constraints: expected at most {_MOST_START}")
+    if "start" in data:
+        arguments["start"] = _start(data["start"])
+    return arguments
+
+
+def _said(schema: Mapping[str, Any]) -> list[str]:
+    """Return what the schema says of parameters in words, for the model."""
+    properties = schema.get("properties", schema)
+    pairs = properties.items() if isinstance(properties, Mapping) else ()
+    found = [(n, p.get("description")) for n, p in pairs if isinstance(p, Mapping)]
+    return [f"{name}: {' '.join(text.split())}" for name, text in found if isinstance(text, str)]
+
+
+def _start(given: Any) -> list[Any] | dict[str, Any]:
+    if not isinstance(given, list) or len(given) > _MOST_START:
+        raise LLMOptError(f"start: expected a list of at most {_MOST_START} points")
+    points: dict[str, Any] = {}
+    for i, one in enumerate(given):
+        if not isinstance(one, Mapping) or "params" not in one or set(one) - {"params", "words"}:
+            raise ParameterError(f'start[{i}]: expected {{"params": {{...}}, "words": "..."}}')
+        words = one.get("words", f"start point {i + 1}")
+        if not isinstance(words, str) or words in points:
+            raise ParameterError(f"start[{i}]: `words` is a text, different for each point")
+        points[words] = one["params"]
+    return points

@@ -1,0 +1,234 @@
+"""A search in its file, and what it holds as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmopt.client.base import Client
+from llmopt.client.scripted import ScriptedClient
+from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
+from llmopt.history import Proposal, Trial
+from llmopt.optimizer import LLMOptimizer
+from llmopt.search.eventlog import read_events
+from llmopt.search.resume import names_a_place, start_of, stored_options
+from llmopt.service.description import read_description
+
+_PAUSE = 0.05  # seconds between two looks at a file that is in use
+_SUFFIX = ".jsonl"
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Read TOML.
+
+    Raises:
+        ImportError: Python is older than 3.11, and the package `tomli` is not installed.
+        ValueError: It is not valid.
+    """
+    name = "tomllib" if find_spec("tomllib") else "tomli"
+    try:
+        toml: Any = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ImportError("TOML needs Python 3.11 or newer, or: pip install tomli") from None
+    found: dict[str, Any] = toml.loads(text)
+    return found
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a file of JSON or TOML that holds an object.
+
+    Raises:
+        LLMOptError: It cannot be read, or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = load_toml(text) if path.suffix == ".toml" else json.loads(text)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
+    if not isinstance(data, dict):
+        raise LLMOptError(f"{path} holds a {type(data).__name__}: expected an object")
+    return data
+
+
+def open_file(
+    path: str | Path, *, model: str | None = None, wait: float = 0.0, asks: bool = True
+) -> LLMOptimizer[Any]:
+    """Open a search for asking and telling.
+
+    Args:
+        path: The description of a search (``.json`` or ``.toml``), whose storage lies beside it
+            under the same name with ``.jsonl``; or a storage file.
+        model: The model, in place of the one that is named there.
+        wait: Seconds to wait for another process that has the file open.
+        asks: Whether the model may be asked; otherwise a model that cannot be had does not matter.
+
+    Raises:
+        LLMOptError: The description or the file is not valid, or another process keeps it.
+    """
+    path = Path(path)
+    if path.suffix in (".json", ".toml"):
+        return open_described(
+            read_mapping(path), path.with_suffix(_SUFFIX), model=model, wait=wait, asks=asks
+        )
+    for suffix in (".json", ".toml"):
+        if path.with_suffix(suffix).is_file():
+            return open_file(path.with_suffix(suffix), model=model, wait=wait, asks=asks)
+    if not path.is_file():
+        raise StorageError(
+            f"there is no {path}: give the description of a search (.json or .toml), or a file "
+            "that storage= wrote"
+        )
+    start = start_of(list(read_events(path)), path)
+    stored = model or str(start["client"])
+    if model is None and asks and names_a_place(stored):
+        raise StorageError(
+            f"{path} names {stored!r} as its model: an address, a file or a folder is asked only "
+            "if you name it, too. Give --model"
+        )
+    try:
+        client: Client | str = _client(stored, asks)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"{error}. Give --model") from None
+    return _opened({**stored_options(start, {}), "client": client}, path, wait)
+
+
+def open_described(
+    description: Mapping[str, Any],
+    storage: Path | None,
+    *,
+    model: str | None = None,
+    client: Client | None = None,
+    wait: float = 0.0,
+    asks: bool = True,
+) -> LLMOptimizer[Any]:
+    """Open the search that a description stands for; a new one where there is no storage yet.
+
+    Args:
+        description: See `llmopt.service.description`.
+        storage: Its file; ``None`` for none.
+        model: See `open_file`.
+        client: A client in place of any model.
+        wait: See `open_file`.
+        asks: See `open_file`.
+    """
+    arguments = read_description(description)
+    if model is not None:
+        arguments["client"] = model
+    if client is not None:
+        arguments["client"] = client
+    if not asks and isinstance(arguments.get("client"), str):
+        arguments["client"] = _client(arguments["client"], asks)
+    return _opened(arguments, storage, wait)
+
+
+def _client(model: str, asks: bool) -> Client | str:
+    from llmopt.client.registry import get_client
+
+    try:
+        return get_client(model)
+    except LLMOptError:
+        if asks:
+            raise
+        return ScriptedClient([])
+
+
+def _opened(arguments: dict[str, Any], path: Path | None, wait: float) -> LLMOptimizer[Any]:
+    until = time.monotonic() + wait
+    try:
+        while True:
+            try:
+                return LLMOptimizer(storage=path, **arguments)
+            except StorageInUseError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_PAUSE)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, LLMOptError):
+            raise
+        raise LLMOptError(str(error)) from error
+
+
+def plain(value: Any) -> Any:
+    """Return parameters in the form that JSON has: arrays and tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value
+
+
+def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
+    """Return a point that was handed out, as JSON."""
+    params = plain(optimizer.space.unflatten(proposal.values))
+    found = {"params": params, "source": proposal.source}
+    return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
+
+
+def of_trial(trial: Trial[Any]) -> dict[str, Any]:
+    """Return a trial as JSON, without what is empty."""
+    found = {
+        "number": trial.number,
+        "params": plain(trial.params),
+        "reward": plain(trial.reward),
+        "state": trial.state,
+        "source": trial.source,
+        "stderr": trial.stderr,
+        "constraint_violation": trial.constraint_violation or None,
+        "feedback": trial.feedback or None,
+        "explanation": trial.explanation or None,
+    }
+    return {k: v for k, v in found.items() if v is not None or k == "reward"}
+
+
+def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
+    """Return where a search stands, as JSON."""
+    best = optimizer.best
+    return {
+        "trials": len(optimizer.trials),
+        "directions": list(optimizer.directions),
+        "best": None if best is None else of_trial(best),
+        "pending": [of_proposal(optimizer, p) for p in optimizer.pending],
+        "usage": asdict(optimizer.usage),
+    }
+
+
+def tell(optimizer: LLMOptimizer[Any], told: Any) -> Trial[Any]:
+    """Tell what an object says: ``params``, and ``reward`` or ``failed``.
+
+    Args:
+        optimizer: The search.
+        told: Beside these: ``feedback``, ``stderr``, ``samples``, ``constraint_violation``.
+
+    Raises:
+        LLMOptError: It is not valid; nothing was recorded.
+    """
+    known = ("feedback", "stderr", "samples", "constraint_violation")
+    if not isinstance(told, Mapping) or "params" not in told:
+        raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
+    for key in told:
+        if key not in ("params", "reward", "failed", "source", "explanation", *known):
+            raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
+    try:
+        if "failed" in told:
+            return optimizer.tell_failure(told["params"], str(told["failed"] or ""))
+        if "reward" not in told:
+            raise LLMOptError('give "reward", or "failed" with the reason in words')
+        others = {k: told[k] for k in known if told.get(k) is not None}
+        return optimizer.tell(told["params"], told["reward"], **others)
+    except TypeError as error:
+        raise LLMOptError(str(error)) from error

@@ -1,0 +1,28 @@
+"""``llmopt status FILE``: the best point of a search, open points, and what was spent, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+
+from llmopt.service.ask import add_file_arguments
+from llmopt.service.files import of_trial, open_file, status
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt status``."""
+    add_file_arguments(parser)
+    parser.add_argument("--trials", action="store_true", help="print every trial, one a line")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print one JSON object; with ``--trials`` one for each trial."""
+    optimizer = open_file(args.file, wait=args.wait, asks=False)
+    with contextlib.closing(optimizer):
+        if args.trials:
+            for trial in optimizer.trials:
+                print(json.dumps(of_trial(trial)))
+        else:
+            print(json.dumps(status(optimizer), indent=2))
+    return 0

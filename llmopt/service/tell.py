@@ -1,0 +1,46 @@
+"""``llmopt tell FILE``: record what points scored, given as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+
+from llmopt.errors import LLMOptError
+from llmopt.service.ask import add_file_arguments
+from llmopt.service.files import of_trial, open_file, tell
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llmopt tell``."""
+    add_file_arguments(parser)
+    parser.add_argument(
+        "result",
+        metavar="JSON",
+        nargs="*",
+        help='{"params": {...}, "reward": 0.5, "feedback": "..."} or {"params": {...}, "failed": '
+        '"why"}; one a line from standard input if not given',
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Record each result, and print its trial as JSON."""
+    # Read before the search is opened: nobody is kept waiting meanwhile.
+    results = list(_results(args.result or [line for line in sys.stdin if line.strip()]))
+    optimizer = open_file(args.file, wait=args.wait, asks=False)
+    with contextlib.closing(optimizer):
+        for result in results:
+            print(json.dumps(of_trial(tell(optimizer, result))), flush=True)
+    return 0
+
+
+def _results(lines: list[str]) -> Iterator[object]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise LLMOptError(
+                f"result {number} is not valid JSON ({error}): nothing was recorded"
+            ) from error

@@ -1,0 +1,385 @@
+"""Linear constraints and points to start with: in the space, the core and the file."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmopt import (
+    Categorical,
+    FallbackWarning,
+    Float,
+    Int,
+    LLMOptimizer,
+    ParameterError,
+    ScriptedClient,
+    Space,
+    SpaceError,
+    StorageError,
+)
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.search.cma import CMAEmitter
+
+XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
+LIMIT = "x + 2 * y <= 10"
+
+
+def made(replies=(), space=XY, **options) -> LLMOptimizer:
+    options.setdefault("warmup", 0)
+    options.setdefault("constraints", LIMIT)
+    options.setdefault("prompt", "props")
+    return LLMOptimizer(space, ScriptedClient(list(replies)), seed=1, **options)
+
+
+class TestText:
+    @pytest.mark.parametrize(
+        ("text", "inside", "outside"),
+        [
+            ("x <= y", (1.0, 1.0), (1.1, 1.0)),
+            ("x < y", (1.0, 1.1), (1.0, 1.0)),
+            ("2*x - (y + 3)/2 >= -1", (1.0, 0.0), (0.0, 9.0)),
+            ("0 <= x - y < 3", (4.0, 2.0), (4.0, 1.0)),
+            ("-x > -0.3", (0.2, 0.0), (0.3, 0.0)),
+            ("x + x <= 0.6 * 1", (0.1 + 0.2, 0.0), (0.31, 0.0)),  # to rounding
+        ],
+    )
+    def test_is_read(self, text, inside, outside):
+        space = Space(XY, constraints=text)
+        assert space.admits(inside)
+        assert not space.admits(outside)
+
+    def test_names_need_not_be_identifiers(self):
+        space = Space(
+            {"layer size": Int(1, 100), "layer": Int(1, 9), "learning-rate": Float(0, 1)},
+            constraints=["layer size <= 10 * layer", "learning-rate * 2 <= layer"],
+        )
+        assert space.admits((10, 1, 0.5))
+        assert space.broken((11, 1, 0.6)) == {
+            "layer size <= 10 * layer": 1.0,
+            "learning-rate * 2 <= layer": pytest.approx(0.2),
+        }
+        box = Space.from_gymnasium(gym.spaces.Box(-1, 1, (2,))).constrained(
+            "params[0] <= params[1]"
+        )
+        assert [box.admits(v) for v in ((0.0, 0.5), (0.5, 0.0))] == [True, False]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("x", "linear inequality"),
+            ("x == 1", "leave one parameter out"),
+            ("x * y <= 1", r"`x \* y` is not linear"),
+            ("z <= 1", "unknown parameter 'z'"),
+            ("1 <= 2", "names no parameter"),
+            ("x - x <= 2", "names no parameter"),
+            ("x <= 1e999", "finite"),
+            ("x / 0 <= 1", "divides by 0"),
+            ("__import__('os').system('true') < x", "not linear"),
+            ("x <= " + "(" * 3000, "3005 characters"),
+            ("(" * 900 + "x" + ")" * 900 + " < 1", "linear inequality"),
+            ("x >= 11", "no point of the space"),
+            (3, "a int"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, text, said):
+        with pytest.raises(SpaceError, match=said):
+            Space(XY, constraints=[text])
+
+    def test_a_choice_cannot_be_constrained(self):
+        with pytest.raises(SpaceError, match="`c` is a choice"):
+            Space({"c": Categorical((1, 2)), "x": Int(0, 3)}, constraints="c <= x")
+
+
+class TestSpace:
+    def test_is_part_of_the_space(self):
+        space = Space(XY, constraints=[LIMIT])
+        stored = json.loads(json.dumps(space.to_dict()))
+        assert Space.from_dict(stored) == space != Space(XY)
+        assert Space.from_dict(stored).constraints == (LIMIT,)
+        assert LIMIT in repr(space)
+        assert "constraints" not in Space(XY).to_dict()
+        assert Space(XY).constrained(()) == Space(XY)
+
+    def test_counts_what_keeps_them(self):
+        assert Space({"k": Int(0, 9), "m": Int(0, 9)}, constraints="k + m < 2").cardinality == 3
+
+    def test_draws_keep_them_and_cover_what_they_leave(self):
+        space = Space(XY, constraints=[LIMIT, "x >= y"])
+        rng = np.random.default_rng(0)
+        for draw in (space.sample, space.normal):
+            points = np.array([draw(rng) for _ in range(500)])
+            assert all(space.admits(tuple(p)) for p in points.tolist())
+        points = np.array([space.sample(rng) for _ in range(500)])
+        assert points[:, 0].max() > 9
+        assert points[:, 1].max() > 3
+
+    def test_a_thin_slice_is_found(self):
+        names = [f"w{i}" for i in range(20)]
+        space = Space({n: Float(0, 1) for n in names}, constraints=f"{' + '.join(names)} <= 1")
+        assert space.admits(space.sample(np.random.default_rng(0)))
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(st.integers(-5, 5), min_size=3, max_size=3).filter(any),
+        st.floats(-3, 3),
+        st.lists(st.floats(0, 1), min_size=3, max_size=3),
+    )
+    def test_a_mended_point_keeps_them(self, factors, bound, unit):
+        text = " + ".join(f"{f} * {n}" for f, n in zip(factors, "abc", strict=True))
+        dimensions = {
+            "a": Float(-4, 4),
+            "b": Int(-6, 6),
+            "c": Float(0.01, 10, log=True),
+            "d": Categorical(("u", "v")),
+        }
+        try:
+            space = Space(dimensions, constraints=f"{text} <= {bound!r}")
+        except SpaceError:
+            return
+        values = (*Space(dimensions).decode([*unit, 1.0])[:3], "v")
+        moved = space.mend(values)
+        assert space.admits(moved)
+        assert moved[3] == "v"
+        assert space.admits(values) == (moved == values)
+
+    def test_a_mended_point_is_near(self):
+        space = Space(XY, constraints=LIMIT)
+        assert space.mend((10.0, 5.0)) == pytest.approx((8.0, 1.0), abs=1e-4)
+
+
+class TestOptimizer:
+    def test_the_model_is_told_and_warm_up_keeps_them(self):
+        optimizer = made(["x: 1, y: 1"], warmup=30)
+        points = optimizer.ask(30)
+        assert all(p["x"] + 2 * p["y"] <= 10 for p in points)
+        optimizer.ask()
+        request = optimizer.client.requests[0]
+        assert LIMIT in request.messages[-1].content
+        assert LIMIT not in request.messages[0].content  # which prefix caches keep
+
+    @pytest.mark.parametrize("prompt", ["props", "words", "opro"])
+    def test_searches_without_them_have_the_same_prompt(self, prompt):
+        texts = []
+        for options in ({}, {"constraints": LIMIT}):
+            optimizer = made(["x: 1, y: 1"], prompt=prompt, **{"constraints": (), **options})
+            optimizer.ask()
+            texts.append(optimizer.client.requests[0].text)
+        said = f"Every point must keep these limits:\n- {LIMIT}\n"
+        assert said in texts[1]
+        assert texts[1].replace(f"\n{said}", "").replace("\n", "") == texts[0].replace("\n", "")
+
+    def test_a_point_that_breaks_one_is_moved_and_marked(self):
+        optimizer = made(["x: 10, y: 5"])
+        point = optimizer.ask()
+        assert point["x"] + 2 * point["y"] <= 10 + 1e-8
+        assert optimizer.pending[0].clipped
+        assert optimizer.usage.requests == 1
+
+    def test_or_asked_again(self):
+        optimizer = made(["x: 10, y: 5", "x: 2, y: 3"], out_of_range="reject")
+        assert optimizer.ask() == {"x": 2.0, "y": 3.0}
+        assert "breaks x + 2 * y <= 10 (by 10)" in optimizer.client.requests[1].text
+        assert optimizer.usage.rejected == {"constraint": 1}
+
+    def test_random_points_keep_them_too(self):
+        optimizer = made(["nonsense"] * 3)
+        with pytest.warns(FallbackWarning):
+            point = optimizer.ask()
+        assert point["x"] + 2 * point["y"] <= 10
+
+    def test_all_points_of_a_small_space_and_no_others(self):
+        space = {"k": Int(0, 9), "m": Int(0, 9)}
+        optimizer = made(space=space, constraints="k + m <= 3", warmup=10)
+        assert len({(p["k"], p["m"]) for p in optimizer.ask(10)}) == 10
+        with pytest.warns(FallbackWarning, match="every point of the space"):
+            optimizer.ask()
+
+    def test_a_told_point_that_breaks_one_ranks_last(self):
+        optimizer = made()
+        trial = optimizer.tell({"x": 10, "y": 5}, 100.0)
+        assert trial.constraint_violation == 10.0
+        optimizer.tell({"x": 1, "y": 1}, 0.0)
+        assert optimizer.best.reward == 0.0
+
+    def test_cma_keeps_them(self):
+        pytest.importorskip("cma")
+        space = Space(XY, constraints=LIMIT)
+        optimizer = made()
+        for x in (9.0, 8.0):
+            optimizer.tell({"x": x, "y": 0.0}, x)
+        rng = np.random.default_rng(0)
+        points = CMAEmitter(0).propose(space, optimizer.history, rng, 50)
+        assert len(points) > 20
+        assert all(space.admits(p.values) for p in points)
+
+    def test_a_point_to_ask_must_keep_them(self):
+        with pytest.raises(ParameterError, match=r"warmup\[0\]: .* breaks x \+ 2"):
+            made(warmup=[{"x": 10, "y": 5}])
+        with pytest.raises(ParameterError, match=r"breaks x \+ 2 \* y <= 10 \(by 10\)"):
+            made().enqueue({"x": 10, "y": 5})
+
+
+class TestStart:
+    NOW = "the current production setting"
+
+    def test_comes_first_and_the_model_is_told_what_it_is(self):
+        optimizer = made(["x: 1, y: 1"], start={self.NOW: {"x": 3, "y": 2}}, warmup=2)
+        first, second = optimizer.ask(), optimizer.ask()
+        assert first == {"x": 3.0, "y": 2.0}
+        optimizer.tell(first, 5.0)
+        optimizer.tell(second, 4.0)
+        optimizer.ask()
+        text = optimizer.client.requests[0].messages[-1].content
+        assert "The point x: 3.0, y: 2.0 is the current production setting." in text
+        trial = optimizer.trials[0]
+        assert (trial.source, trial.explanation) == ("user", self.NOW)
+
+    def test_a_list_and_later_points(self):
+        optimizer = made(["x: 1, y: 1"], start=[{"x": 3, "y": 2}])
+        optimizer.enqueue({"x": 4, "y": 2}, "what a colleague would try")
+        optimizer.enqueue({"x": 5, "y": 2})
+        assert [p["x"] for p in optimizer.ask(4)] == [3, 4, 5, 1]
+
+    def test_a_queued_point_goes_before_the_models_own(self):
+        optimizer = made([["x: 1, y: 1", "x: 2, y: 2"]], batch_size=2)
+        assert optimizer.ask()["x"] == 1
+        optimizer.enqueue({"x": 9, "y": 0})
+        assert [p["x"] for p in optimizer.ask(2)] == [9, 2]
+
+    @pytest.mark.parametrize("given", [{"x": 3, "y": 2}, 3, "x", {1: {"x": 3, "y": 2}}])
+    def test_what_it_is_not(self, given):
+        with pytest.raises((ValueError, ParameterError), match="start"):
+            made(start=given)
+
+    def test_goes_on_after_a_kill(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        options = {"start": {self.NOW: {"x": 3, "y": 2}, "": {"x": 1, "y": 2}}, "storage": path}
+        first = made(**options)
+        assert first.ask()["x"] == 3
+        first.enqueue({"x": 9, "y": 0}, "a guess")
+        first.close()
+        again = made(**options)
+        assert [p.explanation for p in again.pending] == [self.NOW]
+        assert [p["x"] for p in again.ask(2)] == [1, 9]
+        again.close()
+        loaded = LLMOptimizer.load(path, ScriptedClient([]))
+        assert [p.explanation for p in loaded.pending] == [self.NOW, "", "a guess"]
+        assert loaded.space.constraints == (LIMIT,)
+        loaded.save(tmp_path / "copy.jsonl")
+        copy = LLMOptimizer.load(tmp_path / "copy.jsonl", ScriptedClient([]))
+        assert copy.pending == loaded.pending
+        with pytest.raises(StorageError, match="start="):
+            made(storage=path)
+        with pytest.raises(StorageError, match="space="):
+            made(**{**options, "constraints": ()})
+        with pytest.raises(TypeError, match="start"):
+            LLMOptimizer.load(path, start=[])
+
+    def test_a_file_without_them_is_as_it_was(self, tmp_path):
+        made(storage=tmp_path / "run.jsonl", constraints=()).close()
+        start = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])
+        assert "start" not in start["options"]
+        assert "constraints" not in start["space"]
+
+
+class TestOptuna:
+    @staticmethod
+    def objective(trial):
+        x, k = trial.suggest_float("x", 0, 10), trial.suggest_int("k", 0, 10)
+        if k > 2:
+            x += trial.suggest_float("z", 0, 10)
+        return x + k
+
+    @staticmethod
+    def far(request):
+        names = [n for n in ("x", "k", "z") if f"{n}: <value>" in request.text]
+        rng = np.random.default_rng(request.seed)
+        return ", ".join(f"{n}: {rng.integers(10)}" for n in names)
+
+    def test_keeps_them_in_start_up_and_after_and_in_branches(self):
+        client = ScriptedClient(self.far)
+        limits = ["x + 2 * k <= 10", "z <= x"]
+        sampler = LLMSampler(client, prompt="props", n_startup_trials=5, seed=0, constraints=limits)
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study.optimize(self.objective, n_trials=25)
+        for trial in study.trials[1:]:
+            assert trial.params["x"] + 2 * trial.params["k"] <= 10 + 1e-6
+        known = [t.params for t in study.trials[6:] if "z" in t.params]
+        assert known
+        assert all(p["z"] <= p["x"] + 1e-6 for p in known)
+        assert "- x + 2 * k <= 10" in client.requests[0].messages[-1].content
+        branch = next(r.text for r in client.requests if "z: <value>" in r.text)
+        assert "- z <= x (with x = " in branch
+
+    def test_the_first_trial_keeps_them_though_nothing_is_known_of_it(self):
+        for seed in range(10):
+            sampler = LLMSampler(ScriptedClient([]), seed=seed, constraints="x + k <= 10")
+            study = optuna.create_study(sampler=sampler)
+            study.optimize(self.objective, n_trials=1)
+            assert study.trials[0].params["x"] + study.trials[0].params["k"] <= 10
+
+    def test_an_enqueued_point_comes_with_its_words(self):
+        client = ScriptedClient(self.far)
+        sampler = LLMSampler(client, prompt="props", n_startup_trials=2, constraints="x + k <= 10")
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial({"x": 9, "k": 2}, user_attrs={"words": "what production uses"})
+        study.optimize(self.objective, n_trials=3)
+        text = client.requests[0].messages[-1].content
+        assert "The point k: 2, x: 9.0 is what production uses." in text
+        assert "violates the constraints by 1" in text
+
+    def test_what_is_none_is_refused_at_once(self):
+        with pytest.raises(SpaceError, match="not linear"):
+            LLMSampler(ScriptedClient([]), constraints="x * y <= 1")
+
+    def test_a_contradiction_is_an_error(self):
+        sampler = LLMSampler(ScriptedClient([]), n_startup_trials=1, constraints="x <= -1")
+        study = optuna.create_study(sampler=sampler)
+        with pytest.raises(SpaceError, match="no point"):
+            study.optimize(self.objective, n_trials=2)
+
+
+class TestNevergrad:
+    def test_keeps_them_and_tells_the_model(self):
+        ng = pytest.importorskip("nevergrad")
+        from llmopt.adapters.nevergrad import ParametrizedLLM
+
+        client = ScriptedClient(lambda request: ["x: 9, k: 9"] * request.n)
+        space = ng.p.Instrumentation(
+            x=ng.p.Scalar(lower=0, upper=10), k=ng.p.Scalar(lower=0, upper=10).set_integer_casting()
+        )
+        made = ParametrizedLLM(
+            model=client, prompt="props", warmup=5, constraints="x + 2 * k <= 10"
+        )
+        optimizer = made(space, budget=12)
+        optimizer.suggest_known("what production uses", x=8.0, k=1)
+        optimizer.suggest(x=9.0, k=0)
+        seen = []
+
+        def loss(x, k):
+            seen.append((x, k))
+            return x + k
+
+        with pytest.warns(FallbackWarning):  # the model says the same again and again
+            optimizer.minimize(loss)
+        assert seen[:2] == [(9.0, 0), (8.0, 1)]  # Nevergrad's order: last in, first out
+        assert all(x + 2 * k <= 10 + 1e-6 for x, k in seen)
+        text = client.requests[0].messages[-1].content
+        assert "- x + 2 * k <= 10" in text
+        assert "The point x: 8.0, k: 1 is what production uses." in text
+
+    def test_a_told_point_that_breaks_one_ranks_last(self):
+        ng = pytest.importorskip("nevergrad")
+        from llmopt.adapters.nevergrad import ParametrizedLLM
+
+        made = ParametrizedLLM(model=ScriptedClient([]), constraints="params[0] <= params[1]")
+        optimizer = made(ng.p.Array(shape=(2,)).set_bounds(-1, 1), budget=9)
+        for value, loss in (((0.5, 0.0), 0.0), ((0.0, 0.5), 1.0)):
+            optimizer.tell(optimizer.parametrization.spawn_child(np.array(value)), loss)
+        assert optimizer.history.best.rewards == (1.0,)

@@ -1,0 +1,215 @@
+"""Searches driven over JSON: descriptions, `llmopt ask`, `tell`, `status`, `completion`."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SpaceError
+from llmopt.cli import COMMANDS, main
+from llmopt.errors import LLMOptError
+from llmopt.service.description import read_description, read_space
+
+SPACE = {
+    "x": {"type": "number", "minimum": -5, "maximum": 5},
+    "k": {"type": "integer", "minimum": 0, "maximum": 9},
+}
+
+
+def write(folder, **keys):
+    path = folder / "search.json"
+    path.write_text(json.dumps({"space": SPACE, "warmup": 50, "seed": 0, **keys}))
+    return str(path)
+
+
+def run(capsys, *arguments, status=0):
+    assert main(list(arguments)) == status
+    captured = capsys.readouterr()
+    if status:
+        return captured.err
+    return [json.loads(line) for line in captured.out.splitlines()]
+
+
+class TestDescription:
+    def test_a_schema_is_a_space(self):
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {
+                "lr": {"type": "number", "minimum": 1e-5, "maximum": 0.1, "log": True},
+                "drop": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.25},
+                "k": {"type": "integer", "minimum": 1, "maximum": 9, "multipleOf": 2},
+                "kind": {"enum": ["a", 3, None]},
+                "flag": {"type": "boolean", "title": "on or off"},
+            },
+            "required": ["lr"],
+        }
+        space = read_space(schema)
+        assert dict(zip(space.names, space.dimensions, strict=True)) == {
+            "lr": Float(1e-5, 0.1, log=True),
+            "drop": Float(0, 1, step=0.25),
+            "k": Int(1, 9, step=2),
+            "kind": Categorical(("a", 3, None)),
+            "flag": Categorical((False, True)),
+        }
+
+    @pytest.mark.parametrize(
+        ("part", "said"),
+        [
+            ({"type": "number"}, "`minimum` and `maximum`"),
+            ({"type": "number", "minimum": True, "maximum": 1}, "must be numbers"),
+            ({"type": "number", "minimum": math.nan, "maximum": 1}, "nan"),
+            ({"type": "number", "minimum": 2, "maximum": 1}, "'x'"),
+            ({"type": "number", "minimum": 0, "maximum": 1, "log": True}, "'x'"),
+            ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "unknown key"),
+            ({"type": "integer", "minimum": 0, "maximum": 10**400}, "'x'"),
+            ({"type": "string"}, "expected a JSON schema"),
+            ({"enum": []}, "1 to 1000"),
+            ({"enum": [[1]]}, "a choice is"),
+            ({"enum": ["a" * 500]}, "a choice is"),
+            ({"enum": list(range(2000))}, "1 to 1000"),
+            (3, "expected a JSON schema"),
+        ],
+    )
+    def test_what_cannot_be_searched_is_named(self, part, said):
+        with pytest.raises(SpaceError, match=said):
+            read_space({"x": part})
+
+    def test_a_huge_space_is_refused(self):
+        part = {"type": "boolean"}
+        with pytest.raises(SpaceError, match="at most 1000"):
+            read_space({f"p{i}": part for i in range(1001)})
+        with pytest.raises(SpaceError, match="at most 200 characters"):
+            read_space({"p" * 201: part})
+
+    @pytest.mark.parametrize(
+        ("keys", "said"),
+        [
+            ({"spaces": 1}, "unknown key 'spaces'"),
+            ({"prompt": "/etc/passwd"}, "prompt="),
+            ({"prompt": "{{ 1 }}"}, "prompt="),
+            ({"storage": "/tmp/x"}, "unknown key 'storage'"),
+            ({"warmup": [{"x": 1}]}, "'start'"),
+            ({"start": [{"x": 1}]}, r"start\[0\]"),
+            ({"model": 3}, "model"),
+        ],
+    )
+    def test_a_wrong_key_is_named(self, keys, said):
+        with pytest.raises(LLMOptError, match=said):
+            read_description({"space": SPACE, **keys})
+
+    def test_what_is_said_of_parameters_reaches_the_model(self):
+        space = {**SPACE, "k": {**SPACE["k"], "description": "how many\nworkers"}}
+        found = read_description({"space": space, "description": "a server"})
+        assert found["description"] == "a server\nk: how many workers"
+
+
+class TestShell:
+    def test_a_loop(self, tmp_path, capsys):
+        file = write(tmp_path, start=[{"params": {"x": 1, "k": 2}, "words": "now"}])
+        (first,) = run(capsys, "ask", file)
+        assert first == {"params": {"x": 1.0, "k": 2}, "source": "user", "explanation": "now"}
+        told = {"params": first["params"], "reward": 2.5, "feedback": "slow", "stderr": 0.5}
+        (trial,) = run(capsys, "tell", file, json.dumps(told))
+        assert (trial["number"], trial["reward"], trial["feedback"]) == (0, 2.5, "slow")
+        points = run(capsys, "ask", file, "-n", "3")
+        assert len(points) == 3
+        storage = str(tmp_path / "search.jsonl")
+        assert run(capsys, "ask", storage, "--again", "-n", "2") == points[:2]
+        failed = {"params": points[0]["params"], "failed": "out of memory"}
+        (trial,) = run(capsys, "tell", storage, json.dumps(failed))
+        assert (trial["state"], trial["feedback"]) == ("failed", "out of memory")
+        assert main(["status", file]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["best"]["params"] == {"x": 1.0, "k": 2}
+        assert found["trials"] == 2
+        assert len(found["pending"]) == 2
+        assert len(run(capsys, "status", file, "--trials")) == 2
+
+    def test_results_come_from_standard_input(self, tmp_path, capsys, monkeypatch):
+        file = write(tmp_path)
+        points = run(capsys, "ask", file, "-n", "2")
+        lines = [json.dumps({**p, "reward": i}) for i, p in enumerate(points)]
+        monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n\n"))
+        assert [t["reward"] for t in run(capsys, "tell", file)] == [0.0, 1.0]
+
+    def test_a_search_that_python_began(self, tmp_path, capsys):
+        path = tmp_path / "mine.jsonl"
+        space = {"x": Float(-5.0, 5.0)}
+        with_python = LLMOptimizer(space, ScriptedClient(["x: 1"]), warmup=2, storage=path)
+        point = with_python.ask()
+        with_python.close()
+        assert "give --model" in run(capsys, "ask", str(path), status=2).lower()
+        (trial,) = run(capsys, "tell", str(path), json.dumps({"params": point, "reward": 1}))
+        assert trial["source"] == "warmup"
+        (again,) = run(capsys, "ask", str(path), "--model", "smollm2")
+        assert again["source"] == "warmup"
+
+    @pytest.mark.parametrize("model", ["openai+http://evil.example/v1:m", "folder:/tmp/x"])
+    def test_a_place_in_a_file_is_not_asked_unless_it_is_named(self, tmp_path, capsys, model):
+        path = tmp_path / "theirs.jsonl"
+        LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=path, warmup=9).close()
+        path.write_text(path.read_text().replace('"client":"scripted"', f'"client":"{model}"'))
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**e, "crc": None}) + "\n" for e in lines))
+        path.write_text(
+            "".join(
+                json.dumps({k: v for k, v in e.items() if k != "crc"}, separators=(",", ":")) + "\n"
+                for e in lines
+            )
+        )
+        assert "asked only if you name it" in run(capsys, "ask", str(path), status=2)
+
+    @pytest.mark.parametrize(
+        ("result", "said"),
+        [
+            ("{", "not valid JSON"),
+            ("3", "expected an object"),
+            ('{"params": {"x": 1, "k": 2}}', 'give "reward"'),
+            ('{"params": {"x": 9, "k": 2}, "reward": 1}', "outside [-5.0, 5.0]"),
+            ('{"params": {"x": 1, "k": 2}, "reward": "1"}', "reward='1'"),
+            ('{"params": {"x": 1, "k": 2}, "reward": 1, "feedback": 3}', "feedback=3"),
+            ('{"params": {"x": 1, "k": 2}, "rewards": 1}', "unknown key 'rewards'"),
+        ],
+    )
+    def test_a_wrong_result_is_an_error_in_one_line(self, tmp_path, capsys, result, said):
+        error = run(capsys, "tell", write(tmp_path), result, status=2)
+        assert said in error
+        assert error.count("\n") == 1
+
+    def test_a_missing_file(self, tmp_path, capsys):
+        assert "there is no" in run(capsys, "ask", str(tmp_path / "no.jsonl"), status=2)
+        assert "cannot read" in run(capsys, "ask", str(tmp_path / "no.json"), status=2)
+        (tmp_path / "bad.toml").write_text("x = ")
+        assert "not valid TOML" in run(capsys, "ask", str(tmp_path / "bad.toml"), status=2)
+
+    def test_commands_at_the_same_time_wait_for_each_other(self, tmp_path):
+        file = write(tmp_path)
+        command = [sys.executable, "-m", "llmopt", "ask", file, "-n", "2"]
+        jobs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+        lines = [line for job in jobs for line in job.communicate()[0].splitlines()]
+        assert len({line for line in lines}) == 8
+
+    def test_one_that_may_not_wait_says_who_is_in_the_way(self, tmp_path, capsys):
+        file = write(tmp_path)
+        run(capsys, "ask", file)
+        holder = LLMOptimizer(
+            read_space(SPACE), "smollm2", storage=tmp_path / "search.jsonl", warmup=50
+        )
+        assert "in use" in run(capsys, "ask", file, "--wait", "0", status=2)
+        holder.close()
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_names_every_command(self, shell, capsys):
+        pytest.importorskip("shtab")
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        assert all(name in script for name in COMMANDS)
+        assert "max-requests" in script
