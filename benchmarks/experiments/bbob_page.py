@@ -186,6 +186,8 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     sets = [(b, read_runs(lines, b)) for b in (100, 400)]
     sets = [(budget, runs) for budget, runs in sets if runs]
+    if not sets:
+        return
     dimensions = sorted({key[0] for _, runs in sets for own in runs.values() for key in own})
     figure, grid = pyplot.subplots(
         len(sets),
