@@ -9,6 +9,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
+    draw,
     finish,
     make_optimizer,
     open_run,
@@ -108,6 +109,7 @@ def _search(run: CodeRun) -> None:
                 score = evaluate_policy(
                     candidate, fresh, starts, cap=task.cap, success=task.success, every=True
                 )
+                draw(run, task, candidate, starts[0], candidate.reset)
             fresh.close()
             mean = _finite(score.mean_return)
             held_out = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -15,6 +15,7 @@ from llmopt.code.tasks import classic
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.picture import choose_renderer, follow
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import describe_environment
 
@@ -48,6 +49,9 @@ _NO_SUCCESS = {"MountainCarContinuous-v0": 0.0, "MountainCar-v0": -200.0}
 _STATISTICS = 2500  # characters
 
 
+Drawn: TypeAlias = tuple[gym.Env[Any, Any], Callable[[Any], Any], int]
+
+
 @dataclass(frozen=True)
 class CodeTask:
     """What a policy or a reward is written for.
@@ -65,6 +69,8 @@ class CodeTask:
         highest: The highest score that there can be; ``None`` where nobody knows.
         notes: The environment in words: limits, times, rewards, ends of an episode.
         statistics: Makes what watches the episodes of one candidate, where that suits.
+        draw: Returns, for a policy, a fresh environment that renders held-out starts, what acts
+            in it, and its largest number of steps.
     """
 
     name: str
@@ -78,6 +84,7 @@ class CodeTask:
     highest: float | None = None
     notes: str = ""
     statistics: Callable[[], EpisodeStatistics] | None = None
+    draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
         """Return the number that the search maximizes, and those that break ties.
@@ -183,6 +190,12 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
         def success(total: float, info: dict[str, Any]) -> bool:
             return total > worst
 
+    def draw(act: Callable[[Any], Any]) -> Drawn:
+        choose_renderer()
+        drawn = make_gymnasium(env_id, render_mode="rgb_array")
+        follow(drawn)
+        return drawn, act, cap
+
     doc = f"obs: {env.observation_space}."
     if notes:
         doc = "obs: the number of the state." if discrete else (
@@ -202,6 +215,7 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
         highest=_HIGHEST.get(env_id),
         notes=notes,
         statistics=statistics,
+        draw=draw,
     )
 
 
@@ -245,6 +259,13 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
     def make(held_out: bool) -> gym.Env[Any, Any]:
         return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed)
 
+    def draw(act: Callable[[Any], Any]) -> Drawn:
+        choose_renderer()
+        drawn = metaworld.TargetPose(task, seed, True, render_mode="rgb_array")
+        slow = metaworld.SlowMotion(drawn, act)
+        steps = metaworld.MAX_TARGETS * metaworld.INNER_STEPS // metaworld.STRIDE
+        return slow, lambda observation: None, steps
+
     env = make(False)
     objective = env.reset(seed=0)[1]["language"]["instruction"]
     space: Any = env.action_space
@@ -256,5 +277,14 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
     notes = env.get_wrapper_attr("words")()
     env.close()
     return CodeTask(
-        name, task, objective, doc + ".", make, metaworld.MAX_TARGETS, "success", None, 1.0, notes
+        name,
+        task,
+        objective,
+        doc + ".",
+        make,
+        metaworld.MAX_TARGETS,
+        "success",
+        highest=1.0,
+        notes=notes,
+        draw=draw,
     )
