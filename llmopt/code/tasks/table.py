@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
@@ -12,6 +12,7 @@ import numpy as np
 
 from llmopt.code.policy import PolicyScore
 from llmopt.code.tasks import classic
+from llmopt.code.tasks.language import FEEDBACK_KINDS
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
@@ -137,28 +138,36 @@ class CodeTask:
         return f" The highest possible score is {self.highest:g}; the search ends with it."
 
 
-def find_task(name: str, seed: int = 0) -> CodeTask:
+def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
     """Return the task of a name.
 
     Args:
         name: One of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any
             Gymnasium id (``"module:Id-v0"`` imports the module first).
         seed: Seed of the wording, and of Meta-World's goals.
+        feedback: Kinds of language feedback, for tasks with a teacher.
 
     Raises:
         ImportError: A package is missing; the message says which extra has it.
         LLMOptError: There is no such task.
     """
     if name.startswith("metaworld:"):
-        return _metaworld_task(name, seed)
+        return _metaworld_task(name, seed, feedback)
     env_id = ALIASES.get(name, name.removesuffix("/linear-v1"))
     taught = env_id in classic.TAUGHT
+    if not taught and set(feedback) != set(FEEDBACK_KINDS):
+        raise LLMOptError(
+            f"{name} gives no language feedback, so none can be chosen; that is for "
+            f"{', '.join(classic.TAUGHT)} and metaworld:TASK-v3"
+        )
     env = _make(name, env_id)
     limit = env.spec.max_episode_steps if env.spec is not None else None
     cap = limit or _CAPS.get(env_id, 1000)
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return classic.make_env(env_id, paraphrase_seed=seed) if taught else make_gymnasium(env_id)
+        if taught:
+            return classic.make_env(env_id, paraphrase_seed=seed, feedback=feedback)
+        return make_gymnasium(env_id)
 
     try:
         words = describe_environment(
@@ -233,7 +242,7 @@ def _make(name: str, env_id: str) -> gym.Env[Any, Any]:
         ) from error
 
 
-def _metaworld_task(name: str, seed: int) -> CodeTask:
+def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     from llmopt.code.tasks import metaworld
 
     task = name.partition(":")[2]
@@ -257,7 +266,7 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed)
+        return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed, feedback=feedback)
 
     def draw(act: Callable[[Any], Any]) -> Drawn:
         choose_renderer()
