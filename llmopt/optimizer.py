@@ -37,7 +37,14 @@ from llmopt._version import __version__
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
-from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError, RewardError, StorageError
+from llmopt.errors import (
+    FallbackWarning,
+    NoTrialsError,
+    ParameterError,
+    RewardError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
@@ -61,6 +68,7 @@ from llmopt.search.resume import (
 from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
+from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
 from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
@@ -104,6 +112,7 @@ if TYPE_CHECKING:
         max_cost: float | None
         storage: str | os.PathLike[str] | None
         durable: bool
+        callbacks: Sequence[Callback]
 
 
 class LLMOptimizer(Generic[Params]):
@@ -160,6 +169,7 @@ class LLMOptimizer(Generic[Params]):
         durable: Whether each line of `storage` is forced to the disk, which takes some
             milliseconds, and carries a checksum. Without it a power cut may lose the last
             lines; the end of the process loses none.
+        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -232,6 +242,7 @@ class LLMOptimizer(Generic[Params]):
         max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
         durable: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.space = Space.of(space).constrained(constraints)
         self.directions = _directions(direction)
@@ -274,8 +285,14 @@ class LLMOptimizer(Generic[Params]):
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
+        self._bell: Bell | None = None
+        callbacks = check_callbacks(callbacks)
         if storage is not None:
             self._attach(storage, durable)
+        if callbacks:
+            self._bell = Bell(callbacks, self._search_info(storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
         return self._point_to_ask(params, f"warmup[{index}]: ")
@@ -407,8 +424,17 @@ class LLMOptimizer(Generic[Params]):
         if not self._ready:  # before the first warm-up point is evaluated
             self._meter.check_ready()
             self._ready = True
-        with self._meter.asking() as draft:
-            return self._ask(n, draft, given), draft.warnings
+        try:
+            with self._meter.asking() as draft:
+                proposals = self._ask(n, draft, given)
+        except SearchStopped as stopped:
+            if self._bell is not None:
+                self._bell.reason = str(stopped)
+            raise
+        if self._bell is not None:
+            for proposal in proposals:
+                self._bell.ring("asked", proposal)
+        return proposals, draft.warnings
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
@@ -583,7 +609,10 @@ class LLMOptimizer(Generic[Params]):
             self._record(
                 self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
             )
-            return self._state.trials[-1]
+            trial = self._state.trials[-1]
+        if self._bell is not None:
+            self._bell.ring("told", trial, self.best, self.usage)
+        return trial
 
     # -- asynchronous form ----------------------------------------------------------------
 
@@ -813,7 +842,9 @@ class LLMOptimizer(Generic[Params]):
         return optimizer
 
     def close(self) -> None:
-        """Close the storage file. The optimizer can still be read."""
+        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        if self._bell is not None:
+            self._bell.end()
         if self._log is not None:
             with contextlib.suppress(StorageError):
                 self._meter.flush()
@@ -874,6 +905,13 @@ class LLMOptimizer(Generic[Params]):
             ]
         return start
 
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        start = self._start_event()
+        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
+        settings |= {"prompt": self.prompt.name, **start["options"]}
+        name = "search" if storage is None else Path(storage).stem
+        return Search(name, self.space.names, self.directions, settings)
+
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
         with uninterrupted():
@@ -890,6 +928,7 @@ class LLMOptimizer(Generic[Params]):
             return {
                 **self.__dict__,
                 "_log": None,
+                "_bell": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_joiner": Joiner(),

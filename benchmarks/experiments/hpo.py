@@ -462,9 +462,8 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
 
 def label(line: Mapping[str, Any]) -> str:
     """Return what the table calls a search's method."""
-    name = {"tpe": "TPE", "gp": "GP", "network": "small network"}.get(
-        line["method"], line["method"]
-    )
+    method = str(line["method"])
+    name = {"tpe": "TPE", "gp": "GP", "network": "small network"}.get(method, method)
     if line["method"] == "model":
         name = f"{line['model']}, {line['told']}"
     return name + (" + default" if line["start"] == "default" else "")

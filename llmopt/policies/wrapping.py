@@ -69,8 +69,9 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
             mean, variance = (np.array(x, dtype=np.float64) for x in normal)
             if mean.shape != (env.observation_space.shape or ()):
                 raise WrapperError(f"{_title(env)}: means of {mean.shape} numbers do not fit it")
-            env.obs_rms.mean, env.obs_rms.var = mean, variance
-            env.update_running_mean = False
+            measured: Any = env  # Gymnasium's NormalizeObservation
+            measured.obs_rms.mean, measured.obs_rms.var = mean, variance
+            measured.update_running_mean = False
     return env
 
 
