@@ -60,6 +60,10 @@ COMMANDS = {
         "llmopt.service.status",
         "print the best point of a search in a file, and what was spent, as JSON",
     ),
+    "mcp": Command(
+        "llmopt.service.mcp",
+        "serve searches to agents over the Model Context Protocol",
+    ),
     "completion": Command(
         "llmopt.commands.completion",
         "print the script with which bash, zsh or fish completes these commands",

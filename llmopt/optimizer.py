@@ -37,7 +37,14 @@ from llmopt._version import __version__
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
-from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError, RewardError, StorageError
+from llmopt.errors import (
+    FallbackWarning,
+    NoTrialsError,
+    ParameterError,
+    RewardError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
@@ -61,6 +68,7 @@ from llmopt.search.resume import (
 from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
+from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
 from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
@@ -98,11 +106,13 @@ if TYPE_CHECKING:
         noisy: bool
         may_stop: bool
         partner: Partner | None
+        requests: int | None
         max_requests: int | None
         max_tokens: int | None
         max_cost: float | None
         storage: str | os.PathLike[str] | None
         durable: bool
+        callbacks: Sequence[Callback]
 
 
 class LLMOptimizer(Generic[Params]):
@@ -147,6 +157,10 @@ class LLMOptimizer(Generic[Params]):
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
             whichever proposed better points lately proposes more of the next. For one objective
             and spaces of numbers; needs the package `cma`.
+        requests: How many requests to spend on the model. It proposes first, and again whenever
+            small random changes of the best point (or CMA-ES, if it is the `partner`), which
+            cost nothing, no longer gain; once the requests are spent these give all points. For
+            one objective. The model is shown what they found.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -155,6 +169,7 @@ class LLMOptimizer(Generic[Params]):
         durable: Whether each line of `storage` is forced to the disk, which takes some
             milliseconds, and carries a checksum. Without it a power cut may lose the last
             lines; the end of the process loses none.
+        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -221,11 +236,13 @@ class LLMOptimizer(Generic[Params]):
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        requests: int | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
         storage: str | os.PathLike[str] | None = None,
         durable: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.space = Space.of(space).constrained(constraints)
         self.directions = _directions(direction)
@@ -262,13 +279,20 @@ class LLMOptimizer(Generic[Params]):
         self._seed_given = seed is not None
         self._state = self._new_state()
         self._partner: Partner | None = partner
+        self._requests = requests
         self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
+        self._bell: Bell | None = None
+        callbacks = check_callbacks(callbacks)
         if storage is not None:
             self._attach(storage, durable)
+        if callbacks:
+            self._bell = Bell(callbacks, self._search_info(storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
 
     def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
         return self._point_to_ask(params, f"warmup[{index}]: ")
@@ -313,10 +337,10 @@ class LLMOptimizer(Generic[Params]):
         return state
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        emitter = make_scheduler(self._partner, model, self.seed)
+        emitter = make_scheduler(self._partner, model, self.seed, self._requests)
+        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
+            raise ValueError(several_objectives(len(self.directions)))
         if self._partner is not None:
-            if len(self.directions) > 1:
-                raise ValueError(several_objectives(len(self.directions)))
             CMAEmitter.check(self.space)
         return emitter
 
@@ -400,8 +424,17 @@ class LLMOptimizer(Generic[Params]):
         if not self._ready:  # before the first warm-up point is evaluated
             self._meter.check_ready()
             self._ready = True
-        with self._meter.asking() as draft:
-            return self._ask(n, draft, given), draft.warnings
+        try:
+            with self._meter.asking() as draft:
+                proposals = self._ask(n, draft, given)
+        except SearchStopped as stopped:
+            if self._bell is not None:
+                self._bell.reason = str(stopped)
+            raise
+        if self._bell is not None:
+            for proposal in proposals:
+                self._bell.ring("asked", proposal)
+        return proposals, draft.warnings
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
@@ -576,7 +609,10 @@ class LLMOptimizer(Generic[Params]):
             self._record(
                 self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
             )
-            return self._state.trials[-1]
+            trial = self._state.trials[-1]
+        if self._bell is not None:
+            self._bell.ring("told", trial, self.best, self.usage)
+        return trial
 
     # -- asynchronous form ----------------------------------------------------------------
 
@@ -806,7 +842,9 @@ class LLMOptimizer(Generic[Params]):
         return optimizer
 
     def close(self) -> None:
-        """Close the storage file. The optimizer can still be read."""
+        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        if self._bell is not None:
+            self._bell.end()
         if self._log is not None:
             with contextlib.suppress(StorageError):
                 self._meter.flush()
@@ -858,6 +896,7 @@ class LLMOptimizer(Generic[Params]):
                 "attempts": self._model.attempts,
                 "out_of_range": self._model.out_of_range,
                 "partner": self._partner,
+                "requests": self._requests,
             },
         }
         if self._start:  # left out where there are none, as in files of earlier versions
@@ -865,6 +904,13 @@ class LLMOptimizer(Generic[Params]):
                 [words, list(self.space.to_json_values(values))] for words, values in self._start
             ]
         return start
+
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        start = self._start_event()
+        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
+        settings |= {"prompt": self.prompt.name, **start["options"]}
+        name = "search" if storage is None else Path(storage).stem
+        return Search(name, self.space.names, self.directions, settings)
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
@@ -882,6 +928,7 @@ class LLMOptimizer(Generic[Params]):
             return {
                 **self.__dict__,
                 "_log": None,
+                "_bell": None,
                 "_stored_in": self._log and str(self._log.path),
                 "_changing": Lock(),
                 "_joiner": Joiner(),

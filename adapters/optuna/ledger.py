@@ -70,7 +70,7 @@ class Ledger:
         assert self._study is not None
         storage, study_id = self._study._storage, self._study._study_id
         usage = self._own.get(study_id, Usage()).copy()
-        usage.add_failure(spent.failed)
+        usage.add_failure(spent.failed, unpriced=spent.unpriced)
         if spent.reply is not None:
             usage.add_reply(spent.reply)
         try:
@@ -88,12 +88,14 @@ def _entry(usage: Usage) -> dict[str, float | None]:
         "requests": usage.requests,
         "tokens": usage.prompt_tokens + usage.completion_tokens,
         "cost": usage.cost,
+        **({"unpriced": usage.unpriced} if usage.unpriced else {}),
     }
 
 
 def _add(total: Usage, entry: dict[str, Any]) -> None:
     total.requests += int(amount_of(entry.get("requests")))
     total.prompt_tokens += int(amount_of(entry.get("tokens")))
+    total.unpriced += int(amount_of(entry.get("unpriced")))
     cost = entry.get("cost", 0.0)
     if total.cost is not None:
         total.cost = None if cost is None else total.cost + amount_of(cost)

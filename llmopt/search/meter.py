@@ -18,6 +18,7 @@ import contextlib
 import logging
 import math
 import os
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -114,12 +115,20 @@ class Spent:
         reply: The model's answer; ``None`` if the request ended in an error.
         failed: Calls that failed, before the reply or without one.
         unpriced: Those of `failed` that may be charged for.
+        client: Name of the client.
+        error: What ended it without a reply: the class, and the text.
+        began: When it was sent first, in seconds since 1970.
+        seconds: From then until the end, waiting for an overloaded server included.
     """
 
     request: Request
     reply: Reply | None
     failed: int
     unpriced: int = 0
+    client: str = ""
+    error: str = ""
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -186,6 +195,7 @@ class Meter:
         announce: Stores that a request is about to be sent, and what calls for it that failed
             have cost. Where a kill comes before the reply is stored, the call counts all the
             same. Where it raises, nothing is sent.
+        observe: Called when a `send` has ended that sent something; must not raise.
 
     Attributes:
         client: The model.
@@ -202,6 +212,7 @@ class Meter:
         record: Callable[[Spent], None] | None = None,
         check: Callable[[], object] | None = None,
         announce: Callable[[Spent], object] | None = None,
+        observe: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
@@ -211,6 +222,7 @@ class Meter:
         self.record = record
         self.check = check
         self.announce = announce
+        self.observe = observe
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -257,7 +269,8 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply = 0, 0, None
+        failed, unpriced, reply, trouble = 0, 0, None, ""
+        began, started = time.time(), time.monotonic()
 
         def announce() -> None:
             if self.announce is not None:
@@ -308,7 +321,8 @@ class Meter:
                 store()
                 self._keep(request, reply)
             return reply
-        except BaseException:
+        except BaseException as error:
+            trouble = f"{type(error).__name__}: {error}"
             if reply is None:
                 with uninterrupted():
                     if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
@@ -316,6 +330,20 @@ class Meter:
                     if failed or (calls.begun and self.announce is not None):
                         store()
             raise
+        finally:
+            if self.observe is not None and (failed or reply is not None):
+                self.observe(
+                    Spent(
+                        request,
+                        reply,
+                        failed,
+                        unpriced,
+                        client=client_name(self.client),
+                        error=trouble,
+                        began=began,
+                        seconds=time.monotonic() - started,
+                    )
+                )
 
     @property
     def in_doubt(self) -> int:
@@ -479,6 +507,7 @@ class Meter:
             "record": None,
             "check": None,
             "announce": None,
+            "observe": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),
             "_draft": None,

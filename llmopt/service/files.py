@@ -105,9 +105,10 @@ def open_file(
 
 def open_described(
     description: Mapping[str, Any],
-    storage: Path,
+    storage: Path | None,
     *,
     model: str | None = None,
+    client: Client | None = None,
     wait: float = 0.0,
     asks: bool = True,
 ) -> LLMOptimizer[Any]:
@@ -115,15 +116,18 @@ def open_described(
 
     Args:
         description: See `llmopt.service.description`.
-        storage: Its file.
+        storage: Its file; ``None`` for none.
         model: See `open_file`.
+        client: A client in place of any model.
         wait: See `open_file`.
         asks: See `open_file`.
     """
     arguments = read_description(description)
     if model is not None:
         arguments["client"] = model
-    if not asks and "client" in arguments:
+    if client is not None:
+        arguments["client"] = client
+    if not asks and isinstance(arguments.get("client"), str):
         arguments["client"] = _client(arguments["client"], asks)
     return _opened(arguments, storage, wait)
 
@@ -139,7 +143,7 @@ def _client(model: str, asks: bool) -> Client | str:
         return ScriptedClient([])
 
 
-def _opened(arguments: dict[str, Any], path: Path, wait: float) -> LLMOptimizer[Any]:
+def _opened(arguments: dict[str, Any], path: Path | None, wait: float) -> LLMOptimizer[Any]:
     until = time.monotonic() + wait
     try:
         while True:

@@ -1,0 +1,311 @@
+"""Searches in one folder, for agents: what `llmopt mcp` offers, without the protocol.
+
+A search NAME is the files ``NAME.json``, its description, and ``NAME.jsonl``, its storage. A file
+is open only while a call lasts, so that several servers may share a folder, and a server may be
+killed at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmopt.client.base import Completion, Reply, Request
+from llmopt.errors import ClientError, LLMOptError, StorageError, did_you_mean
+from llmopt.optimizer import LLMOptimizer
+from llmopt.service.description import read_description
+from llmopt.service.files import (
+    of_proposal,
+    of_trial,
+    open_described,
+    read_mapping,
+    status,
+    tell,
+)
+
+AGENT = "agent"
+"""The model of a search whose requests the agent answers itself."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MOST_SEARCHES = 1000
+_MOST_POINTS = 100  # of one ask
+_MOST_TEXT = 100_000  # characters of an answer, of feedback
+_MOST_DESCRIPTION = 1_000_000  # characters of a description as JSON
+_MOST_STORED = 500_000_000  # bytes of a search's storage
+_CAPS = ("max_requests", "max_tokens", "max_cost")
+
+
+class _Unanswered(ClientError):
+    """A request that the agent is to answer."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__("the agent has not answered yet", requests=0, retryable=False)
+        self.request = request
+
+
+class _AgentClient:
+    """A model that is the agent: it answers one request with the text that was brought along."""
+
+    name = AGENT
+    default_prompt = "words"
+    max_samples = 1
+    priced = True
+
+    def __init__(self, answer: str | None = None) -> None:
+        self._answer = answer
+
+    def complete(self, request: Request) -> Reply:
+        answer, self._answer = self._answer, None
+        if answer is None:
+            raise _Unanswered(request)
+        return Reply((Completion(answer),), model=AGENT, cost=0.0)
+
+
+class Desk:
+    """Searches in a folder.
+
+    Args:
+        folder: Where; made if it is not there. Nothing outside of it is read or written.
+        models: Models that an agent may have asked, beside itself; the first is the default.
+        caps: Caps on requests, tokens and cost of each search, by the names of `LLMOptimizer`.
+        wait: Seconds to wait for another process that has a search open.
+
+    Raises:
+        StorageError: The folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        models: Sequence[str] = ("smollm2",),
+        caps: Mapping[str, Any] | None = None,
+        wait: float = 120.0,
+    ) -> None:
+        self._folder = Path(folder).resolve()
+        self._models = (*models, AGENT)
+        self._caps = {k: v for k, v in (caps or {}).items() if v is not None}
+        self._wait = wait
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot make {self._folder}: {error.strerror or error}") from error
+
+    # -- files ----------------------------------------------------------------------------
+
+    def _paths(self, name: Any) -> tuple[Path, Path]:
+        """Return where description and storage of a search are.
+
+        Raises:
+            LLMOptError: The name is none, or a file of that name leads elsewhere.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise LLMOptError(
+                f"name={str(name)[:80]!r}: expected 1 to 64 letters, digits, - and _, such as "
+                "'learning-rate'"
+            )
+        paths = self._folder / f"{name}.json", self._folder / f"{name}.jsonl"
+        for path in paths:
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise LLMOptError(f"{path.name} in the folder of searches is not a plain file")
+        return paths
+
+    @contextlib.contextmanager
+    def _search(self, name: Any, answer: str | None = None) -> Iterator[LLMOptimizer[Any]]:
+        described, storage = self._paths(name)
+        if not described.exists():
+            raise LLMOptError(
+                f"there is no search {name!r}; {did_you_mean(name, self._names())}"
+                if self._names()
+                else f"there is no search {name!r}: create_search makes one"
+            )
+        if storage.exists() and storage.stat().st_size > _MOST_STORED:
+            raise LLMOptError(f"search {name!r} has more than {_MOST_STORED} bytes: begin another")
+        with contextlib.closing(self._open(read_mapping(described), storage, answer)) as optimizer:
+            yield optimizer
+
+    def _open(
+        self, description: Mapping[str, Any], storage: Path | None, answer: str | None = None
+    ) -> LLMOptimizer[Any]:
+        model = description.get("model") or self._models[0]
+        if model not in self._models:
+            raise LLMOptError(
+                f"model={str(model)[:100]!r} may not be asked here: expected one of "
+                f"{', '.join(self._models)} (whoever started the server names them with --model)"
+            )
+        own = {
+            k: min(v, description[k]) if _is_number(description.get(k)) else v
+            for k, v in self._caps.items()
+        }
+        changed = {**description, "model": model, **own}
+        if model == AGENT:
+            client = _AgentClient(answer)
+            # Its request is no failure to fall back from; and it answers one at a time.
+            changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
+            return open_described(changed, storage, client=client, wait=self._wait)
+        return open_described(changed, storage, wait=self._wait)
+
+    def _names(self) -> list[str]:
+        found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())
+        return [name for name in found if _NAME.fullmatch(name)]
+
+    # -- what an agent may do -------------------------------------------------------------
+
+    def create(self, name: Any, description: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a search, or go on with one of the same description.
+
+        Raises:
+            LLMOptError: The description is not valid, or another search has the name.
+        """
+        described, storage = self._paths(name)
+        text = json.dumps(description, indent=2)
+        if len(text) > _MOST_DESCRIPTION:
+            raise LLMOptError(f"the description has more than {_MOST_DESCRIPTION} characters")
+        if described.exists():
+            if read_mapping(described) != json.loads(text):
+                raise LLMOptError(f"there is another search {name!r}: take another name")
+            return self.status(name)
+        if len(self._names()) >= _MOST_SEARCHES:
+            raise LLMOptError(f"there are {_MOST_SEARCHES} searches in this folder: no more")
+        if storage.exists():
+            raise LLMOptError(f"there is a file {name}.jsonl of something else: take another name")
+        self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
+        try:
+            _write_new(described, text + "\n")
+        except FileExistsError:  # another server was quicker
+            return self.create(name, description)
+        return self.status(name)
+
+    def searches(self) -> list[dict[str, Any]]:
+        """Return the name, direction and parameters of every search."""
+        found = []
+        for name in self._names():
+            with contextlib.suppress(LLMOptError):
+                data = read_mapping(self._paths(name)[0])
+                space = read_description(data)["space"]
+                found.append(
+                    {
+                        "name": name,
+                        "direction": data.get("direction", "maximize"),
+                        "parameters": list(space.names),
+                        "model": data.get("model") or self._models[0],
+                        "description": str(data.get("description", ""))[:200],
+                    }
+                )
+        return found
+
+    def ask(self, name: Any, n: int = 1) -> dict[str, Any]:
+        """Return the next `n` points, or the request that the agent is to answer first."""
+        if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_POINTS:
+            raise LLMOptError(f"n={n!r}: expected a whole number from 1 to {_MOST_POINTS}")
+        with self._search(name) as optimizer:
+            if isinstance(optimizer.client, _AgentClient) and n > 1:
+                raise LLMOptError("n: of a search that the agent answers, ask for one at a time")
+            return self._ask(optimizer, n)
+
+    def answer(self, name: Any, text: Any) -> dict[str, Any]:
+        """Take the agent's answer to a search's request, and return the point that it names.
+
+        Where it cannot be read, the next request says what is wrong with it.
+        """
+        if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
+            raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
+        with self._search(name, text) as optimizer:
+            if not isinstance(optimizer.client, _AgentClient):
+                raise LLMOptError(f"search {name!r} has a model of its own: call ask")
+            return self._ask(optimizer, 1)
+
+    def _ask(self, optimizer: LLMOptimizer[Any], n: int) -> dict[str, Any]:
+        before = len(optimizer.pending)
+        try:
+            optimizer.ask(n)
+        except _Unanswered as waiting:
+            messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
+            return {"points": [], "request": messages, "next": "answer these messages: answer()"}
+        points = [of_proposal(optimizer, p) for p in optimizer.pending[before:]]
+        return {"points": points, "next": "evaluate them, and tell() what each scored"}
+
+    def tell(self, name: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+        """Record what a point scored, or that it failed."""
+        told = {k: v for k, v in told.items() if v is not None}
+        for key in ("feedback", "failed"):
+            if len(str(told.get(key, ""))) > _MOST_TEXT:
+                raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
+        with self._search(name) as optimizer:
+            trial = tell(optimizer, told)
+            best = optimizer.best
+            return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
+
+    def enqueue(self, name: Any, params: Any, words: str = "") -> dict[str, Any]:
+        """Have a point of the agent's own handed out next."""
+        with self._search(name) as optimizer:
+            optimizer.enqueue(params, str(words)[:1000])
+            return status(optimizer)
+
+    def status(self, name: Any) -> dict[str, Any]:
+        """Return the best trial, open points, and what was spent."""
+        with self._search(name) as optimizer:
+            return status(optimizer)
+
+    def trials(self, name: Any, last: int = 20) -> list[dict[str, Any]]:
+        """Return the latest trials, oldest first."""
+        if isinstance(last, bool) or not isinstance(last, int) or not 1 <= last <= 1000:
+            raise LLMOptError(f"last={last!r}: expected a whole number from 1 to 1000")
+        with self._search(name) as optimizer:
+            return [of_trial(t) for t in optimizer.trials[-last:]]
+
+    def plot(self, name: Any) -> bytes:
+        """Return a picture of the rewards and the best so far, as PNG.
+
+        Raises:
+            LLMOptError: Matplotlib is not installed.
+        """
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError:
+            raise LLMOptError(
+                'a plot needs matplotlib: pip install "llmopt[bench]"; trials() has the numbers'
+            ) from None
+        import io
+
+        with self._search(name) as optimizer:
+            trials, directions = optimizer.trials, optimizer.directions
+        done = [(t.number, t.rewards[0]) for t in trials if t.rewards is not None]
+        better = max if directions[0] == "maximize" else min
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([n for n, _ in done], [r for _, r in done], "o", alpha=0.5, label="trial")
+        best = [better(r for _, r in done[: i + 1]) for i in range(len(done))]
+        axes.step([n for n, _ in done], best, where="post", label="best so far")
+        axes.set(xlabel="trial", ylabel="reward", title=str(name))
+        axes.legend()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=100)
+        return buffer.getvalue()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file; a reader never meets it half written.
+
+    Raises:
+        FileExistsError: It is there.
+        StorageError: It cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.link(partial, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

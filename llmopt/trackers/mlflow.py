@@ -1,0 +1,107 @@
+"""A search as a run of MLflow, with a child run for each trial."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from llmopt.history import Trial, Usage
+from llmopt.trackers.base import Callback, Search, missing, numbers, words
+
+_MOST_PARAM = 6000  # characters of a parameter that every store takes
+_MOST_TAG = 5000  # characters of a tag
+
+
+class MLflow(Callback):
+    """Writes each search as a run: metrics with every trial, and a child run for each.
+
+    The parent has the search's settings as parameters, ``reward``, ``best`` and ``usage/…`` over
+    the trials. A child has the point's parameters, its reward, and what was said as tags.
+
+    Args:
+        experiment: The experiment's name; made if it is not there.
+        tracking_uri: Where; by default what MLflow itself takes (``MLFLOW_TRACKING_URI``).
+        children: Whether to write a run for each trial.
+
+    Raises:
+        ImportError: The package is not installed.
+    """
+
+    def __init__(
+        self,
+        experiment: str = "llmopt",
+        *,
+        tracking_uri: str | None = None,
+        children: bool = True,
+    ) -> None:
+        try:
+            from mlflow.entities import Metric, Param, RunTag
+            from mlflow.tracking import MlflowClient
+        except ModuleNotFoundError as error:
+            raise missing("mlflow", "MLflow()") from error
+        self._metric, self._param, self._tag = Metric, Param, RunTag
+        self._client: Any = MlflowClient(tracking_uri=tracking_uri)
+        found = self._client.get_experiment_by_name(experiment)
+        self._experiment = (
+            found.experiment_id if found else self._client.create_experiment(experiment)
+        )
+        self._children = children
+        self._runs: dict[str, str] = {}
+
+    def _run(self, search: Search) -> str:
+        if search.name not in self._runs:
+            run = self._client.create_run(self._experiment, run_name=search.name)
+            self._runs[search.name] = run.info.run_id
+            self._params(run.info.run_id, search.settings)
+        return self._runs[search.name]
+
+    def _params(self, run: str, params: Any) -> None:
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
+        self._client.log_batch(
+            run, params=[self._param(k, v[:_MOST_PARAM]) for k, v in texts.items()]
+        )
+
+    def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
+        """Write a trial."""
+        run, now = self._run(search), int(time.time() * 1000)
+        found = numbers(search, trial, best, usage)
+        metrics = [
+            self._metric(_name(k), v, now, trial.number)
+            for k, v in found.items()
+            if not k.startswith("params/")
+        ]
+        self._client.log_batch(run, metrics=metrics)
+        if not self._children:
+            return
+        child = self._client.create_run(
+            self._experiment,
+            run_name=f"trial {trial.number}",
+            tags={"mlflow.parentRunId": run},
+        ).info.run_id
+        pairs = zip(search.parameters, trial.values, strict=True)
+        self._params(child, {_name(n): v if isinstance(v, str) else repr(v) for n, v in pairs})
+        said = {"state": trial.state, "source": trial.source, **words(trial)}
+        self._client.log_batch(
+            child,
+            metrics=[
+                self._metric(_name(k), v, now, trial.number)
+                for k, v in found.items()
+                if k.startswith("reward") or k == "stderr"
+            ],
+            tags=[self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in said.items()],
+        )
+        self._client.set_terminated(child, "FINISHED" if trial.rewards else "FAILED")
+
+    def ended(self, search: Search, reason: str) -> None:
+        """End the run."""
+        if search.name in self._runs:
+            run = self._runs.pop(search.name)
+            if reason:
+                self._client.set_tag(run, "llmopt.ended", reason[:_MOST_TAG])
+            self._client.set_terminated(run)
+
+
+def _name(name: str) -> str:
+    """Return a name that MLflow takes: letters, digits and a few signs."""
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)

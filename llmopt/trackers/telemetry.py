@@ -1,0 +1,120 @@
+"""Requests to the model as spans and metrics of OpenTelemetry.
+
+Names follow its conventions for generative AI (``gen_ai.*``). The provider and the model are
+told, and tokens and times; the texts only where that is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from llmopt.search.meter import Spent
+from llmopt.trackers.base import Callback, Search, missing
+
+# What the conventions call a provider where its name here is another.
+_PROVIDERS = {
+    "gemini": "gcp.gemini",
+    "gemini-legacy": "gcp.gemini",
+    "vertex": "gcp.vertex_ai",
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+    "grok": "x_ai",
+}
+
+
+class Telemetry(Callback):
+    """A span for every request, with the model, tokens and finish reasons, and two histograms.
+
+    Needs the package `opentelemetry-api`; without an SDK that is set up, nothing is sent.
+
+    Args:
+        content: Whether the texts of requests and answers are put into the span, too.
+        tracer_provider: In place of the global one.
+        meter_provider: In place of the global one.
+
+    Raises:
+        ImportError: The package is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        content: bool = False,
+        tracer_provider: Any = None,
+        meter_provider: Any = None,
+    ) -> None:
+        try:
+            from opentelemetry import metrics, trace
+        except ModuleNotFoundError as error:
+            raise missing("opentelemetry-api", "Telemetry()") from error
+        self._trace = trace
+        self._content = content
+        self._tracer = trace.get_tracer("llmopt", tracer_provider=tracer_provider)
+        meter = metrics.get_meter("llmopt", meter_provider=meter_provider)
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", unit="{token}", description="Tokens of a request"
+        )
+        self._seconds = meter.create_histogram(
+            "gen_ai.client.operation.duration", unit="s", description="Duration of a request"
+        )
+
+    def sent(self, search: Search, spent: Spent) -> None:
+        """Make a span of a request that ended."""
+        request, reply = spent.request, spent.reply
+        provider, _, model = spent.client.partition(":")
+        operation = "chat" if request.style == "chat" else "text_completion"
+        common: dict[str, Any] = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+            "gen_ai.request.model": model or provider,
+        }
+        asked = {
+            "gen_ai.request.choice.count": request.n if request.n != 1 else None,
+            "gen_ai.request.temperature": request.temperature,
+            "gen_ai.request.max_tokens": request.max_tokens,
+            "gen_ai.request.seed": request.seed,
+            "llmopt.search": search.name,
+        }
+        answered: dict[str, Any] = {"error.type": spent.error.partition(":")[0] or "_OTHER"}
+        if reply is not None:
+            answered = {
+                "gen_ai.response.model": reply.model or None,
+                "gen_ai.usage.input_tokens": reply.prompt_tokens,
+                "gen_ai.usage.output_tokens": reply.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens or None,
+                "gen_ai.response.finish_reasons": [c.finish_reason for c in reply.completions],
+                "llmopt.cost": reply.cost,
+            }
+        if self._content:
+            asked["gen_ai.input.messages"] = json.dumps(
+                [_message(m.role, m.content) for m in request.messages]
+            )
+            if reply is not None:
+                answered["gen_ai.output.messages"] = json.dumps(
+                    [_message("assistant", c.text) for c in reply.completions]
+                )
+        given = {k: v for k, v in {**common, **asked, **answered}.items() if v is not None}
+        span = self._tracer.start_span(
+            f"{operation} {common['gen_ai.request.model']}",
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=given,
+            start_time=int(spent.began * 1e9),
+        )
+        if reply is None:
+            span.set_status(self._trace.StatusCode.ERROR, spent.error)
+        span.end(end_time=int((spent.began + spent.seconds) * 1e9))
+        outcome = {**common, **{k: v for k, v in answered.items() if k == "error.type"}}
+        self._seconds.record(spent.seconds, outcome)
+        if reply is not None:
+            for kind, count in (
+                ("input", reply.prompt_tokens),
+                ("output", reply.completion_tokens),
+            ):
+                self._tokens.record(count, {**common, "gen_ai.token.type": kind})
+
+
+def _message(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}

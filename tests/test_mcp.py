@@ -1,0 +1,324 @@
+"""`llmopt mcp`: what it offers, and the official client over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from llmopt import LLMOptimizer
+from llmopt.errors import LLMOptError
+from llmopt.service.desk import Desk
+
+SPACE = {
+    "x": {"type": "number", "minimum": -5, "maximum": 5},
+    "k": {"type": "integer", "minimum": 0, "maximum": 9},
+}
+SEARCH = {"space": SPACE, "direction": "minimize", "seed": 0}
+ANSWER = "Analysis: none.\nHypothesis: the middle.\nStart from: new\nProposal:\nx: {}, k: {}"
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path / "searches", wait=5.0)
+
+
+class TestAgentIsTheModel:
+    def begun(self, desk, **keys):
+        desk.create("mine", {**SEARCH, "model": "agent", "warmup": 1, **keys})
+        point = desk.ask("mine")["points"][0]
+        desk.tell("mine", {"params": point["params"], "reward": 3.0, "feedback": "too slow"})
+        return desk
+
+    def test_it_gets_the_prompt_and_its_answer_is_checked(self, desk):
+        self.begun(desk, description="a pump", constraints=["x <= k"])
+        found = desk.ask("mine")
+        assert found["points"] == []
+        text = "\n".join(m["content"] for m in found["request"])
+        assert "a pump" in text
+        assert "too slow" in text
+        assert "- x <= k" in text
+        again = desk.answer("mine", "I do not know")
+        assert again["points"] == []
+        assert "cannot be used" in again["request"][-1]["content"]
+        (point,) = desk.answer("mine", ANSWER.format(1.5, 4))["points"]
+        assert point["params"] == {"x": 1.5, "k": 4}
+        assert "the middle" in point["explanation"]
+        usage = desk.status("mine")["usage"]
+        assert (usage["requests"], usage["failed_requests"]) == (2, 0)
+        assert usage["rejected"] == {"unreadable": 1}
+
+    def test_a_kill_between_prompt_and_answer_loses_nothing(self, desk, tmp_path):
+        self.begun(desk)
+        first = desk.ask("mine")
+        desk.answer("mine", "no idea")  # paid for, and kept
+        other = Desk(tmp_path / "searches")  # as after a kill: nothing is in memory
+        assert other.ask("mine")["request"][: len(first["request"])] == first["request"]
+        assert "no idea" in str(other.ask("mine")["request"])
+        (point,) = other.answer("mine", ANSWER.format(1, 2))["points"]
+        assert point["params"] == {"x": 1.0, "k": 2}
+
+    def test_a_repeated_point_is_asked_again(self, desk):
+        self.begun(desk)
+        point = desk.answer("mine", ANSWER.format(1, 2))["points"][0]
+        desk.tell("mine", {"params": point["params"], "reward": 1.0})
+        assert "already tried" in str(desk.answer("mine", ANSWER.format(1, 2))["request"])
+
+    def test_one_at_a_time(self, desk):
+        self.begun(desk)
+        with pytest.raises(LLMOptError, match="one at a time"):
+            desk.ask("mine", 2)
+        desk.create("theirs", SEARCH)
+        with pytest.raises(LLMOptError, match="a model of its own"):
+            desk.answer("theirs", "x: 1, k: 2")
+
+
+class TestDesk:
+    def test_storage_is_the_same_file_as_everywhere(self, desk, tmp_path):
+        desk.create("mine", SEARCH)
+        point = desk.ask("mine")["points"][0]["params"]
+        desk.tell("mine", {"params": point, "reward": 1.0})
+        loaded = LLMOptimizer.load(tmp_path / "searches" / "mine.jsonl")
+        assert loaded.best.params == point
+
+    def test_create_goes_on_with_the_same_and_refuses_another(self, desk):
+        desk.create("mine", SEARCH)
+        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
+        assert desk.create("mine", SEARCH)["trials"] == 1
+        with pytest.raises(LLMOptError, match="another search"):
+            desk.create("mine", {**SEARCH, "seed": 1})
+        assert [s["name"] for s in desk.searches()] == ["mine"]
+
+    @pytest.mark.parametrize(
+        "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a" * 65, "a\x00b", "x.json", 3, None]
+    )
+    def test_a_name_is_no_path(self, desk, name, tmp_path):
+        before = sorted(tmp_path.rglob("*"))
+        for call in (
+            lambda: desk.create(name, SEARCH),
+            lambda: desk.ask(name),
+            lambda: desk.tell(name, {"params": {}, "reward": 1}),
+            lambda: desk.status(name),
+            lambda: desk.plot(name),
+        ):
+            with pytest.raises(LLMOptError, match="name="):
+                call()
+        assert sorted(tmp_path.rglob("*")) == before
+
+    @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+    def test_a_link_is_not_followed(self, desk, tmp_path, suffix):
+        outside = tmp_path / "outside"
+        outside.write_text(json.dumps(SEARCH) if suffix == ".json" else "")
+        desk.create("mine", SEARCH)
+        path = tmp_path / "searches" / f"mine{suffix}"
+        path.unlink(missing_ok=True)
+        path.symlink_to(outside)
+        for call in (desk.status, desk.ask):
+            with pytest.raises(LLMOptError, match="not a plain file"):
+                call("mine")
+        assert outside.read_text() == (json.dumps(SEARCH) if suffix == ".json" else "")
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"space": {f"p{i}": {"type": "boolean"} for i in range(5000)}}, "at most 1000"),
+            ({"space": {"c": {"enum": list(range(2000))}}}, "1 to 1000"),
+            ({"description": "a" * 10**6}, "characters"),
+            ({"space": {}}, "empty"),
+            ({"model": "openai:gpt-6-luna"}, "may not be asked here"),
+            ({"model": "openai+http://evil.example/v1:m"}, "may not be asked here"),
+            ({"model": "folder:/tmp/x"}, "may not be asked here"),
+            ({"prompt": "/etc/passwd"}, "prompt="),
+            ({"storage": "/tmp/evil.jsonl"}, "unknown key"),
+            ({"callbacks": []}, "unknown key"),
+            ({"warmup": -1}, "warmup"),
+            ({"warmup": 10**30}, None),
+            ({"constraints": ["x <= " + "1 + " * 10**5 + "1"]}, "characters"),
+            ({"constraints": "x ** 9999999 <= 1"}, "not linear"),
+            ({"start": [{"params": {"x": 99, "k": 0}}]}, "outside"),
+            ({"seed": "a"}, "seed"),
+            ({"direction": "sideways"}, "direction"),
+        ],
+    )
+    def test_hostile_descriptions(self, desk, tmp_path, change, said):
+        if said is None:
+            desk.create("mine", {**SEARCH, **change})
+            return
+        with pytest.raises(LLMOptError, match=said):
+            desk.create("mine", {**SEARCH, **change})
+        assert list((tmp_path / "searches").iterdir()) == []
+
+    def test_a_file_that_was_changed_cannot_name_another_model(self, desk, tmp_path):
+        desk.create("mine", SEARCH)
+        path = tmp_path / "searches" / "mine.json"
+        path.write_text(json.dumps({**SEARCH, "model": "folder:/tmp/x"}))
+        with pytest.raises(LLMOptError, match="may not be asked here"):
+            desk.ask("mine")
+
+    @pytest.mark.parametrize("n", [0, -1, 101, 10**12, True, 1.5, "3"])
+    def test_counts_are_limited(self, desk, n):
+        desk.create("mine", SEARCH)
+        with pytest.raises(LLMOptError, match="n="):
+            desk.ask("mine", n)
+
+    def test_caps_of_the_server_hold_whatever_the_agent_says(self, tmp_path):
+        desk = Desk(tmp_path, caps={"max_requests": 0, "max_cost": None})
+        search = {**SEARCH, "model": "agent", "warmup": 1, "max_requests": 99}
+        desk.create("mine", search)
+        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
+        with pytest.raises(LLMOptError, match="max_requests=0"):
+            desk.answer("mine", ANSWER.format(1, 2))
+
+    def test_a_plot(self, desk):
+        pytest.importorskip("matplotlib")
+        desk.create("mine", SEARCH)
+        desk.tell("mine", {"params": {"x": 1, "k": 1}, "reward": 1.0})
+        assert desk.plot("mine").startswith(b"\x89PNG")
+
+
+# -- the official client --------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def connected(folder, *options):
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    arguments = ["-m", "llmopt", "mcp", "--folder", str(folder), *options]
+    transport = stdio_client(StdioServerParameters(command=sys.executable, args=arguments))
+    async with Client(transport) as client:
+        yield client
+
+
+async def call(client, tool, /, **arguments):
+    result = await client.call_tool(tool, arguments)
+    if result.is_error:
+        raise LLMOptError(result.content[0].text)
+    found = result.structured_content
+    return found.get("result", found) if isinstance(found, dict) else found
+
+
+class TestClient:
+    pytestmark = pytest.mark.skipif(
+        not __import__("importlib.util").util.find_spec("mcp"), reason="needs the package mcp"
+    )
+
+    def test_a_whole_search(self, tmp_path):
+        async def go():
+            async with connected(tmp_path / "s") as client:
+                tools = {t.name: t for t in (await client.list_tools()).tools}
+                assert {"create_search", "ask", "answer", "tell", "status", "plot"} <= set(tools)
+                assert "space" in tools["create_search"].input_schema["properties"]
+                await call(
+                    client,
+                    "create_search",
+                    name="mine",
+                    space=SPACE,
+                    direction="minimize",
+                    model="agent",
+                    start=[{"params": {"x": 4, "k": 4}, "words": "now"}],
+                    options={"warmup": 2, "seed": 0},
+                )
+                for _ in range(2):
+                    (point,) = (await call(client, "ask", name="mine"))["points"]
+                    reward = point["params"]["x"] ** 2
+                    await call(client, "tell", name="mine", params=point["params"], reward=reward)
+                found = await call(client, "ask", name="mine")
+                assert "is now." in found["request"][-1]["content"]
+                found = await call(client, "answer", name="mine", text=ANSWER.format(0.5, 1))
+                params = found["points"][0]["params"]
+                told = await call(client, "tell", name="mine", params=params, failed="no power")
+                assert told["trial"]["state"] == "failed"
+                assert (await call(client, "status", name="mine"))["trials"] == 3
+                assert len(await call(client, "trials", name="mine", last=2)) == 2
+                picture = await client.call_tool("plot", {"name": "mine"})
+                assert picture.content[0].type == "image"
+                with pytest.raises(LLMOptError, match="name="):
+                    await call(client, "ask", name="../../etc/passwd")
+                with pytest.raises(LLMOptError, match="outside"):
+                    await call(client, "tell", name="mine", params={"x": 9, "k": 1}, reward=1)
+
+        asyncio.run(go())
+
+    def test_several_clients_at_once(self, tmp_path):
+        async def worker(client):
+            seen = []
+            for _ in range(3):
+                (point,) = (await call(client, "ask", name="mine"))["points"]
+                params = point["params"]
+                await call(client, "tell", name="mine", params=params, reward=params["x"])
+                seen.append(json.dumps(params))
+            return seen
+
+        async def go():
+            options = {"warmup": 50, "seed": 0}
+            async with contextlib.AsyncExitStack() as stack:
+                clients = [await stack.enter_async_context(connected(tmp_path)) for _ in range(3)]
+                await asyncio.gather(
+                    *(
+                        call(c, "create_search", name="mine", space=SPACE, options=options)
+                        for c in clients
+                    )
+                )
+                found = await asyncio.gather(*map(worker, [*clients, clients[0]]))
+                points = [p for seen in found for p in seen]
+                assert len(set(points)) == len(points) == 12
+                assert (await call(clients[1], "status", name="mine"))["trials"] == 12
+
+        asyncio.run(go())
+
+    def test_a_kill_in_the_middle(self, tmp_path):
+        killed = []
+
+        async def begun():
+            async with connected(tmp_path) as client:
+                await call(
+                    client,
+                    "create_search",
+                    name="mine",
+                    space=SPACE,
+                    model="agent",
+                    options={"warmup": 1, "seed": 0},
+                )
+                (point,) = (await call(client, "ask", name="mine"))["points"]
+                await call(client, "tell", name="mine", params=point["params"], reward=1)
+                await call(client, "ask", name="mine")
+                await call(client, "answer", name="mine", text="what?")
+                killed.extend(children())
+                for process in killed:
+                    os.kill(process, signal.SIGKILL)
+                with pytest.raises(BaseException):  # noqa: B017, PT011
+                    await asyncio.wait_for(call(client, "status", name="mine"), 20)
+
+        async def again():
+            async with connected(tmp_path) as client:
+                found = await call(client, "ask", name="mine")
+                assert "what?" in str(found["request"])
+                found = await call(client, "answer", name="mine", text=ANSWER.format(1, 2))
+                assert found["points"][0]["params"] == {"x": 1.0, "k": 2}
+                assert (await call(client, "status", name="mine"))["usage"]["requests"] == 2
+
+        with contextlib.suppress(BaseException):
+            asyncio.run(begun())
+        assert len(killed) == 1
+        asyncio.run(again())
+
+
+def children():
+    """Return the servers that this process has started."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                stat = open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()
+                if (
+                    int(stat[1]) == os.getpid()
+                    and b"mcp" in open(f"/proc/{entry}/cmdline", "rb").read()
+                ):
+                    found.append(int(entry))
+    return found

@@ -1,0 +1,301 @@
+"""Callbacks: the protocol, and what each tracker's own library reads back."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import pickle
+
+import pytest
+
+from llmopt import (
+    Categorical,
+    ClientError,
+    Completion,
+    Float,
+    LLMOptimizer,
+    Reply,
+    ScriptedClient,
+    SearchStopped,
+)
+from llmopt.trackers import Callback, Log, MLflow, Telemetry, TensorBoard, WeightsAndBiases
+
+SPACE = {"x": Float(-5.0, 5.0), "kind": Categorical(("a", "b"))}
+POINTS = (1.0, 2.0, 3.0)
+
+
+def reply(x: float) -> Reply:
+    return Reply(
+        (Completion(f"x: {x}, kind: a\nbecause of {x}"),),
+        model="answerer-2",
+        prompt_tokens=100,
+        completion_tokens=10,
+        cost=0.25,
+        seconds=0.5,
+    )
+
+
+def searched(callbacks, storage=None, client=None) -> LLMOptimizer:
+    client = client or ScriptedClient([reply(x) for x in POINTS])
+    optimizer = LLMOptimizer(
+        SPACE, client, "props", "minimize", 0, warmup=0, storage=storage, callbacks=callbacks
+    )
+    for x in POINTS:
+        optimizer.tell(optimizer.ask(), (x - 2) ** 2, feedback=f"saw {x}")
+    optimizer.tell_failure({"x": 0, "kind": "b"}, "diverged")
+    optimizer.close()
+    return optimizer
+
+
+class Everything(Callback):
+    def __init__(self):
+        self.events = []
+
+    def asked(self, search, proposal):
+        self.events.append(("asked", proposal.values[0]))
+
+    def told(self, search, trial, best, usage):
+        reward = None if best is None else best.reward
+        self.events.append(("told", trial.number, reward, usage.requests))
+
+    def sent(self, search, spent):
+        self.events.append(("sent", spent.client, spent.reply and spent.reply.cost, spent.error))
+
+    def ended(self, search, reason):
+        self.events.append(("ended", search.name, reason))
+
+
+class TestProtocol:
+    def test_what_happens_is_told_in_order(self, tmp_path):
+        told = Everything()
+        searched([told], storage=tmp_path / "mine.jsonl")
+        assert told.events[:4] == [
+            ("sent", "scripted", 0.25, ""),
+            ("asked", 1.0),
+            ("told", 0, 1.0, 1),
+            ("sent", "scripted", 0.25, ""),
+        ]
+        assert told.events[-2:] == [("told", 3, 0.0, 3), ("ended", "mine", "")]
+
+    def test_a_request_that_failed_is_told_with_its_error(self):
+        told = Everything()
+
+        def broken(request):
+            raise ClientError("overloaded", retryable=False)
+
+        optimizer = LLMOptimizer(SPACE, ScriptedClient(broken), warmup=0, callbacks=[told])
+        with pytest.raises(ClientError):
+            optimizer.ask()
+        assert told.events == [("sent", "scripted", None, "ClientError: overloaded")]
+
+    def test_the_end_says_why(self):
+        told = Everything()
+        client = ScriptedClient(["Analysis: flat.\nProposal: stop"])
+        optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, may_stop=True, callbacks=[told])
+        optimizer.tell({"x": 1, "kind": "a"}, 1.0)
+        with pytest.raises(SearchStopped):
+            optimizer.ask()
+        optimizer.close()
+        optimizer.close()
+        assert [e[0] for e in told.events] == ["told", "sent", "ended"]
+        assert "flat" in told.events[-1][2]
+
+    def test_one_that_fails_is_warned_of_once_and_the_search_goes_on(self, caplog):
+        class Broken(Callback):
+            def told(self, search, trial, best, usage):
+                raise RuntimeError("the server is down")
+
+        told = Everything()
+        optimizer = searched([Broken(), told])
+        assert len(optimizer.trials) == 4
+        assert sum(e[0] == "told" for e in told.events) == 4
+        lines = [r for r in caplog.records if "the server is down" in r.getMessage()]
+        assert len(lines) == 1
+
+    def test_the_points_are_the_same_with_and_without(self):
+        with_, without = searched([Everything()]), searched([])
+        assert with_.trials == without.trials
+        assert with_.usage == without.usage
+
+    def test_a_resumed_search_tells_only_what_is_new(self, tmp_path):
+        searched([], storage=tmp_path / "s.jsonl")
+        told = Everything()
+        again = LLMOptimizer(
+            SPACE,
+            ScriptedClient([]),
+            "props",
+            "minimize",
+            0,
+            warmup=0,
+            storage=tmp_path / "s.jsonl",
+            callbacks=[told],
+        )
+        again.tell({"x": 4, "kind": "b"}, 4.0)
+        assert told.events == [("told", 4, 0.0, 3)]
+        again.close()
+
+    def test_copies_have_none(self):
+        told = Everything()
+        optimizer = LLMOptimizer(SPACE, ScriptedClient([]), callbacks=[told])
+        for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+            twin.tell({"x": 4, "kind": "b"}, 4.0)
+        assert told.events == []
+
+    @pytest.mark.parametrize("given", [Log(), ["log"], [print], "log"])
+    def test_what_is_none(self, given):
+        with pytest.raises(TypeError, match="callbacks"):
+            LLMOptimizer(SPACE, ScriptedClient([]), callbacks=given)
+
+
+def test_logging(caplog):
+    caplog.set_level(logging.INFO, "llmopt.search")
+    searched([Log()])
+    text = "\n".join(r.getMessage() for r in caplog.records)
+    assert "search: asked (llm) x=1.0, kind='a'" in text
+    assert "trial 1 (llm) x=2.0, kind='a': reward 0.0; saw 2.0; best 0.0" in text
+    assert "answerer-2 answered in 0.5 s: 100 + 10 tokens, cost $0.250000" in text
+    assert text.endswith("search: ended")
+
+
+def test_mlflow(tmp_path):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    searched([MLflow("mine", tracking_uri=uri)], storage=tmp_path / "tuning.jsonl")
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("mine")
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [r for r in runs if r.info.run_name == "tuning"]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params["client"] == "scripted"
+    assert parent.data.params["seed"] == "0"
+    history = client.get_metric_history(parent.info.run_id, "reward")
+    assert [(m.step, m.value) for m in history] == [(0, 1.0), (1, 0.0), (2, 1.0)]
+    assert parent.data.metrics["best"] == 0.0
+    assert parent.data.metrics["usage/cost"] == 0.75
+    children = {r.info.run_name: r for r in runs if r is not parent}
+    assert len(children) == 4
+    second = children["trial 1"]
+    assert second.data.params == {"x": "2.0", "kind": "a"}
+    assert second.data.tags["llmopt.feedback"] == "saw 2.0"
+    assert second.data.tags["llmopt.explanation"] == "because of 2.0"
+    assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert children["trial 3"].info.status == "FAILED"
+
+
+def test_weights_and_biases(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    tracker = WeightsAndBiases("mine", mode="offline", dir=str(tmp_path))
+    searched([tracker], storage=tmp_path / "tuning.jsonl")
+    wandb.teardown()  # its service writes in the background
+    (file,) = tmp_path.rglob("*.wandb")
+    rows, config, summary = read_wandb(file)
+    assert [r.get("reward") for r in rows] == ["1", "0", "1", None]
+    assert [r["params/x"] for r in rows] == ["1", "2", "3", "0"]
+    assert rows[1]["feedback"] == '"saw 2.0"'
+    assert rows[3]["state"] == '"failed"'
+    assert rows[2]["usage/cost"] == "0.75"
+    assert config["client"] == '"scripted"'
+    assert '"x":2' in summary["best_params"].replace(" ", "")
+
+
+def read_wandb(file):
+    """Read an offline run: protocol buffers in LevelDB's log format, after a header of 7 bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, whole = file.read_bytes(), 7, b""
+    rows, config, summary = [], {}, {}
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # no header fits before the end of the block
+            at += 32768 - at % 32768
+        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole, at = whole + data[at + 7 : at + 7 + length], at + 7 + length
+        if kind not in (1, 4):  # the first or the middle part of a record
+            continue
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(whole)
+        whole = b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            rows.append({i.key or "/".join(i.nested_key): i.value_json for i in items})
+        for update in [*record.run.config.update, *record.config.update]:
+            config[update.key] = update.value_json
+        for update in record.summary.update:
+            summary[update.key or update.nested_key[0]] = update.value_json
+    return rows, config, summary
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    searched([TensorBoard(tmp_path / "tb")], storage=tmp_path / "tuning.jsonl")
+    read = EventAccumulator(os.fspath(tmp_path / "tb" / "tuning")).Reload()
+    assert [(e.step, e.value) for e in read.Scalars("reward")] == [(0, 1.0), (1, 0.0), (2, 1.0)]
+    assert [e.value for e in read.Scalars("params/x")] == [1.0, 2.0, 3.0, 0.0]
+    assert read.Scalars("usage/tokens")[-1].value == 330
+    texts = [e.tensor_proto.string_val[0] for e in read.Tensors("feedback/text_summary")]
+    assert texts == [b"saw 1.0", b"saw 2.0", b"saw 3.0", b"diverged"]
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_telemetry(content):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracing, metering = TracerProvider(), MeterProvider(metric_readers=[reader])
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
+    telemetry = Telemetry(content=content, tracer_provider=tracing, meter_provider=metering)
+
+    replies = [reply(x) for x in POINTS]
+    searched([telemetry], client=ScriptedClient(replies, name="openai:answerer"))
+
+    def broken(request):
+        raise ClientError("overloaded", retryable=False)
+
+    optimizer = LLMOptimizer(SPACE, ScriptedClient(broken), warmup=0, callbacks=[telemetry])
+    with pytest.raises(ClientError):
+        optimizer.ask()
+    *good, bad = spans.get_finished_spans()
+    assert len(good) == 3
+    assert good[0].name == "chat answerer"
+    assert good[0].kind.name == "CLIENT"
+    found = dict(good[0].attributes)
+    assert found["gen_ai.provider.name"] == "openai"
+    assert found["gen_ai.operation.name"] == "chat"
+    assert found["gen_ai.request.model"] == "answerer"
+    assert found["gen_ai.response.model"] == "answerer-2"
+    assert found["gen_ai.usage.input_tokens"] == 100
+    assert found["gen_ai.usage.output_tokens"] == 10
+    assert found["gen_ai.response.finish_reasons"] == ("stop",)
+    assert ("because of 1.0" in str(found)) == content
+    assert bad.attributes["error.type"] == "ClientError"
+    assert bad.status.status_code.name == "ERROR"
+    resource = reader.get_metrics_data().resource_metrics[0].scope_metrics[0]
+    points = {m.name: m.data.data_points for m in resource.metrics}
+    usage = {p.attributes["gen_ai.token.type"]: p.sum for p in points["gen_ai.client.token.usage"]}
+    assert usage == {"input": 300, "output": 30}
+    assert sum(p.count for p in points["gen_ai.client.operation.duration"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("module", "make"),
+    [
+        ("mlflow.entities", MLflow),
+        ("wandb", WeightsAndBiases),
+        ("tensorboard.compat.proto", TensorBoard),
+        ("opentelemetry", Telemetry),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch, module, make):
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(ImportError, match="pip install"):
+        make()
