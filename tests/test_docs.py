@@ -38,8 +38,13 @@ COMMANDS = [
 PRELUDES = {
     "benchmarks.md": "import numpy as np",
     "code.md": "score = 1.0",
+    "limits.md": """
+import nevergrad as ng
+import optuna
+from llmopt.adapters.nevergrad import ParametrizedLLM
+from llmopt.adapters.optuna import LLMSampler
+""",
     "nevergrad.md": """
-import warnings
 def validation_loss(lr, layers, activation):
     return abs(layers - 3) + lr
 def evaluate(value):
@@ -63,7 +68,13 @@ SHORTER = {
     "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
     "policies.md": [("run(30,", "run(6,"), ("search.evaluate()", "search.evaluate(2)")],
 }
-NEEDS = {"optuna.md": ["optuna"], "nevergrad.md": ["nevergrad"], "loop.md": ["pandas"]}
+NEEDS = {
+    "limits.md": ["nevergrad", "optuna"],
+    "loop.md": ["matplotlib", "pandas"],
+    "nevergrad.md": ["nevergrad"],
+    "optuna.md": ["optuna"],
+    "policies.md": ["mujoco", "PIL"],
+}
 
 
 def runnable(page: Path) -> str:
