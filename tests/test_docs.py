@@ -63,6 +63,10 @@ def evaluate_all(points):
     return [sum(point.values()) for point in points]
 model, distributions = "openai:gpt-6-luna", {"x": FloatDistribution(0, 1)}
 """,
+    "trackers.md": """
+from llmopt import Float
+space, model = {"x": Float(0, 1)}, "smollm2"
+""",
 }
 SHORTER = {
     "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
@@ -74,6 +78,7 @@ NEEDS = {
     "nevergrad.md": ["nevergrad"],
     "optuna.md": ["optuna"],
     "policies.md": ["mujoco", "PIL"],
+    "trackers.md": ["mlflow"],
 }
 
 
