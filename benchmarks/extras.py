@@ -10,15 +10,29 @@ from llmopt._version import __version__
 from llmopt.errors import LLMOptError
 
 _EXTRAS = {
+    "botorch": "rivals",
     "cma": "bench",
     "cmaes": "experiments",
+    "ioh": "experiments",
     "matplotlib": "bench",
     "nevergrad": "nevergrad",
     "optuna": "optuna",
     "scipy": "bench",
+    "torch": "rivals",
     "tqdm": "bench",
 }
-_VERSIONED = ("gymnasium", "mujoco", "numpy", "cma", "nevergrad", "optuna", "cmaes", "xllamacpp")
+_VERSIONED = (
+    "gymnasium",
+    "mujoco",
+    "numpy",
+    "cma",
+    "nevergrad",
+    "optuna",
+    "cmaes",
+    "torch",
+    "botorch",
+    "xllamacpp",
+)
 
 
 def require_packages(purpose: str, packages: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """llmopt: a large language model as a black-box optimizer.
 
-See `LLMOptimizer` for the contract. Everything here is imported when first used, so that
-``import llmopt`` stays light.
+`minimize` and `maximize` are a search in one call; `LLMOptimizer` is one with `ask` and `tell`.
+Everything here is imported when first used, so that ``import llmopt`` stays light.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         LLMOptError,
         MissingKeyError,
         ModelNotFoundError,
+        NoTrialsError,
         ParameterError,
         ParseError,
         PromptTooLongError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         TemplateError,
     )
     from llmopt.history import History, Proposal, Trial, Usage
+    from llmopt.loop import SearchResult, maximize, minimize
     from llmopt.optimizer import LLMOptimizer
     from llmopt.prompt import Prompt, get_prompt
     from llmopt.prompt.parse import parse_parameters
@@ -67,6 +69,7 @@ _HOMES = {
         "LLMOptError",
         "MissingKeyError",
         "ModelNotFoundError",
+        "NoTrialsError",
         "ParameterError",
         "ParseError",
         "PromptTooLongError",
@@ -77,6 +80,7 @@ _HOMES = {
         "TemplateError",
     ),
     "llmopt.history": ("History", "Proposal", "Trial", "Usage"),
+    "llmopt.loop": ("SearchResult", "maximize", "minimize"),
     "llmopt.optimizer": ("LLMOptimizer",),
     "llmopt.prompt.parse": ("parse_parameters",),
     "llmopt.prompt": ("Prompt", "get_prompt"),
@@ -101,6 +105,7 @@ __all__ = [
     "Message",
     "MissingKeyError",
     "ModelNotFoundError",
+    "NoTrialsError",
     "ParameterError",
     "ParseError",
     "Prompt",
@@ -113,6 +118,7 @@ __all__ = [
     "Request",
     "RewardError",
     "ScriptedClient",
+    "SearchResult",
     "SearchStopped",
     "Space",
     "SpaceError",
@@ -123,6 +129,8 @@ __all__ = [
     "__version__",
     "get_client",
     "get_prompt",
+    "maximize",
+    "minimize",
     "parse_parameters",
 ]
 

@@ -119,6 +119,10 @@ class MissingKeyError(ClientError):
     """No API key was given; the message names the environment variable to set."""
 
 
+class NoTrialsError(LLMOptError, ValueError):
+    """There is no best trial, since no trial is complete yet."""
+
+
 class FallbackWarning(UserWarning):
     """The model did not deliver a usable point, and one drawn at random took its place."""
 

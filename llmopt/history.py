@@ -100,6 +100,11 @@ class Trial(Generic[Params]):
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
 
+    def _repr_html_(self) -> str:
+        from llmopt.views import trials_html
+
+        return trials_html([self])
+
 
 @dataclass(frozen=True)
 class History:

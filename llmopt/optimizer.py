@@ -36,9 +36,10 @@ import numpy as np
 from llmopt._version import __version__
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.errors import (
     FallbackWarning,
+    NoTrialsError,
     ParameterError,
     RewardError,
     SearchStopped,
@@ -50,7 +51,7 @@ from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.resume import (
     FORMAT,
@@ -68,6 +69,7 @@ from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
 from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
+from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
 
@@ -75,19 +77,22 @@ _DIRECTIONS = ("maximize", "minimize")
 
 
 if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
     from typing_extensions import TypedDict, Unpack
 
     _Form = TypeVar("_Form", covariant=True)
 
-    class _GymnasiumSpace(Protocol[_Form]):
+    class GymnasiumSpace(Protocol[_Form]):
         """A `gymnasium.spaces` space, whose samples have the form of its points."""
 
-        def sample(self) -> _Form: ...
-        def contains(self, x: Any) -> bool: ...
+        def sample(self) -> _Form: ...  # noqa: D102
+        def contains(self, x: Any) -> bool: ...  # noqa: D102
 
-    class _Options(TypedDict, total=False):
+    class Options(TypedDict, total=False):
         """The arguments of `LLMOptimizer` that are given by name."""
 
+        model: Client | str | None
         warmup: int | Sequence[Any]
         warmup_distribution: Literal["uniform", "normal"]
         start: Mapping[str, Any] | Sequence[Any]
@@ -98,6 +103,8 @@ if TYPE_CHECKING:
         attempts: int
         out_of_range: Literal["clip", "reject"]
         on_error: Literal["raise", "fallback"]
+        noisy: bool
+        may_stop: bool
         partner: Partner | None
         max_requests: int | None
         max_tokens: int | None
@@ -114,7 +121,7 @@ class LLMOptimizer(Generic[Params]):
         space: A `Space`, a mapping of names to `Float`, `Int` and `Categorical`, or any
             bounded `gymnasium.spaces` space. Parameters come back in the same form.
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model, which needs no key.
+            the embedded model, which needs no key. ``model=`` means the same.
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
             ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
             template's text or path, a prompt object, or ``"auto"`` for the one that suits the
@@ -141,7 +148,7 @@ class LLMOptimizer(Generic[Params]):
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range, or a point that breaks
             a constraint.
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
-            random point.
+            random point. After an error `ask` can be called again, and nothing is lost.
         noisy: Whether measuring a point again gives another reward. Then the model may propose
             a point again, and `history` and `best` show the mean of its rewards.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -180,17 +187,17 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
         self: LLMOptimizer[_Form],
-        space: _GymnasiumSpace[_Form],
+        space: GymnasiumSpace[_Form],
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     @overload
     def __init__(
@@ -200,7 +207,7 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None: ...
     def __init__(
         self,
@@ -210,6 +217,7 @@ class LLMOptimizer(Generic[Params]):
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
         *,
+        model: Client | str | None = None,
         warmup: int | Sequence[Any] = 10,
         warmup_distribution: Literal["uniform", "normal"] = "uniform",
         start: Mapping[str, Any] | Sequence[Any] = (),
@@ -249,8 +257,8 @@ class LLMOptimizer(Generic[Params]):
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
         self._start = self._start_points(start)
-        model = ModelEmitter(
-            get_client("smollm2" if client is None else client),
+        emitter = ModelEmitter(
+            get_client(one_model(client, model)),
             prompt,
             description=description,
             total=total,
@@ -265,7 +273,7 @@ class LLMOptimizer(Generic[Params]):
         self._seed_given = seed is not None
         self._state = self._new_state()
         self._partner: Partner | None = partner
-        self._emitter = self._make_emitter(model)
+        self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
@@ -433,14 +441,15 @@ class LLMOptimizer(Generic[Params]):
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-            with self._changing:
+            with self._changing, uninterrupted():
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:
-            # The next call draws the same numbers, so it meets the replies already paid for.
-            state.rng.bit_generator.state = before
+            if not draft.settled:
+                # The next call draws the same numbers, so it meets the replies already paid for.
+                state.rng.bit_generator.state = before
             raise
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
@@ -595,7 +604,7 @@ class LLMOptimizer(Generic[Params]):
             )
             trial = self._state.trials[-1]
         if self._bell is not None:
-            self._bell.ring("told", trial, self.best, self.usage)
+            self._bell.ring("told", trial, self.history.best, self.usage)
         return trial
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -663,7 +672,7 @@ class LLMOptimizer(Generic[Params]):
     def trials(self) -> list[Trial[Params]]:
         """All trials in the order of telling (a copy)."""
         with self._changing:
-            return list(self._state.trials)
+            return TrialList(self._state.trials)
 
     @property
     def pending(self) -> list[Proposal]:
@@ -676,12 +685,46 @@ class LLMOptimizer(Generic[Params]):
             return list(self._state.pending)
 
     @property
-    def best(self) -> Trial[Params] | None:
-        """The best trial so far, or ``None``; the first of equals.
+    def best(self) -> Trial[Params]:
+        """The best trial so far; the first of equals.
 
         With several objectives one of the Pareto front (see ``history.pareto_front``).
+
+        Raises:
+            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
         """
-        return self.history.best
+        history = self.history
+        if history.best is None:
+            raise NoTrialsError(_why_no_best(history))
+        return history.best
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a pandas table, a row for each.
+
+        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
+        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
+        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
+        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return dataframe(self.trials, self.space.names, len(self.directions))
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the reward of each trial, in the colour of its source, and the best so far.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+
+        Returns:
+            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has several objectives.
+        """
+        return plot(self.history, ax)
 
     @property
     def usage(self) -> Usage:
@@ -694,6 +737,23 @@ class LLMOptimizer(Generic[Params]):
             f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
             f"{len(self._state.trials)} trials)"
         )
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        best, usage = self.history.best, self.usage
+        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
+        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+            ("model", client_name(self.client)),
+            ("prompt", self.prompt.name),
+            ("points from", points),
+            ("requests", usage.requests),
+            ("cost", cost),
+        ]
+
+    def _repr_html_(self) -> str:
+        return search_html(type(self).__name__, self._facts(), self.trials)
 
     # -- saving and resuming --------------------------------------------------------------
 
@@ -765,7 +825,7 @@ class LLMOptimizer(Generic[Params]):
         start = start_of(events, path)
         with as_written(path, 1, start):
             merged = stored_options(start, options)
-        client = get_client("smollm2" if client is None else client)
+        client = get_client(one_model(client, options.pop("model", None)))
         if "prompt" not in options:
             check_prompt_for(merged["prompt"], client)
         # With no options of the caller's, what the constructor refuses is the file's.
@@ -819,7 +879,9 @@ class LLMOptimizer(Generic[Params]):
             "seed": self.seed,
             "options": {
                 "warmup": self._n_warmup,
-                "warmup_points": points and [list(self.space.to_json_values(p)) for p in points],
+                "warmup_points": None
+                if points is None
+                else [list(self.space.to_json_values(p)) for p in points],
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
                 "total": self._model.total,
@@ -844,10 +906,11 @@ class LLMOptimizer(Generic[Params]):
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- copies ---------------------------------------------------------------------------
 
@@ -874,6 +937,20 @@ class LLMOptimizer(Generic[Params]):
                 "its results to the original",
                 path,
             )
+
+
+def _why_no_best(history: History) -> str:
+    if not history.trials:
+        return (
+            "there is no best trial yet: no trial was told. Evaluate a point of ask(), and "
+            "tell() its reward"
+        )
+    words = history.trials[-1].feedback
+    return (
+        f"there is no best trial yet: all {len(history.trials)} trials failed"
+        + (f", the last one with: {short(words)}" if words else "")
+        + ". Mend the evaluation; optimizer.trials holds the reason of each"
+    )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
+from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
@@ -565,6 +566,45 @@ class ProviderContract:
         server.play(Say(self.error("temperature is too hot for the moon"), 400))
         assert "too hot" in str(self.failure(connected))
         assert len(server.seen) == 1
+
+    # Structured answers.
+
+    schema_refusals: ClassVar[tuple[str, ...]] = ()
+    """Ways in which the provider says that a model takes no schema, or not this one."""
+
+    def test_points_are_asked_by_a_schema_until_the_model_refuses(self, server):
+        for said in self.schema_refusals:
+            self._refused_schema(server, said)
+        if not self.schema_refusals:
+            assert not self.client(server, api_key=KEY).facts().structured
+
+    def _refused_schema(self, server: WireServer, said: str) -> None:
+        def refusing(body: Any) -> Say:
+            if '"additionalProperties": false' in json.dumps(body):
+                return Say(self.error(said), 400)
+            return Say(self.body(f"x: {len(server.seen)}, y: 2\nWhy."))
+
+        client = self.client(server, api_key=KEY, structured=True)
+        space = {"x": Float(0.0, 99.0), "y": Float(0.0, 9.0)}
+        optimizer = LLMOptimizer(space, client, "props", warmup=0, seed=1)
+        server.play(Say(self.body('{"explanation": "e", "point": {"x": 1.5, "y": 3}}')))
+        point = optimizer.ask()
+        assert point == {"x": 1.5, "y": 3.0}
+        optimizer.tell(point, 1.0)
+        first = json.dumps(server.seen[0].body)
+        assert '"additionalProperties": false' in first
+        assert "maxLength" not in first
+        server.play(refusing)
+        for number in range(2):
+            optimizer.tell(optimizer.ask(), float(number))
+        # Refused once, asked again at once as text, and as text from then on.
+        assert len(server.seen) == 3, said
+        assert "as one JSON object" not in json.dumps(server.seen[-1].body)
+        assert not client.facts().structured
+        assert optimizer.usage.requests == 4
+        assert optimizer.usage.failed_requests == 0
+        assert optimizer.usage.prompt_tokens == 300
+        assert optimizer.usage.proposals == {"llm": 3}
 
     # Keys.
 

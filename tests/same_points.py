@@ -265,7 +265,7 @@ def record_of(optimizer: LLMOptimizer) -> dict[str, Any]:
             for t in optimizer.trials
         ],
         "pending": [[plain(p.values), p.source, p.explanation] for p in optimizer.pending],
-        "best": optimizer.best and optimizer.best.number,
+        "best": optimizer.history.best and optimizer.best.number,
         "pareto": [t.number for t in optimizer.history.pareto_front],
         "usage": usage_of(optimizer),
     }

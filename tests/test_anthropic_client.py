@@ -29,6 +29,16 @@ class TestContract(ProviderContract):
         "max": {"output_config.effort": "max"},
     }
 
+    schema_refusals = (
+        "'claude-haiku-4-5' does not support output format.",
+        "output_format: Extra inputs are not permitted",
+        "output_config.format.schema: For 'object' type, 'additionalProperties' must be explicitly "
+        "set to false",
+        "The compiled grammar is too large, which would cause performance issues. Simplify your "
+        "schema.",
+        "Schema is too complex for compilation",
+    )
+
     def client(self, server, **options):
         return AnthropicClient("claude-haiku-4-5", base_url=server.url, **options)
 

@@ -171,9 +171,9 @@ class TestRecordAndReplay:
         client.api_key = "sk-very-secret"  # type: ignore[attr-defined]
         RecordClient(client, path).complete(ask())
         head, exchange = map(json.loads, path.read_text().splitlines())
-        assert set(head) == {"facts"}
+        assert set(head) == {"facts", "crc"}
         assert set(head["facts"]) == {f.name for f in fields(ModelFacts)} - {"count_tokens"}
-        assert set(exchange) == {"request", "reply"}
+        assert set(exchange) == {"request", "reply", "crc"}
         assert "secret" not in path.read_text()
 
     def test_recorder_shows_the_clients_attributes(self, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ class TestRecordAndReplay:
         text = path.read_text()
         assert text.count("now 37") == 1
         path.write_text(text.replace("now 37", "now 73"))
-        with pytest.raises(ClientError, match="its request is not the recorded one"):
+        with pytest.raises(ClientError, match="its checksum is another one"):
             ReplayClient(path).complete(requests[0])
 
     def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_few_trials_are_short_lines(n):
 
 def test_many_parameters_stop_at_z():
     space = Space({f"x{i}": Float(0, 1) for i in range(40)})
-    columns = ColumnsPrompt().prepare(situation(space)).request.columns
+    columns = ColumnsPrompt(most_lines=None).prepare(situation(space)).request.columns
     assert len(columns) == 40
     assert sorted({line[0] for line in columns}) == ["Z", "z"]
 
@@ -701,3 +701,57 @@ def test_the_small_network():
     np.testing.assert_allclose(soft.sum(axis=1), 1)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
     assert features(lines).shape == (5, 22)
+
+
+# -- many parameters ----------------------------------------------------------------------
+
+
+MANY = Space({f"x{i}": Float(-1, 1) for i in range(30)})
+
+
+@pytest.mark.parametrize(("samples", "count"), [(1, 10), (2, 20), (4, 20)])
+def test_of_many_parameters_a_part_is_asked_for(samples, count):
+    query = ColumnsPrompt().prepare(situation(MANY, 40, samples=samples, seed=5))
+    lines = query.request.columns
+    assert len(lines) == count
+    assert [line[0] for line in lines].count("z") == 1  # that of the slope is among them
+    every = ColumnsPrompt(most_lines=None).prepare(situation(MANY, 40, samples=samples, seed=5))
+    assert len(every.request.columns) == 30
+    assert set(lines) < set(every.request.columns)
+    within = situation(Space({f"x{i}": Float(-1, 1) for i in range(20)}), 40)
+    assert len(ColumnsPrompt().prepare(within).request.columns) == 20
+
+
+def test_the_lines_asked_for_are_those_that_change_most():
+    prompt = ColumnsPrompt(most_lines=2)
+    rows = np.array([[5, 0, 9, 3], [5, 2, 1, 3], [5, 4, 9, 3], [6, 6, 1, 4]])
+    assert prompt._asked(rows, 3, 4) == [1, 3]
+    assert prompt._asked(rows[:, :2], 0, 4) == [0, 1]
+
+
+def test_what_is_not_asked_for_is_drawn_from_the_frame():
+    state = situation(MANY, 40, samples=4, seed=5)
+    query = ColumnsPrompt(dither=False).prepare(state)
+    answers = [" m" * 20] * 200
+    read = [query.read(text, i, answers[:i]) for i, text in enumerate(answers)]
+    again = [query.read(text, i, answers[:i]) for i, text in enumerate(answers)]
+    assert [r.values for r in read] == [r.values for r in again]
+    assert len({r.values for r in read}) == 200
+    best = np.array([MANY.encode(t.values) for t in state.history.ranked[:20]])
+    points = np.array([MANY.encode(r.values) for r in read])
+    # The ten that were not asked for spread as the elites do, in sum over all axes.
+    share = points.var(axis=0).sum() / best.var(axis=0).sum()
+    assert 0.15 < share < 0.6
+    with pytest.raises(Exception, match="20, separated by spaces"):
+        query.read(" m" * 30)
+
+
+def test_many_parameters_are_searched_from_start_to_end():
+    optimizer = LLMOptimizer(MANY, NetworkClient(), "columns", seed=1, batch_size=4)
+    for _ in range(60):
+        point = optimizer.ask()
+        optimizer.tell(point, -sum(value**2 for value in point.values()))
+    assert {t.source for t in optimizer.trials} == {"warmup", "llm"}
+    assert max(t.rewards[0] for t in optimizer.trials[30:]) > max(
+        t.rewards[0] for t in optimizer.trials[:15]
+    )

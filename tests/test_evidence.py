@@ -8,6 +8,7 @@ from llmopt import Categorical, Float, Int, ParseError, Space
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.evidence import Evidence, start_of
 from llmopt.prompt.parse_change import parse_change
 
@@ -41,44 +42,117 @@ def evidence(trials=TRIALS, **more):
     return Evidence(History(trials), SPACE, LABELS, trials, **more)
 
 
-def test_one_header_row_and_the_best_marked():
+def rows(shown):
+    return [entry.partition("\n")[0] for entry in shown.log]
+
+
+def test_one_header_row_and_the_experiments_in_their_order():
     shown = evidence()
     assert shown.header == "# | f | gain | bias | steps | made from"
-    assert shown.rows == [
-        "*2 | 14 ± 0.5 (5 times) | 2 | 0.5 | 3 | #1: gain 1 -> 2",
-        "5 | 13.5 | 2.5 | 0.5 | 3 | #4 again",
+    assert rows(shown) == [
+        "1 | 10 | 1 | 0.5 | 3 | warm-up",
+        "2 | 14 ± 0.5 (5 times) | 2 | 0.5 | 3 | #1: gain 1 -> 2",
+        "3 | failed | 2 | 0.25 | 4 | new",
         "4 | 13 | 2.5 | 0.5 | 3 | #2: gain 2 -> 2.5",
-        "1 | 10 | 1 | 0.5 | 3 | warmup",
-        "3 | failed | 2 | 0.25 | 4 | ",
+        "5 | 13.5 | 2.5 | 0.5 | 3 | #4 again",
     ]
+    assert shown.ranking(2) == "#2 (14 ± 0.5 (5 times)), #5 (13.5)"
+    assert shown.dropped == 0
 
 
-def test_digits_grow_as_the_best_points_close_in():
-    close = tuple(trial(i, (1.23456789 + i * 1e-5, 0.5, 3), float(i)) for i in range(5))
-    assert "1.234608" in evidence(close).rows[0]
-    wide = tuple(trial(i, (1.23456789 + i, 0.5, 3), float(i)) for i in range(5))
-    assert "| 5.23 |" in evidence(wide).rows[0]
+@pytest.mark.parametrize(
+    ("source", "before", "said"),
+    [
+        ("warmup", (), "warm-up"),
+        ("user", (), "warm-up"),
+        ("user", TRIALS[1:2], "given"),
+        ("cma", (), "found by CMA-ES"),
+        ("fallback", (), "drawn at random"),
+    ],
+)
+def test_who_proposed_a_point_is_said(source, before, said):
+    made = tuple(trial(i, t.values, 1.0) for i, t in enumerate(before))
+    made += (trial(len(made), (-5.0, 0.1, 8), 2.0, source=source),)
+    assert rows(evidence(made))[-1].endswith(f"| {said}")
+
+
+def test_digits_tell_a_drawn_point_from_the_best_before_it():
+    drawn = tuple(
+        trial(i, (v, 0.5, 3), float(i), source="cma")
+        for i, v in enumerate((1.23456789, 1.23457789, 4.0))
+    )
+    assert [r.split(" | ")[2] for r in rows(evidence(drawn))] == ["1.235", "1.2345779", "4"]
+    written = (trial(0, (1.234567, 0.5, 3), 1.0),)
+    assert "| 1.234567 |" in rows(evidence(written))[0]
+
+
+def notes(shown):
+    return [entry.partition("\n")[2].strip() for entry in shown.log]
 
 
 def test_a_hypothesis_has_the_change_that_it_brought():
-    lines = evidence().hypotheses()
-    assert lines[0] == ('#2: "more gain." -> f = 14 ± 0.5 (5 times) (+4 against #1, its start)')
-    assert lines[1] == '#3: "two at once." -> failed'
-    assert "-1 against #2, its start" in lines[2]
-    assert "-0.5 against #2, the best until then" in lines[3]
-    assert evidence().hypotheses(0) == []
+    found = notes(evidence())
+    assert found[1] == 'hypothesis: "more gain." -> +4 against #1, its start'
+    assert found[2].startswith('hypothesis: "two at once." -> failed')
+    assert "-1 against #2, its start" in found[3]
+    assert "+0.5 against #4, its start; -0.5 against #2, the best until then" in found[4]
 
 
-def test_lessons_are_kept_once_and_empty_ones_dropped():
-    assert evidence().lessons() == ["gain above 2 shakes."]
+def test_a_lesson_stands_with_its_experiment_and_empty_ones_are_dropped():
+    assert [n.count("lesson:") for n in notes(evidence())] == [0, 0, 0, 1, 0]
+    assert notes(evidence())[3].startswith("lesson: gain above 2 shakes.\nhypothesis:")
+    assert evidence().lessons() == []  # none whose notes are dropped
 
 
-def test_feedback_of_the_best_and_the_latest_keeps_whole_lines():
-    titles = evidence(feedback_limit=20).closeups(best=1, last=2)
-    assert titles == [
-        ("#4, one of the best, f = 13", "a\nb c\n…"),
-        ("#3, one of the latest, failed", "it fell"),
-    ]
+def test_feedback_keeps_whole_lines():
+    found = notes(evidence(feedback_limit=20))
+    assert found[3].endswith("a\nb c\n…")
+    assert found[2].endswith("it fell")
+
+
+def test_feedback_on_drawn_points_is_short_unless_they_were_the_best():
+    long = "\n".join("x" * 99 for _ in range(12))
+    drawn = tuple(
+        trial(i, (float(i), 0.5, 3), r, feedback=long, source="warmup")
+        for i, r in enumerate((1.0, 3.0, 2.0))
+    )
+    assert [n.count("\n") for n in notes(evidence(drawn))] == [11, 11, 5]
+
+
+LONG = tuple(
+    trial(
+        i,
+        ((i * 7 % 60) / 10, 0.5, 3),
+        float(i * 37 % 101),
+        feedback=f"seen {i} " * 20,
+        explanation=f"Lesson: the {i}th.\nHypothesis: idea {i}.\nStart from: #{max(1, i)}",
+    )
+    for i in range(400)
+)
+
+
+def test_the_log_grows_at_its_end_is_cut_in_large_steps_and_keeps_the_best():
+    texts, cuts = [], 0
+    for n in range(1, len(LONG), 3):
+        shown = evidence(LONG[:n], budget=4000)
+        texts.append("\n".join(shown.log))
+        assert estimate_tokens(texts[-1]) <= 4200
+        numbers = [int(r.split(" | ")[0]) for r in rows(shown)]
+        assert numbers == sorted(numbers)
+        assert n in numbers
+        assert shown.history.best.number + 1 in numbers
+        assert shown.dropped == n - len(numbers)
+        assert all(f"the {number - 1}th" not in shown.lessons() for number in numbers)
+        cuts += len(texts) > 1 and not texts[-1].startswith(texts[-2])
+    assert 5 < cuts < len(texts) / 3
+    whole = evidence(LONG)
+    assert len(whole.log) == 400
+
+
+def test_what_is_seen_once_is_not_written_anew():
+    """Later trials change no entry: not the digits, nor the parent, nor what was the best."""
+    for n in (5, 50, 120):
+        assert evidence(LONG).log[:n] == evidence(LONG[:n]).log
 
 
 def test_a_point_may_be_given_as_a_change():
@@ -129,14 +203,30 @@ def test_any_text_is_a_point_or_an_error(text, may_stop):
         SPACE.check(reading.values)
 
 
+def test_a_point_may_be_given_as_what_is_not_zero():
+    space = Space({f"w{i}": Float(-1, 1) for i in range(9)})
+    reading = parse_change("Start from: zero\nProposal:\nw3: 0.5", space, points=[])
+    assert reading.values == (0, 0, 0, 0.5, 0, 0, 0, 0, 0)
+    text = get_prompt("words").prepare(Situation.after(History(), space, ModelFacts("m")))
+    assert 'after "zero" only those that are not 0' in text.request.text
+    with pytest.raises(ParseError):  # 0 steps are none
+        parse_change("Start from: zero\nProposal:\ngain: 0.5", SPACE, points=[])
+
+
 def test_categories_and_wide_spaces():
     space = Space({"kind": Categorical(["a", "b"]), **{f"w{i}": Float(0, 1) for i in range(60)}})
     trials = tuple(
-        Trial(i, {}, ("a", *[0.5] * 59, i / 10), (float(i),), source="llm") for i in range(6)
+        Trial(i, {}, ("a", *[0.5] * 59, i / 10), (float(i),), source=source)
+        for i, source in enumerate(("warmup", "llm", "llm"))
     )
-    rows = Evidence(History(trials), space, space.names, trials).rows
-    assert [len(r.split(" | ")) > 10 for r in rows] == [True, True, True, False, False, False]
-    assert rows[3].endswith("w59 0.1 -> 0.2") or "w59" in rows[3]
+    shown = rows(Evidence(History(trials), space, space.names, trials))
+    assert shown[0].endswith("warm-up | (many, not shown)")
+    assert "#1: w59 0 -> 0.1 | in their order: a, 0.5," in shown[1]
+    sparse = Space({f"w{i}": Float(-1, 1) for i in range(60)})
+    made = (Trial(0, {}, (0.0,) * 59 + (0.25,), (1.0,), source="llm"),)
+    shown = Evidence(History(made), sparse, sparse.names, made)
+    assert shown.header == "# | f | made from | values; those not named are 0"
+    assert rows(shown) == ["1 | 1 | new | w59 0.25"]
 
 
 def test_the_prompt(check_golden):
@@ -162,6 +252,6 @@ def test_points_measured_on_the_same_starts_are_compared_start_by_start():
         trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0)),
         trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0, 11.5, 20.5), explanation="Hypothesis: more."),
     )
-    assert "+1 ± 0.29 start by start against #1, its start" in evidence(pair).hypotheses()[0]
+    assert "+1 ± 0.29 start by start against #1, its start" in evidence(pair).log[1]
     other = (pair[0], trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0,), explanation="Hypothesis: x."))
-    assert "start by start" not in evidence(other).hypotheses()[0]
+    assert "start by start" not in evidence(other).log[1]

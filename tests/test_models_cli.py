@@ -282,6 +282,12 @@ def test_check(server, capsys):
     shown = capsys.readouterr().out
     for words in ("x, y = 1, -2", "served-as", "100 tokens", "60 of them", "unknown", "stop"):
         assert words in shown
+    server.play(Say(openai_body('{"explanation": "", "point": {"x": 1, "y": -2}}')))
+    priced = f'openai+{server.url}/v1:m?structured=true&price={{"input": 1, "output": 1}}'
+    assert main(["check", priced, "--prompt", "props"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("as JSON by a schema", "x, y = 1, -2", "$0.000107 (prices: your own)"):
+        assert words in shown
 
 
 def test_check_of_a_model_that_does_not_answer_the_question(server, capsys):
@@ -329,14 +335,23 @@ def test_check_takes_every_option_of_the_client(server, capsys):
     assert "did you mean 'effort'" in capsys.readouterr().err
 
 
-def test_estimate_and_run_take_options(capsys):
+def test_every_command_takes_options(capsys, monkeypatch, tmp_path):
     prices = '{"input": 1000000, "output": 0}'
     command = ["estimate", "mountaincar", "--model", "openai:some", "--iterations", "1"]
     assert main([*command, "--option", f"price={prices}"]) == 0
     assert re.search(r"\$\d{3,}", capsys.readouterr().out)
-    for name in ("run", "estimate"):
-        assert main([name, "mountaincar", "--model", "openai:some", "--option", "timeout=x"]) == 2
+    monkeypatch.chdir(tmp_path)
+    task = "mountaincar"
+    for name in (["run", task], ["estimate", task], ["code", task], ["reward", task],
+                 ["bench", "--tasks", task]):  # fmt: skip
+        assert main([*name, "--model", "openai:some", "--option", "timeout=x"]) == 2
         assert "expected a number" in capsys.readouterr().err
+    for name in ("code", "reward"):
+        assert main([name, task, "--option", "timeout=9"]) == 2
+        assert "give --model, too" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert main(["bench", "--tasks", task, "--option", "threads=1", "--dry-run"]) == 0
+    assert '"smollm2?threads=1"' in capsys.readouterr().out
 
 
 def test_check_asks_once_more_with_more_room(server):

@@ -28,6 +28,16 @@ class TestContract(ProviderContract):
         "none": {"reasoning_effort": "none"},
     }
 
+    schema_refusals = (
+        "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this "
+        "model.",
+        "Invalid schema for response_format 'answer': In context=(), schema is too large",
+        "This response_format type is unavailable now",
+        "This model does not support structured outputs.",
+        "Failed to parse grammar",
+        "The provided JSON schema contains features not supported by xgrammar.",
+    )
+
     def client(self, server, **options):
         return OpenAIClient("m", base_url=f"{server.url}/v1", **options)
 

@@ -27,6 +27,7 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ModelNotFoundError,
+    NoTrialsError,
     ParameterError,
     Reply,
     RewardError,
@@ -123,7 +124,9 @@ class TestAsk:
         optimizer.ask()
         optimizer.ask()
         assert optimizer.trials == []
-        assert optimizer.best is None
+        assert optimizer.history.best is None
+        with pytest.raises(NoTrialsError, match=r"no trial was told.*tell"):
+            optimizer.best  # noqa: B018
 
     def test_box_comes_back_as_an_array_that_the_space_contains(self):
         box = gym.spaces.Box(-6, 6, (2, 2), dtype=np.float32)
@@ -285,7 +288,8 @@ class TestTell:
         trial = optimizer.tell(optimizer.ask(), reward)
         assert trial.state == "failed"
         assert trial.reward is None
-        assert optimizer.best is None
+        with pytest.raises(NoTrialsError, match=r"all 1 trials failed.* reward"):
+            optimizer.best  # noqa: B018
 
     def test_failure_reaches_the_model(self):
         client = ScriptedClient(answers((1.5, 1), (2, 2)))

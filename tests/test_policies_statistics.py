@@ -62,7 +62,8 @@ def test_the_first_line_says_what_came_of_every_episode():
         "terminated unless marked: 3 in 3, 4 in 2."
     )
     assert text.splitlines()[1] == (
-        "Parts of it, sums over an episode: reward_up 5; reward_cost -1.5."
+        "Parts of it, sums over an episode, mean [least, largest]: reward_up 5 [4, 6]; "
+        "reward_cost -1.5 [-3, 0]."
     )
 
 
@@ -74,7 +75,7 @@ def statistics_text(*args, **options):
 def test_episodes_that_all_reach_the_limit_are_said_once():
     text = statistics_text([[(0, 0)] * 3] * 2, ends="limit")
     assert "each 3 steps, step limit; returns 3, 6." in text
-    assert "the end (an episode" not in text
+    assert "ended early" not in text
 
 
 def test_one_episode():
@@ -90,11 +91,12 @@ def test_saturation_counts_steps_at_or_beyond_each_bound():
 def test_the_second_half_and_the_end_are_told():
     rows = [[(float(k), -1.0) for k in range(20)]]
     text = statistics_text(rows)
-    assert "angle 14.5 ± 2.87 [10, 19]; speed -1 ± 0 [-1, -1]" in text
+    assert "angle 14.5 ± 2.87 [0, 19]; speed -1 ± 0 [-1, -1]" in text
     assert (
-        "Seen 10 steps before, 3 steps before, at the end (an episode of 20 steps): "
-        "angle 10, 17, 119; speed -1, -1, 99." in text
+        "1 of 1 ended early with angle above all it was before (119), after 20 steps. Seen 10 "
+        "steps before, 3 steps before, at the end: angle 10, 17, 119; speed -1, -1, 99." in text
     )
+    assert "In the episode, at steps 0, 3, 10: angle 0, 3, 10; speed -1, -1, -1;" in text
     assert "At the end of the episodes, mean [least, largest]: is_success 0." in text
 
 
@@ -145,12 +147,56 @@ def test_a_start_that_decides_the_return_is_named():
     assert "goes with" not in few.text(Evaluation((0.0, 1.0, 2.0, 3.0), (2,) * 4))
 
 
-def test_the_worst_and_the_best_episode_are_compared_where_they_differ():
-    statistics, _ = watched([[(float(e), 1.0)] * 2 for e in range(3)])
-    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (2, 2, 2)))
-    assert "the worst (return -4) and the best episode (9): angle 1, 2; speed 1, 1." in different
-    assert "worst" not in statistics.text(Evaluation((5.0, 5.1, 5.2), (2, 2, 2)))
-    assert "worst" not in statistics.text(Evaluation((0.0, 0.0, 0.0), (2, 2, 2)))
+def test_the_worst_episode_is_traced_where_one_is_worse_and_a_usual_one_otherwise():
+    statistics, _ = watched([[(float(e), 1.0)] * 4 for e in range(3)])
+    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (4, 4, 4)))
+    assert "In the worst episode, number 2 (return -4), at steps 0, 3: angle 1, 1;" in different
+    alike = statistics.text(Evaluation((5.2, 5.1, 5.0), (4, 4, 4)))
+    assert "In a usual episode, number 2 (return 5.1)," in alike
+
+
+def ending(ends, limit=()):
+    """Statistics of episodes of 12 steps that end with these observations."""
+    statistics = EpisodeStatistics(POLICY, *NAMES)
+    for episode, last in enumerate(ends):
+        for k in range(12):
+            seen = np.array([0.1 * np.sin(k), 0.01 * k])
+            done = k == 11
+            following = np.array(last) if done else seen
+            ended, cut = done and episode not in limit, done and episode in limit
+            statistics(Step(episode, seen, np.zeros(1), 1.0, following, ended, cut, {}))
+    n = len(ends)
+    return statistics.text(Evaluation((12.0,) * n, (12,) * n))
+
+
+def test_episodes_are_grouped_by_the_observation_that_their_end_is_about():
+    text = ending([(0.21, 0.3), (0.22, 0.2), (-0.3, 0.05), (0.0, 0.05), (0.2, 0.1)], limit=(3,))
+    assert "3 of 5 ended early with angle above all it was before (0.2), after 12 steps" in text
+    assert "1 of 5 ended early with angle below all it was before (-0.3)" in text
+    assert "Observed in the 1 episode that lasted" in text
+    assert "1 of 1 ended early, after 12 steps" in ending([(0.0, 0.05)])
+
+
+def test_the_quarters_of_an_episode_show_what_a_start_costs():
+    statistics = EpisodeStatistics(POLICY, *NAMES)
+    for k in range(40):
+        step = (np.zeros(2), np.zeros(1), 0.0 if k < 10 else 1.0, np.zeros(2), False, k == 39, {})
+        statistics(Step(0, *step))
+    text = statistics.text(Evaluation((30.0,), (40,)))
+    assert "Reward a step in each quarter of an episode 0, 1, 1, 1." in text
+    assert "quarter" not in statistics_text([[(0, 0)] * 16])
+
+
+def test_lags_are_told_against_the_same_signal_whatever_oscillates_best():
+    k = np.arange(400)
+    rng = np.random.default_rng(0)
+    wave = np.sin(2 * np.pi * k / 25)
+    for noisy, clean in ((0, 1), (1, 0)):
+        rows = np.stack([wave, wave], axis=1)
+        rows[:, noisy] += 0.2 * rng.normal(size=400)
+        text = statistics_text([rows.tolist()], ends="limit")
+        assert "lag behind angle in degrees): angle amplitude" in text
+        del clean
 
 
 @pytest.mark.parametrize("most", [120, 300, 500, 1500])
@@ -190,7 +236,7 @@ def test_observations_are_copied():
     for k in range(4):
         seen[:] = k
         statistics(Step(0, seen, np.zeros(1), 0.0, seen, False, k == 3, {}))
-    assert "angle 2.5 ± 0.5 [2, 3]" in statistics.text(Evaluation((0.0,), (4,)))
+    assert "angle 2.5 ± 0.5 [0, 3]" in statistics.text(Evaluation((0.0,), (4,)))
 
 
 # -- real environments --------------------------------------------------------------------
@@ -200,10 +246,10 @@ def test_observations_are_copied():
     ("env_id", "bias", "said"),
     [
         ("CartPole-v1", True, ("Actions taken:", "steps before", "at the end")),
-        ("MountainCarContinuous-v0", True, ("torque", "Second half")),
+        ("MountainCarContinuous-v0", True, ("torque", "second half")),
         ("Pendulum-v1", True, ("each 200 steps, step limit",)),
         ("Swimmer-v5", True, ("reward_forward", "reward_ctrl", "x_position")),
-        ("Hopper-v5", True, ("reward_survive", "at the end")),
+        ("Hopper-v5", True, ("reward_survive", "ended early with", "at the end")),
         ("FrozenLake-v1", False, ("Last steps: ", "-> s", "states visited")),
     ],
 )
@@ -226,7 +272,7 @@ def test_the_parts_of_the_reward_add_up():
     with Evaluator(Task("Swimmer-v5")) as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.ones(18), (2,), watch=statistics)
-    line = statistics.text(outcome).splitlines()[1]
+    line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("Parts"))
     parts = [float(p.rstrip(".").split()[-1]) for p in line.split(": ")[1].split("; ")]
     assert sum(parts) == pytest.approx(outcome.mean, rel=1e-3)
 

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import datetime
 import json
 import math
+import re
 
 import pytest
 
-from llmopt.client.prices import _TABLE, FREE, PRICES_AS_OF, Price, get_price, set_price
+from llmopt.client.prices import (
+    _TABLE,
+    FREE,
+    PRICES_AS_OF,
+    Price,
+    get_price,
+    price_list,
+    price_source,
+    set_price,
+)
 
 
 def test_cost_counts_cached_and_written_tokens_apart():
@@ -59,6 +70,17 @@ def test_the_table_is_plausible():
         assert 0 < price.input < price.output <= 200, name
         assert price.cached is not None, name
         assert price.cached <= price.input, name
+
+
+def test_the_list_is_named_with_its_date(monkeypatch):
+    pytest.importorskip("genai_prices")
+    found = re.fullmatch(r"genai-prices [\d.]+, newest entry of (20\d\d-\d\d-\d\d)", price_list())
+    assert found
+    assert "2026-01-01" < found[1] <= datetime.date.today().isoformat()
+    assert price_source("openai:gpt-6-luna") == price_list()
+    assert PRICES_AS_OF in price_source("openai:no-such-model")
+    monkeypatch.setattr("llmopt.client.prices._package_version", lambda: None)
+    assert price_list() == f"llmopt's table of {PRICES_AS_OF}"
 
 
 def test_overrides(monkeypatch, tmp_path):

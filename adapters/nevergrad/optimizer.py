@@ -30,7 +30,7 @@ from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.words import describe, number_of, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
@@ -71,6 +71,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         num_workers: int = 1,
         *,
         model: Client | str | None = None,
+        client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         warmup: int | None = None,
@@ -92,7 +93,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
         self._model = ModelEmitter(
-            get_client("smollm2" if model is None else model),
+            get_client(one_model(client, model)),
             prompt,
             description=describe(description),
             total=budget,
@@ -426,7 +427,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model. Optimizers made with a client object share it.
+            the embedded model. ``client=`` means the same. Optimizers made with a client
+            object share it.
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
         description: The task in words, for prompts that use it; or the objective function,
@@ -438,9 +440,9 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             1, one request fills several calls of `ask`, and the later ones know less.
         attempts: Requests for one batch before points drawn at random take over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
-        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes
-            on), or ``"fallback"`` to random points, loudly and counted. A missing key, model
-            or package is raised in any case.
+        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes on; random
+            points would spoil a comparison), or ``"fallback"`` to random points, loudly and
+            counted. A missing key, model or package is raised in any case.
         noisy: Whether evaluating a point again gives another loss. The model may then propose a
             point again, and is shown the mean of its losses, and how many.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -466,6 +468,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         self,
         *,
         model: Client | str | None = None,
+        client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         warmup: int | None = None,
@@ -482,6 +485,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         max_cost: float | None = None,
     ) -> None:
         description = describe(description)
+        if client is not None:
+            model, client = one_model(client, model), None
         config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         read_constraints(constraints)
         # Nevergrad tries it on a parametrization of its own, whose names are others.
@@ -517,6 +522,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             A Nevergrad optimizer, or a `ParametrizedLLM`.
         """
         if config:
+            if "client" in config:
+                config["model"] = one_model(config.pop("client"), config.get("model"))
             changed = ParametrizedLLM(**{**self.config(), **config})
             return (
                 changed

@@ -47,7 +47,7 @@ from llmopt.adapters.optuna.space import (
 from llmopt.adapters.words import describe, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
@@ -111,7 +111,7 @@ class LLMSampler(BaseSampler):
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
-            the embedded model, which needs no key.
+            the embedded model, which needs no key. ``client=`` means the same.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
         description: The task in words, for the prompt; or the objective function, whose
@@ -132,9 +132,11 @@ class LLMSampler(BaseSampler):
         attempts: Requests for one proposal before a random point takes over.
         out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
         on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
-            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial. A
-            missing key, model or package is raised in any case, before the first trial is
-            evaluated where the client can tell.
+            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
+            `LLMOptimizer` raises by default, since its caller can ask again. Here an exception
+            would end ``study.optimize``: Optuna catches none of a sampler's. A missing key,
+            model or package is raised in any case, before the first trial is evaluated where
+            the client can tell.
         noisy: Whether evaluating a point again gives another value. The model may then
             propose a point again, and is shown the mean of its values, and how many.
         may_stop: Whether the model may end the search where it expects no further gain (the
@@ -172,6 +174,7 @@ class LLMSampler(BaseSampler):
         self,
         model: str | Client | None = None,
         *,
+        client: str | Client | None = None,
         prompt: str | Path | Prompt = "auto",
         description: str | Callable[..., Any] = "",
         n_startup_trials: int = 10,
@@ -200,7 +203,7 @@ class LLMSampler(BaseSampler):
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler
         self._model = ModelEmitter(
-            get_client("smollm2" if model is None else model),
+            get_client(one_model(client, model)),
             prompt,
             description=describe(description),
             total=total,

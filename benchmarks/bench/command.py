@@ -19,6 +19,7 @@ from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.client.facts import model_facts
+from llmopt.commands.options import add_option_argument, take_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FILE", help="results (default: bench.jsonl, or the suite's)")
     add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
     add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
+    add_option_argument(parser)
     add(
         "--batch",
         type=int,
@@ -87,6 +89,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         LLMOptError: The options, a task or a method are not valid.
     """
+    take_options(vars(args))
     cells = _cells(args)
     for method in dict.fromkeys(cell.method for cell in cells):
         if not args.dry_run:

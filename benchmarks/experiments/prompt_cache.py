@@ -29,6 +29,8 @@ provider is asked: all requests over a simulated history of MountainCar's parame
 `llmopt.commands.estimate.prefix_use` says what is read and written (marks and charged writes for
 Anthropic and for OpenAI from GPT-5.6 on, any common beginning elsewhere, nothing below 1,024
 tokens). Tokens are estimated, an answer is taken to have 131, and hidden reasoning is left out.
+The row "words, told all" is `words` as `llmopt run` uses it: the task in words, and with each
+value a lesson, a hypothesis and some 1,700 characters of feedback; an answer then has 250 tokens.
 The row "one message" is a single message without marks, as llmopt sent it to OpenAI before: with
 that model's one implicit mark at its end all is written and nothing read. Runtime: a minute.
 
@@ -55,6 +57,7 @@ from llmopt import LLMOptimizer, Space, get_client, get_prompt
 from llmopt._version import __version__
 from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.tasks.table import get_task
+from llmopt.benchmarks.tasks.words import task_words
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
 from llmopt.client.prices import price_source
@@ -292,7 +295,23 @@ PROVIDERS_RESULTS = RESULTS.with_name("prompt_cache_providers.json")
 MODELS = ("openai:gpt-6-luna", "openai:gpt-4.1-mini", "anthropic:claude-haiku-4-5",
           "gemini:gemini-3.8-flash")  # fmt: skip
 PROPOSALS = 150
-ANSWER = 131
+ANSWER, REASONED = 131, 250
+
+
+def _told(trial: Trial) -> Trial:
+    """Return a trial with a reason and feedback of usual length."""
+    rng = np.random.default_rng(trial.number)
+    lines = (", ".join(f"value {x:.3g} [{x - 1:.3g}, {x + 1:.3g}]" for x in row)
+             for row in rng.normal(0.0, 3.0, (6, 11)))  # fmt: skip
+    if trial.number < WARMUP:
+        return replace(trial, source="warmup", feedback="\n".join(lines))
+    number = rng.integers(max(0, trial.number - 8), trial.number) + 1
+    return replace(
+        trial,
+        explanation=f"Lesson: {'what the latest result has shown ' * 4}.\nHypothesis: "
+        f"{'what is changed and expected ' * 4}.\nStart from: #{number}",
+        feedback="\n".join(lines),
+    )
 
 
 def simulate() -> dict[str, Any]:
@@ -304,18 +323,31 @@ def simulate() -> dict[str, Any]:
     finally:
         env.close()
     space = parameter_space(*task.box, n)
-    trials = simulated_trials(space, WARMUP + PROPOSALS)
+    bare = simulated_trials(space, WARMUP + PROPOSALS)
+    told = tuple(map(_told, bare))
+    words = task_words(task, range(10)).text
+    prompts = (
+        ("props", "props", bare, "", ANSWER),
+        ("words", "words", bare, "", ANSWER),
+        ("words, told all", "words", told, words, REASONED),
+    )
     rows = []
     for model in MODELS:
         client = get_client(model)
         price = price_of(client)
         if price is None:
             raise SystemExit(f"{model} has no price: add it to llmopt.client.prices")
-        for name in ("props", "words"):
+        for title, name, trials, description, answer in prompts:
             prompt, facts = get_prompt(name), replace(model_facts(client), count_tokens=count)
             requests = [
                 prompt.prepare(
-                    Situation.after(History(trials[:k]), space, facts, total=len(trials))
+                    Situation.after(
+                        History(trials[:k]),
+                        space,
+                        facts,
+                        total=len(trials),
+                        description=description,
+                    )
                 ).request
                 for k in range(WARMUP, len(trials))
             ]
@@ -327,12 +359,12 @@ def simulate() -> dict[str, Any]:
                 layouts["one message"] = [(0, k if k >= 1024 else 0) for k in lengths]
             for layout, use in layouts.items():
                 costs = [
-                    (price.cost(t, ANSWER), price.cost(t, ANSWER, read, written))
+                    (price.cost(t, answer), price.cost(t, answer, read, written))
                     for t, (read, written) in zip(lengths, use, strict=True)
                 ]
                 rows.append({
                     "model": model,
-                    "prompt": name,
+                    "prompt": title,
                     "layout": layout,
                     "prompt_tokens": sum(lengths),
                     "read": sum(read for read, _ in use),
@@ -363,7 +395,7 @@ def provider_table(record: dict[str, Any]) -> str:
     for row in record["rows"]:
         total = row["prompt_tokens"]
         text.append(
-            f"| `{row['model']}` | `{row['prompt']}` | {row['layout']} | {total:,} | "
+            f"| `{row['model']}` | {row['prompt']} | {row['layout']} | {total:,} | "
             f"{row['read'] / total:.1%} | {row['written'] / total:.1%} | "
             f"${row['cost_without_cache']:.3f} | ${row['cost']:.3f} |"
         )

@@ -232,7 +232,7 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
                 value(space.unflatten(space.sample(rng)))
             else:
                 if cma is None:
-                    best = optimizer.best
+                    best = optimizer.history.best
                     start = None if best is None else space.encode(best.values)
                     cma = CMA(0.0, 1.0, n, seed, start)
                 point = cma.ask()

@@ -27,6 +27,7 @@ from llmopt.benchmarks.methods.libraries import Nevergrad, Optuna
 from llmopt.benchmarks.methods.model import ModelMethod, ShuffledRewards
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
+from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
@@ -208,6 +209,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "optuna-tpe": _optuna("TPE"),
     "optuna-cmaes": _optuna("CmaEs", "cmaes"),
     "optuna-gp": _optuna("GP", "torch", "scipy"),
+    "turbo": _baseline("TuRBO", Turbo, "torch", "botorch"),
     "ars": _baseline("ARS", ARS),
     "random": _baseline(
         "random search",

@@ -17,8 +17,7 @@ from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.client.options import with_options
-from llmopt.commands.options import add_option_argument
+from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
@@ -106,8 +105,7 @@ def main(args: argparse.Namespace) -> int:
     """
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
-    if options := given.pop("option", None):
-        given["model"] = with_options(given.get("model", RunConfig.model), options)
+    take_options(given, None if resume else RunConfig.model)
     for name in ("methods", "box"):
         if name in given:
             given[name] = tuple(given[name])

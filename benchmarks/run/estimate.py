@@ -10,10 +10,9 @@ from llmopt.benchmarks.runner import make_problem
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
-from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
-from llmopt.commands.options import add_option_argument
+from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds
 from llmopt.prompt import get_prompt
@@ -48,9 +47,10 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: There is no such task, model or prompt.
         SpaceError: The policy has more parameters than a prompt can hold.
     """
+    take_options(vars(args))
     config = RunConfig(
         args.task,
-        model=with_options(args.model, getattr(args, "option", ())),
+        model=args.model,
         prompt=args.prompt,
         iterations=args.iterations,
         warmup=args.warmup,

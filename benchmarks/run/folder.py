@@ -29,7 +29,6 @@ formats, so that what reads those reads these:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -43,7 +42,7 @@ from llmopt.benchmarks.run.published import (
 )
 from llmopt.benchmarks.runner import best_index
 from llmopt.errors import StorageError
-from llmopt.files import write_text_atomically
+from llmopt.files import read_json_object, write_json_atomically, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
@@ -105,7 +104,7 @@ class RunFolder:
             self.heldout = {record.method: record for record in _records(self._heldout)}
             self.stopped: dict[str, str] = {}
             if (path / _STOPPED).exists():
-                self.stopped = _read_json(path / _STOPPED)
+                self.stopped = read_json_object(path / _STOPPED)
         except BaseException:
             self.close()
             raise
@@ -127,7 +126,7 @@ class RunFolder:
                     else "give an empty or new folder with --out"
                 )
             )
-        write_text_atomically(path / "config.json", json.dumps(dict(config), indent=2) + "\n")
+        write_json_atomically(path / "config.json", config, indent=2)
         return cls(path)
 
     def __enter__(self) -> RunFolder:
@@ -166,7 +165,7 @@ class RunFolder:
             StorageError: It could not be written.
         """
         stopped = {**self.stopped, method: reason}
-        write_text_atomically(self.path / _STOPPED, json.dumps(stopped, indent=2) + "\n")
+        write_json_atomically(self.path / _STOPPED, stopped, indent=2)
         self.stopped = stopped
 
     # -- the published layout -------------------------------------------------------------
@@ -203,24 +202,12 @@ def read_config(path: Path) -> dict[str, Any]:
         StorageError: There is none, or it is not a run's.
     """
     file = path / "config.json"
-    config = _read_json(file)
+    if not file.is_file():
+        raise StorageError(f"{path} is not a run folder: there is no {file}")
+    config = read_json_object(file)
     if "run" not in config:
         raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
     return config
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text())
-    except OSError as error:
-        raise StorageError(
-            f"{file.parent} is not a run folder: cannot read {file} ({error.strerror or error})"
-        ) from error
-    except ValueError as error:
-        raise StorageError(f"{file} is not valid JSON ({error}): restore it") from error
-    if not isinstance(data, dict):
-        raise StorageError(f"{file} does not describe an llmopt run; give the folder of one")
-    return data
 
 
 def has_points(path: Path) -> bool:

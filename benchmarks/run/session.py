@@ -53,7 +53,12 @@ from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
-from llmopt.files import write_bytes_atomically, write_text_atomically
+from llmopt.files import (
+    read_json_object,
+    write_bytes_atomically,
+    write_json_atomically,
+    write_text_atomically,
+)
 from llmopt.history import Usage
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import Step, held_out_seeds, selection_seeds, stream
@@ -173,10 +178,12 @@ class _Session:
         """Keep the warm-up points with the run, so that a resume needs nothing else."""
         file = self.folder.path / WARMUP / POINTS
         if points is not None:
-            write_text_atomically(file, json.dumps([asdict(p) for p in points]) + "\n")
+            write_json_atomically(file, {"points": [asdict(p) for p in points]}, indent=None)
             return list(points)
         try:
-            stored = json.loads(file.read_text())
+            # An older llmopt wrote a list, without a checksum.
+            old = file.read_bytes().startswith(b"[")
+            stored = json.loads(file.read_text()) if old else read_json_object(file)["points"]
             return [WarmupPoint(tuple(p["params"]), tuple(p["returns"])) for p in stored]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {file} ({error!r}): restore it") from error

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.environment import EnvMaker
-from llmopt.policies.goal import describe_goal, describe_parameters
+from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import describe_environment
@@ -62,12 +62,16 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
             picture=EnvMaker(task.env_id).picture(seeds[0]),
             probe=task.make_env,
         )
+        seen = [env.reset(seed=seed)[0] for seed in seeds]
     finally:
         env.close()
     table = isinstance(policy.observation_space, spaces.Discrete)
     inputs = () if table else tuple(q.name for q in words.observations)
     outputs = tuple(q.name for q in words.actions)
-    text = f"{describe_goal(len(seeds))}\n\n{words.text}\n\n{describe_parameters(policy)}"
+    parts = [describe_goal(len(seeds)), words.text, describe_parameters(policy)]
+    if inputs:
+        parts.append(describe_starts(seen, inputs, policy.observation_space))
+    text = "\n\n".join(part for part in parts if part)
     return TaskWords(policy.names(inputs, outputs), inputs, outputs, text)
 
 

@@ -60,7 +60,8 @@ class AnthropicClient(RemoteClient):
     default_cap = 32_000
     spellings = {  # noqa: RUF012
         "effort": r"effort",
-        "schema": r"output_(?:config\.)?format|json_schema|structured output|additionalProperties",
+        "schema": r"output[_ ](?:config\.)?format|json_schema|structured output"
+        r"|additionalProperties|(?:compiled )?(?:grammar|schema)",
         "stop_sequences": r"stop_sequences",
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import threading
 import time
 import warnings
@@ -16,6 +15,7 @@ from typing import Any
 
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.errors import StorageError
+from llmopt.files import unseal, write_json_atomically
 
 
 class CachedClient:
@@ -126,7 +126,7 @@ class CachedClient:
 
 def _read(path: Path) -> Reply | None:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(unseal(path.read_bytes())[0])
         return Reply.from_dict(data["reply"])
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -149,15 +149,8 @@ def _make_folder(folder: Path) -> None:
 def _write(path: Path, data: dict[str, Any]) -> None:
     """Write a file so that nobody ever sees half of it."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
+        write_json_atomically(path, data)
+    except StorageError as error:
         # The answer is there and paid for: it must reach the caller.
         warnings.warn(
             f"the answer was not kept at {path} ({error}): a repeated experiment will pay for it "

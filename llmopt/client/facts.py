@@ -45,6 +45,7 @@ class ModelFacts:
         columns: Whether `Request.columns` are answered.
         grammar: Whether `Request.grammar` is kept; ``None`` if not known.
         schema: Whether `Request.json_schema` is kept.
+        structured: Whether points are asked as structured answers, held to a JSON schema.
         parameters: Number of weights; ``None`` if not known.
     """
 
@@ -58,6 +59,7 @@ class ModelFacts:
     columns: bool = False
     grammar: bool | None = None
     schema: bool = False
+    structured: bool = False
     parameters: int | None = None
 
 

@@ -16,6 +16,7 @@ from llmopt.client.remote import (
     Answer,
     MalformedBody,
     RemoteClient,
+    closed,
     finish,
     load,
     words,
@@ -55,7 +56,7 @@ class GeminiClient(RemoteClient):
     module = "google.genai"
     spellings = {  # noqa: RUF012
         "thinking": r"thinking[_ ]?(?:config|level|budget)?",
-        "response_json_schema": r"response[_ ]?(?:json[_ ]?)?schema|json mode",
+        "response_json_schema": r"response[_ ]?(?:json[_ ]?)?schema|json mode|specified schema",
     }
     samples_per_call = 8  # the most that the API takes as candidateCount
 
@@ -91,7 +92,7 @@ class GeminiClient(RemoteClient):
             "max_output_tokens": request.max_tokens,
             "seed": None if request.seed is None else request.seed % 2**31,
             "candidate_count": request.n if request.n > 1 else None,
-            "response_json_schema": request.json_schema and dict(request.json_schema),
+            "response_json_schema": request.json_schema and closed(request.json_schema),
         }
         return {name: value for name, value in parameters.items() if value is not None}
 

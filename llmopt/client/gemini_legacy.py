@@ -37,6 +37,10 @@ class GeminiLegacyClient(RemoteClient):
             )
 
     @property
+    def _holds_to_schemas(self) -> bool:
+        return False
+
+    @property
     def key_variables(self) -> tuple[str, ...]:
         """Environment variables that can hold the API key."""
         return KEY_VARIABLES

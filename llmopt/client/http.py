@@ -359,7 +359,9 @@ _REFUSAL = re.compile(
     r"|unrecogni[sz]ed|unknown (?:name|parameter|field|argument)|extra (?:inputs|fields)"
     r"|deprecated|only the default|must be (?:equal to )?1\b|at most 1\b|unavailable"
     r"|not available|may only be|unknown variant|must be verified|must be one of|must be explicitly"
-    r"|invalid schema|only one candidate|non-whitespace"
+    r"|invalid schema|only one candidate|non-whitespace|incompatible with"
+    r"|(?:schema|grammar)\b.{0,60}\btoo (?:complex|large|many)"
+    r"|failed to \w+ (?:json schema|grammar)"
 )
 
 

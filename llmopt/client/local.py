@@ -91,6 +91,8 @@ class LocalClient:
         thinking: Let a model that can think before it answers do so. By default its chat
             template is told not to: thoughts take thousands of tokens, and where they reach
             `Request.max_tokens` the answer is empty.
+        structured: Whether points are asked as JSON, which a grammar holds the model to; see
+            docs/models.md for what that was measured to bring. ``"auto"`` is yes.
         header: What the file says of itself, where that is known before the file is there.
         verbose: Leave llama.cpp's log on standard error.
     """
@@ -110,6 +112,7 @@ class LocalClient:
         adapter: str | os.PathLike[str] | None = None,
         sampling: Mapping[str, Any] | None = None,
         thinking: bool = False,
+        structured: bool | Literal["auto"] = "auto",
         header: GGUFHeader | None = None,
         verbose: bool = False,
     ) -> None:
@@ -123,6 +126,7 @@ class LocalClient:
         self.adapter = None if adapter is None else Path(adapter)
         self.sampling = dict(sampling or {})
         self.thinking = thinking
+        self.structured = structured
         if header is not None:
             self.header = header
         self._source = path
@@ -215,6 +219,7 @@ class LocalClient:
             columns=self.columns,
             grammar=True,
             schema=True,
+            structured=chats and bool(self.structured),
             parameters=self.header.parameters,
         )
 

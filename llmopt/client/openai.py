@@ -44,6 +44,7 @@ class Server:
         about: What it is, in words.
         gateway: Whether it only passes on to models that may cost.
         tells_cost: Whether its answers say what was charged.
+        schemas: Whether it documents that answers keep to a JSON schema, with all its models.
     """
 
     url: str
@@ -51,6 +52,7 @@ class Server:
     about: str
     gateway: bool = False
     tells_cost: bool = False
+    schemas: bool = False
 
     @property
     def local(self) -> bool:
@@ -88,17 +90,19 @@ def _host(url: str) -> str:
 
 
 SERVERS: dict[str, Server] = {
-    "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI"),
+    "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True),
     "openrouter": Server(
         "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OpenRouter", tells_cost=True
     ),
     "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek"),
     "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq"),
-    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral"),
+    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
-    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI"),
-    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras"),
-    "fireworks": Server("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks"),
+    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", schemas=True),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True),
+    "fireworks": Server(
+        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", schemas=True
+    ),
     "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)"),
     "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
     "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
@@ -106,6 +110,7 @@ SERVERS: dict[str, Server] = {
         "{AZURE_OPENAI_ENDPOINT}/openai/v1",
         "AZURE_OPENAI_API_KEY",
         "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
+        schemas=True,
     ),
     "bedrock": Server(
         "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
@@ -115,10 +120,12 @@ SERVERS: dict[str, Server] = {
     "litellm": Server(
         "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
     ),
-    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine"),
-    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine"),
-    "llamacpp": Server("http://localhost:8080/v1", "", "llama.cpp's server on this machine"),
-    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine"),
+    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", schemas=True),
+    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", schemas=True),
+    "llamacpp": Server(
+        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", schemas=True
+    ),
+    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", schemas=True),
 }
 """Short names of servers: ``"ollama:llama3.2"`` means the model at this address."""
 
@@ -128,7 +135,8 @@ CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 _FINISH: dict[str, FinishReason] = {"LENGTH": "length", "CONTENT_FILTER": "filter"}
 _FILTERED = {"content_filter", "content_policy_violation"}
 _SPELLINGS = {
-    "response_format": r"response[_ ]?format|json_schema|structured output|additionalProperties",
+    "response_format": r"response[_ ]?format|json[_ ]schema|structured output|additionalProperties"
+    r"|grammar",
     "reasoning_effort": r"(?:reasoning[_. ]?)?effort",
     "stream": r"stream(?!_)",
     "prompt_cache_key": r"prompt_cache_(?:key|breakpoint)",
@@ -212,6 +220,14 @@ class OpenAIClient(RemoteClient):
     @property
     def _own_machine(self) -> bool:
         return self.local
+
+    @property
+    def _holds_to_schemas(self) -> bool:
+        host = _host(self.url)
+        known = any(s.schemas and s.hosts(host) for s in SERVERS.values())
+        # Another server may stand behind OPENAI_BASE_URL.
+        named = not self.base_url and self.server != "openai"
+        return known or (named and SERVERS[self.server].schemas)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import datetime
 import functools
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import math
 import os
@@ -219,9 +220,32 @@ def get_price(name: str, *, listed: bool = True) -> Price | None:
 
 def price_source(name: str) -> str:
     """Return where `get_price` has a list price from, and of when it is."""
-    if _from_package(name) is not None:
-        return f"genai-prices {importlib.metadata.version('genai-prices')}"
-    return f"llmopt's table of {PRICES_AS_OF}"
+    return price_list(package=_from_package(name) is not None)
+
+
+def price_list(*, package: bool = True) -> str:
+    """Return the list that prices are from first of all, and of when it is.
+
+    Args:
+        package: Whether the package ``genai-prices`` counts, if it is installed.
+    """
+    found = _package_version() if package else None
+    return found or f"llmopt's table of {PRICES_AS_OF}"
+
+
+@functools.cache
+def _package_version() -> str | None:
+    """Name the package of prices, with the newest day that its list holds."""
+    try:
+        version = importlib.metadata.version("genai-prices")
+        found = importlib.util.find_spec("genai_prices.data")
+    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
+        return None
+    today = datetime.date.today().isoformat()
+    text = Path(found.origin).read_text(encoding="utf-8") if found and found.origin else ""
+    # It says of most prices when they were checked or began to hold; some are yet to come.
+    days = [day for day in re.findall(r"20\d\d-\d\d-\d\d", text) if day <= today]
+    return f"genai-prices {version}" + (f", newest entry of {max(days)}" if days else "")
 
 
 _PACKAGE_NAMES = {

@@ -160,6 +160,20 @@ def get_client(model: str | Client, **options: Any) -> Client:
     )
 
 
+def one_model(client: str | Client | None, model: str | Client | None) -> str | Client:
+    """Return the model that was given under one of its two names; the embedded one for none.
+
+    Raises:
+        TypeError: It was given under both.
+    """
+    if client is not None and model is not None:
+        raise TypeError(
+            f"client={client!r} and model={model!r} are two names of one argument: give one of them"
+        )
+    given = model if client is None else client
+    return "smollm2" if given is None else given
+
+
 # Other names of providers.
 _ALIASES = {
     "claude": "anthropic",

@@ -41,11 +41,13 @@ logger = logging.getLogger(__name__)
 DEFAULT_TIMEOUT = 600.0
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Cache = Literal["short", "long", "off"]
+Structured = bool | Literal["auto"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 _MOST_TOKENS = 10**12  # of one call; more is no count
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 DEADLINE = 5
 """Timeouts that a whole call may take."""
+_SCHEMAS = {"schema", "response_format", "response_json_schema"}  # parameters that carry one
 _ROOM = 16_384  # tokens for hidden reasoning
 _MOST_ROOM = 2**17
 _UNUSED = 8  # answers in a row without need of it after which added room is taken back
@@ -126,6 +128,9 @@ class RemoteClient:
             16,384, and nothing for a model on one's own machine.
         transport_attempts: Times one request is sent before a failure is final.
         patience: Seconds that a provider which answers 429, 503 or 529 is waited for.
+        structured: Whether points are asked as JSON that the provider holds the model to.
+            ``"auto"`` does so where the provider documents it. A model that refuses is asked for
+            text from then on.
         extra_body: Further fields for the request's JSON body, as the provider names them,
             merged into what is sent. Never a key: it is part of the client's state.
 
@@ -165,6 +170,7 @@ class RemoteClient:
         reasoning_tokens: int | None = None,
         transport_attempts: int = 4,
         patience: float = 300.0,
+        structured: Structured = "auto",
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         if not model:
@@ -182,6 +188,8 @@ class RemoteClient:
                 raise ValueError(f"{name}={value}: expected at least {least}")
         if effort is not None and effort not in EFFORTS:
             raise ValueError(f"effort={effort!r}: expected one of {', '.join(EFFORTS)}")
+        if structured not in (True, False, "auto"):
+            raise ValueError(f"structured={structured!r}: expected True, False or 'auto'")
         if cache not in get_args(Cache):
             raise ValueError(f"cache={cache!r}: expected one of {', '.join(get_args(Cache))}")
         self.model = model
@@ -195,6 +203,7 @@ class RemoteClient:
         self.reasoning_tokens = reasoning_tokens
         self.transport_attempts = transport_attempts
         self.patience = patience
+        self.structured = structured
         self.extra_body = dict(extra_body or {})
         self.context_tokens: int | None = None
         self._key = Secret(api_key)
@@ -244,6 +253,11 @@ class RemoteClient:
         """Whether tokens cost nothing but time."""
         return False
 
+    @property
+    def _holds_to_schemas(self) -> bool:
+        """Whether the provider documents that answers keep to a JSON schema."""
+        return True
+
     # What they share.
 
     @property
@@ -261,6 +275,7 @@ class RemoteClient:
         """What is known of the model; its context length perhaps only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
         chats = style == "chat"
+        schema = chats and not self._refused & _SCHEMAS
         return ModelFacts(
             name=self.name,
             style=style,
@@ -268,8 +283,9 @@ class RemoteClient:
             context_tokens=self.context_tokens,
             default_prompt=self.default_prompt,
             parameters=size_in_name(self.name),
-            schema=chats
-            and not self._refused & {"schema", "response_format", "response_json_schema"},
+            schema=schema,
+            structured=schema
+            and (self._holds_to_schemas if self.structured == "auto" else self.structured),
         )
 
     @property
@@ -735,10 +751,10 @@ def whole_body(response: Any) -> Any | None:
 def closed(schema: object) -> Any:
     """Return a JSON schema whose objects take no other fields and lack none.
 
-    Strict modes of several providers insist on that.
+    Strict modes of several providers insist on that, and take no limits of length.
     """
     if isinstance(schema, Mapping):
-        result = {name: closed(value) for name, value in schema.items()}
+        result = {name: closed(value) for name, value in schema.items() if name != "maxLength"}
         if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
             result.setdefault("additionalProperties", False)
             if result.get("properties"):

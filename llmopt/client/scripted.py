@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from llmopt.client.base import Client, Completion, Reply, Request, client_name
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import ClientError
+from llmopt.files import seal, unseal
 
 Answer: TypeAlias = str | list[str] | Reply | Exception
 Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[Request], Answer]
@@ -100,10 +101,10 @@ class RecordClient:
     on with a file that is already there, and several may share one.
 
     The first line of a file holds ``{"facts": {...}}``, each other ``{"request": {...}, "reply":
-    {...}}``, and nothing is left out. Where a request resembles the one before, the line names
-    that one in ``like`` (the start of its digest), and the content of its messages is a list of
-    new text and of pairs ``[start, end]``: lines of the message in its place there. So the
-    recording of a search grows by what is new in each prompt.
+    {...}}``, and nothing is left out. Each ends in a checksum, ``"crc"``. Where a request resembles
+    the one before, the line names that one in ``like`` (the start of its digest), and the content
+    of its messages is a list of new text and of pairs ``[start, end]``: lines of the message in
+    its place there. So the recording of a search grows by what is new in each prompt.
 
     Args:
         client: The client that answers.
@@ -132,17 +133,17 @@ class RecordClient:
         """
         reply = self.client.complete(request)
         packed = {**_pack(request, self._last), "reply": reply.to_dict()}
-        text = json.dumps(packed) + "\n"
+        data = _line(packed)
         with self.path.open("a+b") as file:
             size = file.seek(0, os.SEEK_END)
             if size == 0:
-                text = json.dumps({"facts": _facts(self.client)}) + "\n" + text
+                data = _line({"facts": _facts(self.client)}) + data
             else:
                 file.seek(size - 1)
                 if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
-                    text = "\n" + text
+                    data = b"\n" + data
             # One write of whole lines, so that recorders sharing a file do not interleave.
-            file.write(text.encode())
+            file.write(data)
         self._last = request
         return reply
 
@@ -260,12 +261,11 @@ class ReplayClient:
         if self._recording is not None:
             return self._recording
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
+            lines = self.path.read_bytes().splitlines()
+        except OSError as error:
             raise ClientError(
-                f"cannot read the recording {self.path}: "
-                f"{getattr(error, 'strerror', None) or error}; make one with "
-                "RecordClient(client, path)",
+                f"cannot read the recording {self.path}: {error.strerror or error}; make one "
+                "with RecordClient(client, path)",
                 requests=0,
             ) from error
         facts: dict[str, Any] = {}
@@ -273,7 +273,7 @@ class ReplayClient:
         known: dict[str, Request] = {}
         for number, line in enumerate(lines, start=1):
             try:
-                data = json.loads(line)
+                data = json.loads(unseal(line)[0])
                 if "facts" in data:
                     checked = _checked_facts(data["facts"])
                     facts = facts or checked
@@ -281,10 +281,10 @@ class ReplayClient:
                 request = _unpack(data, known)
                 digest = request.digest()
                 exchanges.append(_Exchange(digest, request, Reply.from_dict(data["reply"])))
-            except (ValueError, KeyError, TypeError, IndexError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise ClientError(
-                    f"{self.path}, line {number}: not an exchange written by RecordClient "
-                    f"({error}); remove the line or record again",
+                    f"{self.path}, line {number}: not an exchange as RecordClient wrote it "
+                    f"({error}). Restore the file from a copy, remove the line, or record again",
                     requests=0,
                 ) from error
             known[digest[:_LIKE]] = request
@@ -300,6 +300,10 @@ class ReplayClient:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return seal(json.dumps(entry).encode()) + b"\n"
 
 
 _LIKE = 12
@@ -354,7 +358,7 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     count = (int, type(None))
     kinds: dict[str, Any] = {
         **dict.fromkeys(("style", "default_prompt"), str),
-        **dict.fromkeys(("chats", "columns", "schema"), bool),
+        **dict.fromkeys(("chats", "columns", "schema", "structured"), bool),
         "grammar": (bool, type(None)),
         **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
     }

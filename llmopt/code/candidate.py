@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -192,6 +193,8 @@ class CodeTrial:
         parent: Number of the candidate it was to improve, if any.
         fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
         origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
+        ties: Numbers that decide between equal scores, the first one first; larger is better.
+        samples: The numbers that the score is the mean of, if any.
     """
 
     number: int
@@ -203,15 +206,26 @@ class CodeTrial:
     parent: int | None = None
     fingerprint: str = ""
     origin: Origin = "llm"
+    ties: tuple[float, ...] = ()
+    samples: tuple[float, ...] = ()
 
 
 def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:
-    """Return the scored trials, best first; ties keep their order."""
+    """Return the scored trials, best first; of full equals the earliest first."""
     sign = -1.0 if direction == "maximize" else 1.0
     return sorted(
         (t for t in trials if t.reward is not None),
-        key=lambda t: sign * (t.reward if t.reward is not None else math.inf),
+        key=lambda t: (
+            sign * (t.reward if t.reward is not None else math.inf),
+            *(-tie for tie in t.ties),
+        ),
     )
+
+
+def standard_error(samples: Sequence[float]) -> float | None:
+    """Return the standard error of a mean; ``None`` for fewer than two samples."""
+    n = len(samples)
+    return statistics.stdev(samples) / math.sqrt(n) if n > 1 else None
 
 
 @dataclass(frozen=True)
@@ -274,7 +288,13 @@ def failure_of(candidate: Candidate, error: CandidateError | str) -> CodeTrial:
     return replace(trial_of(candidate, None), feedback=feedback)
 
 
-def trial_of(candidate: Candidate, reward: float | None, feedback: str = "") -> CodeTrial:
+def trial_of(
+    candidate: Candidate,
+    reward: float | None,
+    feedback: str = "",
+    ties: Sequence[float] = (),
+    samples: Sequence[float] = (),
+) -> CodeTrial:
     """Return the trial of a candidate."""
     return CodeTrial(
         candidate.number,
@@ -286,4 +306,6 @@ def trial_of(candidate: Candidate, reward: float | None, feedback: str = "") -> 
         candidate.parent,
         candidate.fingerprint,
         candidate.origin,
+        tuple(ties),
+        tuple(samples),
     )

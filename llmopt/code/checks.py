@@ -202,8 +202,9 @@ def component_means(
                 "training; name a few, and always the same",
                 "check",
             )
-        for name in parts.keys() - {"total"}:
-            sums.setdefault(name, []).append(parts[name])
+        for name, value in parts.items():  # not a set, whose order differs between processes
+            if name != "total":
+                sums.setdefault(name, []).append(value)
     return {name: math.fsum(values) / len(results) for name, values in sums.items()}
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
+from llmopt.client.registry import get_client, one_model
 from llmopt.code.candidate import (
     Candidate,
     CodeTrial,
@@ -46,6 +46,7 @@ from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
 from llmopt.history import Direction, Usage
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter, Spent
 from llmopt.search.resume import request_event, spent_event
 from llmopt.space import Space
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 class _PromptOptions(TypedDict, total=False):
     objective: str
+    scoring: str
     hint: str
     documentation: str
     answer: str
@@ -86,6 +88,7 @@ class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=F
     """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
 
     rollout_env: tuple[str, Mapping[str, Any]] | None
+    model: Client | str | None
 
 
 class CodeOptimizer:
@@ -96,7 +99,7 @@ class CodeOptimizer:
             says more about it; or a sequence of either for several functions at once.
         doc: What it does, its inputs and its result (for a signature given as text).
         client: A model string (see `llmopt.get_client`), a client, or ``None`` for the
-            embedded model, which is too small for most of this.
+            embedded model, which is too small for most of this. ``model=`` means the same.
         initial: Source to improve. `ask_initial` hands it out to be scored.
         space: Values beside the code; the code finds them as the dict ``params``.
         direction: ``"maximize"`` or ``"minimize"`` the score.
@@ -114,6 +117,8 @@ class CodeOptimizer:
     Attributes:
         functions: What is to be written.
         seed: The seed in use.
+        steps: Tries that the search will make in all, for the prompt to say how many are left;
+            ``None`` where nobody knows. Not stored.
 
     Note:
         `ask` costs one model request when all goes well, and at most
@@ -167,7 +172,7 @@ class CodeOptimizer:
             **given(_PromptOptions),
         )
         self._meter = Meter(
-            get_client("smollm2" if client is None else client),
+            get_client(one_model(client, options.get("model"))),
             Limits(**given(_Caps)),
             check=self._check_storage,
             record=self._store_spent,
@@ -177,6 +182,7 @@ class CodeOptimizer:
         self._writer = Writer(
             self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
         )
+        self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
@@ -300,10 +306,11 @@ class CodeOptimizer:
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
-        if self._log is not None:
-            self._meter.flush()
-            self._log.append(event)
-        self._state.apply(event)
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event)
+            self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -371,22 +378,26 @@ class CodeOptimizer:
             list(self._pending.values()),
             state.failures,
             state.refusals,
+            None if self.steps is None else (self.tried + 1, self.steps),
         )
         try:
             candidates = self._writer.write(situation, wanted, self._refuse)
         except NoCandidateError:
-            self._record({"event": "failure"})
-            self._meter.settle(draft)
+            with uninterrupted():
+                self._record({"event": "failure"})
+                self._meter.settle(draft)
             raise
         try:
-            self._record(state.ask_event(candidates))
+            with uninterrupted():
+                self._record(state.ask_event(candidates))
+                self._meter.count_proposal("llm", len(candidates))
+                self._meter.settle(draft)
+                self._pending.update({c.number: c for c in candidates})
         except BaseException:
-            for candidate in candidates:
-                candidate.close()
+            if not draft.settled:
+                for candidate in candidates:
+                    candidate.close()
             raise
-        self._meter.count_proposal("llm", len(candidates))
-        self._meter.settle(draft)
-        self._pending.update({c.number: c for c in candidates})
         return candidates
 
     @property
@@ -406,7 +417,14 @@ class CodeOptimizer:
     # -- telling --------------------------------------------------------------------------
 
     def tell(
-        self, candidate: Candidate | str, reward: float, feedback: str = "", *, params: Any = None
+        self,
+        candidate: Candidate | str,
+        reward: float,
+        feedback: str = "",
+        *,
+        params: Any = None,
+        ties: Sequence[float] = (),
+        samples: Sequence[float] = (),
     ) -> CodeTrial:
         """Report a score.
 
@@ -416,12 +434,18 @@ class CodeOptimizer:
             reward: The score, a finite number.
             feedback: Words for the model: what happened, what to change.
             params: Values beside the code, for source that was never asked.
+            ties: Numbers that decide between equal scores, the first one first; larger is
+                better, also where the score is minimized. Give every candidate as many.
+            samples: The numbers that the score is the mean of, where every candidate is measured
+                on the same starts in the same order. The prompt then says how sure a
+                difference is.
 
         Returns:
             The trial, as it went into the history.
 
         Raises:
-            RewardError: The score is not a finite number; use `tell_failure`.
+            RewardError: The score, or one of `ties` or `samples`, is not a finite number; use
+                `tell_failure`.
             CandidateError: The source was never asked and does not pass the checks.
             LLMOptError: The candidate was told before, or is another optimizer's.
         """
@@ -434,7 +458,11 @@ class CodeOptimizer:
                 f"got the score {reward!r}; expected a finite number. Report a run without one "
                 "by tell_failure(candidate, reason)"
             )
-        return self._tell(candidate, lambda c: trial_of(c, value, encodable(feedback)), params)
+        rest = [tuple(float(v) for v in values) for values in (ties, samples)]
+        if not all(np.isfinite(values).all() for values in rest):
+            raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
+        words = encodable(feedback)
+        return self._tell(candidate, lambda c: trial_of(c, value, words, *rest), params)
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score; the model is told why.
@@ -458,8 +486,9 @@ class CodeOptimizer:
                         f"{mine!r} is not waiting for a score: it was told before, or another "
                         "optimizer asked for it. Tell its source (candidate.source) instead"
                     )
-            self._record(self._state.tell_event(make(mine)))
-            self._pending.pop(mine.number, None)
+            with uninterrupted():
+                self._record(self._state.tell_event(make(mine)))
+                self._pending.pop(mine.number, None)
             mine.close()
             return self.trials[-1]
 

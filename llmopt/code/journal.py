@@ -134,7 +134,8 @@ class CodeState:
             if self.space is None:
                 raise ValueError("it has values, and the search has no space")
             params = self.space.unflatten(params)
-        trial = CodeTrial(**{**entry, "params": params})
+        lists = {name: _numbers(entry.get(name, ())) for name in ("ties", "samples")}
+        trial = CodeTrial(**{**entry, **lists, "params": params})
         for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
             _text(text)
         whole_number("number", trial.number, 0)
@@ -190,7 +191,7 @@ def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) 
         StorageError: An event is not as llmopt wrote it.
     """
     usage = Usage()
-    doubt = InDoubt(usage)
+    doubt = InDoubt(usage, meter.in_doubt)
     paid: list[tuple[str, Reply]] = []
     for line, event in enumerate(events[1:], start=2):
         try:
@@ -225,6 +226,17 @@ def _spoilt(path: Path, line: int, error: Exception) -> StorageError:
         f"({type(error).__name__}: {str(error)[:200]}). Restore the file from a copy, or move "
         "it away to start anew"
     )
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"{values!r} is no list of numbers")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{value!r} is no number")
+        if not math.isfinite(value):
+            raise ValueError(f"{value!r} is no finite number")
+    return tuple(values)
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Message
-from llmopt.code.candidate import CodeTrial, rank
+from llmopt.code.candidate import CodeTrial, rank, standard_error
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
 from llmopt.space import Space
@@ -36,6 +36,9 @@ _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
+_IDEA = 300
+"""Characters of the reasoning shown for each try."""
+
 _FEEDBACK = 1500
 """Characters of feedback shown for a try in the memory; four times as many for the code to
 improve, and fewer where the model's context is short."""
@@ -71,6 +74,7 @@ class CodePrompt:
         latest: Tries in the memory that were made last.
         instruction: First paragraph.
         template: Jinja2 template with the variables of ``code_function.j2``, in place of it.
+        scoring: What the score is and is not, and the highest there can be, in words.
     """
 
     functions: tuple[Function, ...]
@@ -85,6 +89,7 @@ class CodePrompt:
     latest: int = 3
     instruction: str = INSTRUCTION
     template: str = ""
+    scoring: str = ""
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.functions]
@@ -101,6 +106,7 @@ class CodePrompt:
         trials: Sequence[CodeTrial],
         budget: int | None = None,
         count: Callable[[str], int] | None = None,
+        turn: tuple[int, int] | None = None,
     ) -> tuple[Message, ...]:
         """Return the conversation that asks for the next candidate.
 
@@ -109,6 +115,7 @@ class CodePrompt:
             trials: All tries so far.
             budget: Tokens that it may take; the memory is shortened to fit.
             count: Counts tokens; `count_roughly` by default.
+            turn: Which try this is and how many there are, if that is known.
 
         Raises:
             PromptTooLongError: It does not fit even with no memory in it.
@@ -116,7 +123,7 @@ class CodePrompt:
         """
         best, latest, feedback = self.best, self.latest, _FEEDBACK
         while True:
-            text = self._render(current, trials, best, latest, feedback)
+            text = self._render(current, trials, best, latest, feedback, turn)
             tokens = (count or count_roughly)(text)
             if budget is None or tokens <= budget:
                 return (Message("user", text),)
@@ -140,6 +147,7 @@ class CodePrompt:
         best: int,
         latest: int,
         feedback: int,
+        turn: tuple[int, int] | None,
     ) -> str:
         shown = {current.number} if current is not None else set()
         top = [t for t in rank(trials, self.direction) if t.number not in shown][:best]
@@ -157,6 +165,7 @@ class CodePrompt:
             return template.render(
                 instruction=self.instruction,
                 objective=self.objective,
+                scoring=self.scoring,
                 direction=self.direction,
                 hint=self.hint,
                 functions=self.functions,
@@ -166,6 +175,9 @@ class CodePrompt:
                     list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
                 ),
                 samples=list(_samples(self.functions)),
+                log=[_logged(t, trials) for t in trials],
+                spread=any(t.samples for t in trials),
+                turn=turn,
                 best=[_shown(t, feedback, space) for t in top],
                 latest=[_shown(t, feedback, space) for t in last],
                 current=_shown(current, whole, space) if current is not None else None,
@@ -202,17 +214,61 @@ def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str,
         params = dict(zip(space.names, space.flatten(trial.params), strict=True))
     return {
         "number": trial.number if trial.number >= 0 else None,
-        "score": None if trial.reward is None else f"{trial.reward:.6g}",
+        "score": _score(trial),
         "source": trial.source.strip(),
         "params": params,
-        "feedback": words if len(words) <= feedback else words[:feedback] + " ...",
+        "feedback": shorten(words, feedback),
     }
+
+
+def _score(trial: CodeTrial) -> str | None:
+    if trial.reward is None:
+        return None
+    error = standard_error(trial.samples)
+    return f"{trial.reward:.6g}" + (f" ± {error:.2g}" if error is not None else "")
+
+
+def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
+    """Return what the list of all tries says of one."""
+    parent = next((t for t in trials if t.number == trial.parent), None)
+    difference = ""
+    if parent is not None and trial.reward is not None and parent.reward is not None:
+        difference = f"{trial.reward - parent.reward:+.4g}"
+        if trial.samples and len(trial.samples) == len(parent.samples):
+            pairs = [a - b for a, b in zip(trial.samples, parent.samples, strict=True)]
+            error = standard_error(pairs)
+            difference += f" ± {error:.2g}" if error is not None else ""
+    return {
+        "number": trial.number,
+        "score": _score(trial),
+        "parent": trial.parent,
+        "difference": difference,
+        "own": trial.origin == "user",
+        "idea": shorten(" ".join(trial.explanation.split()), _IDEA),
+    }
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most about `most` characters that ends at the end of a line or sentence.
+
+    Args:
+        text: The text.
+        most: Characters.
+    """
+    if len(text) <= most:
+        return text
+    part = text[:most]
+    for end in ("\n", ". ", " "):
+        at = part.rfind(end)
+        if at > most // 2:
+            return f"{part[: at + 1].rstrip()}{end.strip(' .')} ..."
+    return f"{part} ..."
 
 
 def _samples(functions: Sequence[Function]) -> list[str]:
     """One example of the inputs of each function."""
     lines = []
-    with np.printoptions(precision=4, threshold=64):
+    with np.printoptions(precision=4, threshold=64, suppress=True, linewidth=100):
         for function in functions:
             if function.samples:
                 pairs = zip(function.parameters, function.samples[0], strict=False)

@@ -43,6 +43,7 @@ class CodeSituation(NamedTuple):
         failures: Asks that found nothing before, so that the next requests differ.
         refusals: Answers that were refused before this ask was cut off. Their reasons stand:
             the same code may fail in another way now, which would change the next request.
+        turn: Which try this is and how many there are, if that is known.
     """
 
     number: int
@@ -51,6 +52,7 @@ class CodeSituation(NamedTuple):
     waiting: Sequence[Candidate] = ()
     failures: int = 0
     refusals: Sequence[Refusal] = ()
+    turn: tuple[int, int] | None = None
 
 
 @dataclass
@@ -98,7 +100,7 @@ class Writer:
             ClientError: The model could not be asked.
             SandboxError: A worker cannot be set up; nor can an empty one.
         """
-        number, current, trials, waiting, failures, _ = situation
+        number, current, trials, waiting, failures, _, turn = situation
         known = list(situation.refusals)
         tries: list[tuple[str, str]] = []
         written: list[Candidate] = []
@@ -128,7 +130,7 @@ class Writer:
 
         try:
             for attempt in range(self.attempts):
-                request = self._request(current, trials, n, seed_of(attempt, 0))
+                request = self._request(current, trials, n, seed_of(attempt, 0), turn)
 
                 def repair(
                     completion: Completion,
@@ -159,12 +161,17 @@ class Writer:
         )
 
     def _request(
-        self, current: CodeTrial | None, trials: Sequence[CodeTrial], n: int, seed: int
+        self,
+        current: CodeTrial | None,
+        trials: Sequence[CodeTrial],
+        n: int,
+        seed: int,
+        turn: tuple[int, int] | None,
     ) -> Request:
         space = self.prompt.space
         count = model_facts(self.meter.client).count_tokens
         return Request(
-            self.prompt.messages(current, trials, self._room(), count),
+            self.prompt.messages(current, trials, self._room(), count, turn),
             n=n,
             temperature=self.temperature,
             max_tokens=self.max_output_tokens,

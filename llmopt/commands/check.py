@@ -9,10 +9,10 @@ import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.facts import ModelFacts, model_facts
-from llmopt.client.options import with_options
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
-from llmopt.commands.options import add_option_argument
+from llmopt.commands.estimate import price_of, prices_of
+from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for
@@ -70,11 +70,15 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
         read = f"not readable: {error.reason}"
     answered = f" (answered as {reply.model})" if reply.model not in ("", model.name) else ""
     costs = [r.cost for r in replies]
-    cost = "unknown" if None in costs else f"${sum(filter(None, costs)):.6f}"
+    total = None if None in costs else sum(filter(None, costs))
+    cost = "unknown" if total is None else f"${total:.6f}"
+    if total and price_of(client):
+        cost += f" (prices: {prices_of(client)})"
+    form = " as JSON by a schema," if query.request.json_schema else ""
     requests = sum(r.requests for r in replies)
     lines = {
         "model": model.name + answered,
-        "prompt": f"{made.name}, {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
+        "prompt": f"{made.name},{form} {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
         "from the prefix cache",
         "answer": f"{shown.strip()!r}",
         "end": f"{completion.finish_reason}, {reply.completion_tokens} tokens{again}",
@@ -119,7 +123,8 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: The model could not be asked.
         ImportError: Its package is not installed.
     """
-    client = get_client(with_options(args.model, getattr(args, "option", ())))
+    take_options(vars(args))
+    client = get_client(args.model)
     try:
         text, readable = check(client, args.prompt)
     finally:

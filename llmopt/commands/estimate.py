@@ -151,7 +151,7 @@ def estimate(
         cost=None if one is None else one * iterations,
         cached_cost=None if cheap is None else cheap * iterations,
         written_tokens=sums[2],
-        prices=_prices_of(asked),
+        prices=prices_of(asked),
     )
 
 
@@ -191,7 +191,7 @@ def _settled(request: Request) -> list[str]:
     return [part for m in request.messages for part in blocks(m.content)][:-1]
 
 
-def _prices_of(client: Client) -> str:
+def prices_of(client: Client) -> str:
     """Say where the prices of a client are from."""
     own = getattr(client, "price", None) or get_price(client_name(client), listed=False)
     return "your own" if own else price_source(client_name(client))

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from llmopt.client.http import redact
 from llmopt.client.openai import OpenAIClient
+from llmopt.client.prices import PRICES_VARIABLE, price_list
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.remote import RemoteClient
 from llmopt.client.threads import DeadlineExceeded, within
@@ -156,5 +157,6 @@ def main(args: argparse.Namespace) -> int:
     width = max(len(status.model) for status in found)
     for status in found:
         print(f"{'+' if status.ready else '-'} {status.model:<{width}}  {status.detail}")
-    print("\n+ ready, - something is missing; `llmopt check MODEL` sends one small request.")
+    print(f"\nList prices: {price_list()}; {PRICES_VARIABLE} can name a file of your own.")
+    print("+ ready, - something is missing; `llmopt check MODEL` sends one small request.")
     return 0

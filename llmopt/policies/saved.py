@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from dataclasses import replace
@@ -13,10 +12,10 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.files import read_json_object, write_json_atomically
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 
 _FORMAT = "llmopt-policy-1"
-_MAX_BYTES = 100_000_000
 _MAX_SIZE = 10_000_000  # numbers of one observation or action
 
 
@@ -44,18 +43,7 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
     }
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}. Give a path to a file in a folder "
-            "that you may write to"
-        ) from error
+    write_json_atomically(Path(path), data, allow_nan=False)
 
 
 def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
@@ -71,10 +59,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         StorageError: The file cannot be read, or holds no policy.
     """
     try:
-        if os.path.getsize(path) > _MAX_BYTES:
-            raise ValueError(f"it is larger than {_MAX_BYTES:,} bytes")
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        data = read_json_object(Path(path))
+        if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
         form = LinearPolicy(
             _space_from_dict(data["observation_space"]),
@@ -86,8 +72,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
             raise ValueError("a parameter is not finite")
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
         return replace(bound, inputs=inputs, outputs=outputs)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    except StorageError:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError, LLMOptError) as error:
         raise StorageError(
             f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "

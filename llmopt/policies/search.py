@@ -24,11 +24,11 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, SearchStopped, SpaceError, StorageError
+from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError, StorageError
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
-from llmopt.policies.goal import describe_goal, describe_parameters
+from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
@@ -66,7 +66,8 @@ class PolicySearch:
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
             environment made by ``gymnasium.make``, or a function that makes one.
-        client: A model string, a client, or ``None`` for the embedded model.
+        client: A model string, a client, or ``None`` for the embedded model. ``model=`` means
+            the same.
         prompt: See `llmopt.LLMOptimizer`.
         description: The user's own words on the task; they come first.
         starts: Seeded starts of one evaluation, the same for every policy.
@@ -82,6 +83,9 @@ class PolicySearch:
             searched: numbered parameters and no description.
         threshold: Whether the model is told the return from which Gymnasium takes the task for
             solved, where it states one.
+        ceiling: The largest mean return there can be, if you know it: the model is told, and can
+            end the search there. Where the docstring says that each step earns the same, it is
+            the step limit times that, and need not be given.
         feedback: Whether the model is told with each score what the policy did.
         max_words: Characters that the environment's docstring may take.
         max_feedback: Characters of one evaluation's feedback.
@@ -118,6 +122,7 @@ class PolicySearch:
         actions: Sequence[str] = (),
         words: Words = "all",
         threshold: bool = True,
+        ceiling: float | None = None,
         feedback: bool = True,
         max_words: int = MAX_WORDS,
         max_feedback: int = MAX_FEEDBACK,
@@ -132,6 +137,8 @@ class PolicySearch:
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
         if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:
             raise ValueError(f"starts={starts!r}: expected a whole number of at least 1")
+        if ceiling is not None and not math.isfinite(ceiling):
+            raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env)
         self._bias, self._max_steps = bias, max_steps
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
@@ -164,7 +171,11 @@ class PolicySearch:
         text = description.strip()
         if named:
             meaning = describe_parameters(self.policy, choices=self._choices)
-            text = f"{describe_goal(starts)}\n\n{self.words.text}\n\n{meaning}"
+            parts = [describe_goal(starts, ceiling), self.words.text, meaning]
+            if words == "all" and feedback and self._inputs:
+                inputs = self.policy.observation_space
+                parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
+            text = "\n\n".join(part for part in parts if part)
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
@@ -180,6 +191,16 @@ class PolicySearch:
         self._evaluator = Evaluator(_Task(self))
 
     # -- what is searched -----------------------------------------------------------------
+
+    def _first_seen(self) -> list[np.ndarray]:
+        """Return what is observed at each of the starts, as a policy sees it."""
+        env = self._make()
+        try:
+            flat: Any = spaces.flatten
+            seen = (env.reset(seed=seed)[0] for seed in self.starts)
+            return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
+        finally:
+            env.close()
 
     def _policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
         table = isinstance(env.observation_space, spaces.Discrete)
@@ -264,7 +285,7 @@ class PolicySearch:
             trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.best
+        return self.optimizer.history.best
 
     def measure(self, params: Any) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
@@ -293,8 +314,14 @@ class PolicySearch:
         return self.optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
 
     @property
-    def best(self) -> Trial[dict[str, Any]] | None:
-        """The best trial so far: its `params` by name and its `reward`; or ``None``."""
+    def best(self) -> Trial[dict[str, Any]]:
+        """The best trial so far: its `params` by name and its `reward`.
+
+        Raises:
+            NoTrialsError: No policy was evaluated with success yet.
+        """
+        if not self.optimizer.trials:
+            raise NoTrialsError("no policy was evaluated yet: call run() first")
         return self.optimizer.best
 
     @property
@@ -302,12 +329,9 @@ class PolicySearch:
         """The best policy so far: call it, or its ``act``, with an observation.
 
         Raises:
-            LLMOptError: No policy was evaluated with success yet.
+            NoTrialsError: No policy was evaluated with success yet.
         """
-        best = self.best
-        if best is None:
-            raise LLMOptError("no policy was evaluated with success yet: call run() first")
-        return self.policy_of(best.params)
+        return self.policy_of(self.best.params)
 
     def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
         """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
@@ -324,7 +348,7 @@ class PolicySearch:
             params: A point; ``None`` for the best one.
 
         Raises:
-            LLMOptError: There is no best policy yet.
+            NoTrialsError: There is no best policy yet.
         """
         policy = self.best_policy if params is None else self.policy_of(params)
         return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
@@ -335,12 +359,12 @@ class PolicySearch:
         """Write the best policy to a JSON file, which `load_policy` reads.
 
         Raises:
-            LLMOptError: There is no best policy yet.
+            NoTrialsError: There is no best policy yet.
             StorageError: The file cannot be written.
         """
-        policy, best = self.best_policy, self.best
-        score = None if best is None else best.reward
-        save_policy(policy, path, environment=self._make.title, mean_return=score)
+        best = self.best
+        policy = self.policy_of(best.params)
+        save_policy(policy, path, environment=self._make.title, mean_return=best.reward)
 
     def gif(self, path: str | os.PathLike[str]) -> None:
         """Write one held-out episode of the best policy as an animated GIF.

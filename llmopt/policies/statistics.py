@@ -2,8 +2,9 @@
 
 `EpisodeStatistics` watches one evaluation (`Evaluator.evaluate(..., watch=statistics)`, no
 second rollout) and says, most useful first and within a budget of characters: returns,
-lengths and ends of the episodes, the return's own parts, how the actions were used, what was
-seen before a fall, each observation in the second half, and what oscillates with what lag.
+lengths and ends of the episodes, what a start costs, the return's own parts, how the actions
+were used, which observation passed which bound where an episode ended early, each observation in
+the second half, what oscillates with what lag, and how the worst episode went.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
 
-MAX_FEEDBACK = 1500
-"""Characters of one evaluation's feedback, about 600 tokens."""
+MAX_FEEDBACK = 1900
+"""Characters of one evaluation's feedback, about 800 tokens."""
 
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
 _LISTED_EPISODES = 20
@@ -32,6 +33,8 @@ _COHERENT = 0.5  # least agreement of a phase lag between episodes
 _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the return
 _CORRELATED = 0.8
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
+_TRACED = (0, 3, 10, 30, 100, 300, 1000)  # steps of an episode that are shown
+_GROUPS = 3  # ways in which episodes ended early
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
 
 
@@ -120,6 +123,7 @@ class EpisodeStatistics:
             return self._fit([self._failed(evaluation, episodes)])
         lines = [
             _spread(evaluation, episodes),
+            _quarters(episodes),
             _parts(episodes),
             self._actions(episodes),
         ]
@@ -127,10 +131,10 @@ class EpisodeStatistics:
             lines += [self._ends_of_table(episodes), self._visited(episodes)]
         elif episodes[0].seen:
             lines += [
-                self._endings(episodes),
-                self._oscillation(episodes),
+                *self._endings(evaluation, episodes),
                 self._observations(episodes),
-                self._extremes(evaluation, episodes),
+                self._oscillation(episodes),
+                self._trace(evaluation, episodes),
                 self._goes_with(evaluation, episodes),
             ]
         if not self._table:
@@ -205,32 +209,92 @@ class EpisodeStatistics:
         return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
 
     def _observations(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
-        rows = np.concatenate([_second_half(e.seen) for e in episodes])
-        items = [
-            f"{name} {_short(c.mean())} ± {_short(c.std())} [{_short(c.min())}, {_short(c.max())}]"
-            for name, c in zip(self._inputs, rows.T, strict=True)
-        ]
-        return "Second half of the episodes, mean ± sd [least, largest]:", items
+        lasted = [e for e in episodes if e.end != "terminated"]
+        which = "the episodes"
+        if 0 < len(lasted) < len(episodes):
+            which = f"the {_count(len(lasted), 'episode')} that lasted"
+            episodes = lasted
+        late = np.concatenate([_second_half(e.seen) for e in episodes])
+        whole = np.concatenate([np.stack(e.seen) for e in episodes])
+        items = []
+        for name, c, w in zip(self._inputs, late.T, whole.T, strict=True):
+            mean = _scaled(c.mean(), max(abs(c.mean()), c.std()))
+            size = max(abs(w.min()), abs(w.max()))
+            ends = f"[{_scaled(w.min(), size)}, {_scaled(w.max(), size)}]"
+            items.append(f"{name} {mean} ± {_short(c.std())} {ends}")
+        head = f"Observed in {which}, mean ± sd of the second half [least, largest of all steps]:"
+        return head, items
 
-    def _endings(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
-        """Return what the median one of the terminated episodes saw before its end."""
-        ended = [e for e in episodes if e.end == "terminated"]
-        if not ended:
-            return "", []
-        ranks = np.argsort([sum(e.rewards) for e in ended], kind="stable")
-        episode = ended[int(ranks[(len(ended) - 1) // 2])]
+    def _endings(
+        self, evaluation: Evaluation, episodes: list[_Episode]
+    ) -> list[tuple[str, list[str]]]:
+        """Return a line for each way in which episodes ended early.
+
+        An observation beyond all that was seen before the ends tells what an end is about. The
+        one that tells it of most episodes comes first; of equals, the one whose last values lie
+        closest together.
+        """
+        left = [k for k, e in enumerate(episodes) if e.end == "terminated"]
+        if not left:
+            return []
+        ended = len(left)
+        inside = np.concatenate([np.stack(e.seen) for e in episodes])
+        low, high = inside.min(axis=0), inside.max(axis=0)
+        width = np.maximum(high - low, 1e-12)
+        last = {k: np.asarray(episodes[k].last, dtype=float) for k in left}
+        lines: list[tuple[str, list[str]]] = []
+        while left and len(lines) < _GROUPS:
+            found: tuple[int, float, str, list[int]] = (0, 0.0, "", [])
+            for i, name in enumerate(self._inputs):
+                for side in (-1, 1):
+                    bound = high[i] if side > 0 else low[i]
+                    passed = [k for k in left if side * (last[k][i] - bound) > 0]
+                    if not passed:
+                        continue
+                    ends = np.array([last[k][i] for k in passed])
+                    rank = (len(passed), -float(np.ptp(ends) / width[i]))
+                    if rank > found[:2]:
+                        nearest = ends.min() if side > 0 else ends.max()
+                        word = "above" if side > 0 else "below"
+                        said = f"with {name} {word} all it was before ({_short(nearest)})"
+                        found = (*rank, said, passed)
+            group = found[3] or left
+            lines.append(self._ending(evaluation, episodes, group, found[2], ended, not lines))
+            left = [k for k in left if k not in group]
+        return lines
+
+    def _ending(
+        self,
+        evaluation: Evaluation,
+        episodes: list[_Episode],
+        group: list[int],
+        said: str,
+        ended: int,
+        first: bool,
+    ) -> tuple[str, list[str]]:
+        """Return what the median one of some episodes that ended early saw before its end."""
+        returns = sorted(evaluation.returns[k] for k in group)
+        order = sorted(group, key=lambda k: len(episodes[k].rewards))
+        lengths = [len(episodes[k].rewards) for k in order]
+        episode = episodes[order[(len(order) - 1) // 2]]
         rows = [*episode.seen, episode.last]
-        back = [b for b in (10, 3, 0) if b < len(rows)]
+        back = [b for b in ((10, 3, 0) if first else (10, 0)) if b < len(rows)]
         change = np.ptp(np.stack(rows[-back[0] - 1 :]), axis=0) / (
             np.ptp(np.stack(rows), axis=0) + 1e-12
         )
-        order = range(len(self._inputs)) if len(self._inputs) <= 12 else np.argsort(-change)[:12]
+        few = range(len(self._inputs)) if len(self._inputs) <= 12 else np.argsort(-change)[:12]
+        scale = np.abs(np.stack(rows)).max(axis=0)
         items = [
-            f"{self._inputs[i]} " + ", ".join(_short(rows[-1 - b][i]) for b in back) for i in order
+            f"{self._inputs[i]} " + ", ".join(_scaled(rows[-1 - b][i], scale[i]) for b in back)
+            for i in few
         ]
-        which = "" if len(episodes) == 1 else f", the median of {len(ended)} terminated"
         at = ", ".join(f"{b} steps before" if b else "at" for b in back)
-        return f"Seen {at} the end (an episode of {len(rows) - 1} steps{which}):", items
+        head = f"{len(group)} of {len(episodes)} ended early" + (f" {said}" if said else "")
+        head += f", after {_span(lengths)} steps"
+        if len(episodes) > 1:
+            head += f", return {_span(returns)}"
+        median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
+        return f"{head}. Seen {at} the end{median}:", items
 
     def _oscillation(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
         """Return the strongest common period, amplitudes and lags of observations and actions."""
@@ -259,6 +323,9 @@ class EpisodeStatistics:
         )
         period = periods[first][0]
         amplitude, lag, share, agree = _phases(signals, period, first)
+        # Lags against the same signal for every policy, where it takes part.
+        first = next((i for i in range(n_seen) if share[i] > 0.5 and amplitude[i] > 1e-6), first)
+        amplitude, lag, share, agree = _phases(signals, period, first)
         shown = [
             i
             for i in range(len(names))
@@ -276,22 +343,30 @@ class EpisodeStatistics:
             items,
         )
 
-    def _extremes(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
-        """Return what the worst and the best episode saw, where they differ much.
-
-        Both, as a model that is shown the worst alone tends to mend that one (R2PO, arXiv
-        2605.08315, on salience bias).
-        """
+    def _trace(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
+        """Return how the worst episode went, or a usual one where none is much worse."""
         returns = np.array(evaluation.returns)
-        if len(returns) < 3 or returns.std() <= _DIFFERENT * np.abs(returns).mean():
+        differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
+        ranks = np.argsort(returns, kind="stable")
+        number = int(ranks[0] if differ else ranks[(len(ranks) - 1) // 2])
+        episode = episodes[number]
+        steps = [k for k in _TRACED if k < len(episode.seen)]
+        if len(steps) < 2:
             return "", []
-        worst, best = int(returns.argmin()), int(returns.argmax())
-        means = [_second_half(episodes[i].seen).mean(axis=0) for i in (worst, best)]
-        return (
-            f"Means of the second half in the worst (return {_figure(returns[worst])}) and the "
-            f"best episode ({_figure(returns[best])}):",
-            [f"{n} {_short(a)}, {_short(b)}" for n, a, b in zip(self._inputs, *means, strict=True)],
-        )
+        which = "the worst" if differ else "a usual"
+        if len(returns) > 1:
+            which += f" episode, number {number + 1} (return {_figure(returns[number])})"
+        else:
+            which = "the episode"
+        names, rows = list(self._inputs), np.stack(episode.seen)
+        if not isinstance(self._policy.action_space, spaces.Discrete):
+            names, rows = names + self._outputs, np.hstack([rows, np.stack(episode.done)])
+        scale = np.abs(rows).max(axis=0)
+        items = [
+            f"{n} " + ", ".join(_scaled(rows[k][i], scale[i]) for k in steps)
+            for i, n in enumerate(names)
+        ]
+        return f"In {which}, at steps {', '.join(map(str, steps))}:", items
 
     def _goes_with(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
         """Return which starts and means tell good episodes from bad ones."""
@@ -314,7 +389,7 @@ class EpisodeStatistics:
                     if abs(r) >= _CORRELATED:
                         found.append((-round(abs(r), 2), f"{what} of {name} (r = {r:.2f})"))
         found.sort(key=lambda pair: pair[0])  # of equals the start, which no policy changes
-        return "The return of an episode goes with:", [text for _, text in found[:4]]
+        return "The return of an episode goes with:", [text for _, text in found[:2]]
 
     def _single(self, number: int, episode: _Episode) -> tuple[str, list[str]]:
         return f"Episode {number}:", [
@@ -381,24 +456,38 @@ def _spread(evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list
         items.append(f"returns {_listed(returns)}")
     else:
         each = (
-            f"{_figure(r)} in {n}" + ("" if e.end == "terminated" else " (limit)")
-            for r, n, e in zip(returns, lengths, episodes, strict=True)
+            f"{r} in {n}" + ("" if e.end == "terminated" else " (limit)")
+            for r, n, e in zip(_digits(returns), lengths, episodes, strict=True)
         )
         note = "terminated unless marked" if any(e.end == "terminated" for e in episodes) else ""
         items.append(f"return in steps, {note}: {', '.join(each)}".replace(", :", ":"))
     return "", items
 
 
+def _quarters(episodes: list[_Episode]) -> tuple[str, list[str]]:
+    """Return the reward a step in each quarter of the episodes, which tells what a start costs."""
+    long = [np.array(e.rewards) for e in episodes if len(e.rewards) >= 8]
+    if not long:
+        return "", []
+    means = np.mean([[q.mean() for q in np.array_split(r, 4)] for r in long], axis=0)
+    if np.ptp(means) <= 0.02 * np.abs(means).max():
+        return "", []
+    return "", ["Reward a step in each quarter of an episode " + ", ".join(map(_short, means))]
+
+
 def _parts(episodes: list[_Episode]) -> tuple[str, list[str]]:
     keys = list(dict.fromkeys(k for e in episodes for k in e.parts))
     total = sum(sum(e.rewards) for e in episodes)
-    items = [
-        f"{key} {_figure(sum(e.parts.get(key, 0) for e in episodes) / len(episodes))}"
-        for key in keys
-    ]
     if len(keys) == 1 and math.isclose(sum(e.parts.get(keys[0], 0) for e in episodes), total):
         return "", []
-    return "Parts of it, sums over an episode:", items
+    items = []
+    for key in keys:
+        sums = np.array([e.parts.get(key, 0.0) for e in episodes])
+        item = f"{key} {_figure(sums.mean())}"
+        if np.ptp(sums) > _DIFFERENT * np.abs(sums).mean():
+            item += f" [{_short(sums.min())}, {_short(sums.max())}]"
+        items.append(item)
+    return "Parts of it, sums over an episode, mean [least, largest]:", items
 
 
 def _facts(episodes: list[_Episode]) -> tuple[str, list[str]]:
@@ -520,14 +609,35 @@ def _short(number: Any) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
+def _scaled(number: Any, scale: float) -> str:
+    """Return a number in three significant digits of the largest of its kind."""
+    if not 1e-9 < scale < 1e3:
+        return _short(number)
+    text = f"{float(number):.{max(0, 2 - math.floor(math.log10(scale)))}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text in ("-0", "") else text
+
+
 def _figure(number: Any) -> str:
     """Return a return: five digits, as the best ones differ late."""
     value = float(number)
     return "0" if abs(value) < 1e-9 else f"{value:.5g}"
 
 
+def _span(values: Sequence[float]) -> str:
+    """Return the least and the largest of sorted values."""
+    low, high = _short(values[0]), _short(values[-1])
+    return low if low == high else f"{low} to {high}"
+
+
 def _listed(values: Sequence[float]) -> str:
-    return ", ".join(_figure(v) for v in values)
+    return ", ".join(_digits(values))
+
+
+def _digits(values: Sequence[float]) -> list[str]:
+    """Return numbers with four digits, or five where they lie close together."""
+    close = len(values) > 0 and np.ptp(values) < 0.01 * np.abs(values).max()
+    return [_figure(v) if close else ("0" if abs(v) < 1e-9 else f"{v:.4g}") for v in values]
 
 
 def _count(number: int, noun: str) -> str:

@@ -108,7 +108,7 @@ def describe_environment(
     title = spec.id if spec is not None else type(env.unwrapped).__name__
     head = [f"Environment: {title}{_made_with(env)}."]
     head += _facts(env, step_cap)
-    must = [*head, *(_threshold(env) if threshold else [])]
+    must = [*head, *(_threshold(env) if threshold else []), *_ceiling(env, sections)]
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
@@ -463,11 +463,7 @@ def _brief(value: Any) -> str:
 
 def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     facts = []
-    limit = None if env.spec is None else env.spec.max_episode_steps
-    for layer in _stack(env):
-        own = getattr(layer, "_max_episode_steps", None)
-        if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
-            limit = own if limit is None else min(limit, own)
+    limit = _limit(env)
     if limit is not None and limit <= (step_cap or limit):
         facts.append(f"An episode has at most {limit} steps.")
     elif step_cap is not None:
@@ -485,13 +481,53 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
 
 def _threshold(env: gym.Env[Any, Any]) -> list[str]:
     spec = env.spec
-    if spec is None or spec.reward_threshold is None or spec.id not in gym.registry:
-        return []
-    changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
-    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
-    if rewarded or changed != gym.registry[spec.id].kwargs:
+    if spec is None or spec.reward_threshold is None or not _as_registered(env):
         return []
     return [f"A mean return of {spec.reward_threshold:g} counts as solved; more may be possible."]
+
+
+def _as_registered(env: gym.Env[Any, Any]) -> bool:
+    """Whether an environment has its registered arguments and no wrapper changes rewards."""
+    spec = env.spec
+    if spec is None or spec.id not in gym.registry:
+        return False
+    changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
+    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
+    return not rewarded and changed == gym.registry[spec.id].kwargs
+
+
+_EACH_STEP = re.compile(
+    r"reward of `?\+?(\d+(?:\.\d+)?)`? (?:is )?(?:given|awarded|received|obtained) "
+    r"(?:for|at|in|on) (?:each|every) (?:time)?step",
+    re.IGNORECASE,
+)
+
+
+def _ceiling(env: gym.Env[Any, Any], sections: Sequence[_Section]) -> list[str]:
+    """Say the largest return there can be, where every step earns the same and nothing else does.
+
+    The docstring has to say so: one sentence on rewards, but for conditions on arguments.
+    """
+    limit = _limit(env)
+    text = _find(sections, "reward")
+    said = [s for s in re.split(r"(?<=\.)\s+", text) if not s.lstrip().startswith("If `")]
+    found = [m for m in map(_EACH_STEP.search, said) if m]
+    if limit is None or len(found) != 1 or not _as_registered(env):
+        return []
+    if re.search(r"reward\s*=|cost|penal|minus", " ".join(said)):
+        return []
+    most = float(found[0][1]) * limit
+    return [f"A return of {most:g} is the most there can be ({limit} steps): stop there."]
+
+
+def _limit(env: gym.Env[Any, Any]) -> int | None:
+    """Return the steps after which wrappers end an episode."""
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    for layer in _stack(env):
+        own = getattr(layer, "_max_episode_steps", None)
+        if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
+            limit = own if limit is None else min(limit, own)
+    return limit
 
 
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:

@@ -2,8 +2,8 @@
 
 `get_prompt` takes a shipped prompt's name, or your own template as text or as a path:
 
-- ``"words"``: what f is, a table of evidence, feedback, hypotheses and lessons; for capable
-  chat models, and their default;
+- ``"words"``: what f is, a log of the experiments with feedback, hypotheses and lessons, which
+  grows at its end; for capable chat models, and their default;
 - ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);

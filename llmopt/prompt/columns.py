@@ -28,7 +28,7 @@ from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.frame import Frame, share_places, slope_frame, weigh, whole_frame
 from llmopt.prompt.notation import Letters
 from llmopt.prompt.options import check_positive
-from llmopt.prompt.parse import Reading
+from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.prompt.pattern import (
     FrameKind,
     LevelsPrompt,
@@ -74,6 +74,12 @@ OPEN = 0.3
 FEWEST = 5
 """With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
 
+MOST_LINES = 20
+"""Most lines of a request: as many parameters as the adapter was trained with."""
+
+LINES_OF_ONE = 10
+"""With more parameters than that, lines for each sample of a request: about a second's work."""
+
 _NOTATION = Letters()
 _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
 
@@ -99,6 +105,12 @@ class ColumnsPrompt(RowPrompt):
     100 evaluations this costs more than it gives, in one of 400 it pays (docs/strategies.md,
     round 13).
 
+    With more than `most_lines` parameters only the lines that can still tell most are asked for:
+    the slope's, and those whose letters change most from the best trials to the others;
+    `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are drawn, with no
+    model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
+    costs and gives is in docs/benchmarks.md, "Many parameters".
+
     The other options are those of `PatternPrompt`. The adapter knows the frame ``"covariance"``
     alone; in the others no line follows the slope, and none is widened. ``order="shuffled"``
     leaves the slope as it is.
@@ -119,11 +131,13 @@ class ColumnsPrompt(RowPrompt):
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
     widen_after: int | None = WIDEN_AFTER
+    most_lines: int | None = MOST_LINES
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("widen_after", self.widen_after, "trials")
+        check_positive("most_lines", self.most_lines)
 
     @property
     def start(self) -> LevelsPrompt:
@@ -154,7 +168,7 @@ class ColumnsPrompt(RowPrompt):
         whole = whole_frame(space, _NOTATION.whole, 1)
         picked = picked_trials(self.selection, situation)
 
-        def render(k: int, complaint: Complaint | None) -> tuple[tuple[str, ...], Frame]:
+        def render(k: int, complaint: Complaint | None) -> _Lines:
             elites = best_first(picked[:k])
             least = np.full(len(space), self.min_deviation)
             if elites:
@@ -169,36 +183,61 @@ class ColumnsPrompt(RowPrompt):
             rows = frame.rows(shown_points(elites, space))
             if self.order == "shuffled":
                 rows = shuffled(rows, situation)
-            levels = enumerate(zip(*rows, strict=True))
-            return tuple(write_line(len(space), i == leading, line) for i, line in levels), frame
+            asked = self._asked(np.array(rows), leading, situation.samples)
+            lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
+            return _Lines(tuple(lines), asked, frame)
 
         max_tokens = self.max_tokens or _NOTATION.tokens(whole.parts)
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         model = replace(situation.model, context_tokens=None)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
 
-        def size(part: tuple[tuple[str, ...], Frame]) -> int:
-            return budget.size((Message("user", "\n".join(part[0])),), "completion")
+        def size(part: _Lines) -> int:
+            return budget.size((Message("user", "\n".join(part.lines)),), "completion")
 
-        lines, frame = fit(self.name, render, size, budget, len(picked))
+        shown = fit(self.name, render, size, budget, len(picked))
+        frame = shown.frame
         request = Request(
-            messages=(Message("user", "\n".join(lines)),),
+            messages=(Message("user", "\n".join(shown.lines)),),
             n=situation.samples,
             style="completion",
             temperature=self.temperature,
             max_tokens=max_tokens,
             stop=("\n",),
             seed=situation.seed,
-            grammar=_NOTATION.grammar(frame.parts),
-            columns=lines,
+            grammar=_NOTATION.grammar([frame.parts[i] for i in shown.asked]),
+            columns=shown.lines,
             choices=_CHOICES,
         )
         reject = situation.out_of_range == "reject"
-        reader = LineReader(_NOTATION, frame, situation.seed, self.dither, reject)
+        reader: Callable[..., Reading]
+        reader = line = LineReader(_NOTATION, frame, situation.seed, self.dither, reject)
         after = self.widen_after
-        if frame.axes is None or after is None or len(history.complete) < after:
-            return Query(request, reader)
-        return Query(request, _WideningReader.of(reader, situation))
+        if frame.axes is not None and after is not None and len(history.complete) >= after:
+            reader = _WideningReader.of(line, situation)
+        if len(shown.asked) < len(space):
+            reader = _PartReader(
+                reader, shown.asked, len(space), situation.seed, situation.iteration
+            )
+        return Query(request, reader)
+
+    def _asked(self, rows: np.ndarray, leading: int | None, samples: int) -> list[int]:
+        """Return the parameters whose lines are asked for, in order.
+
+        Args:
+            rows: ``(n_trials, n)`` levels, best first.
+            leading: The parameter whose axis is the slope.
+            samples: Points that are asked for.
+        """
+        n = rows.shape[1]
+        if self.most_lines is None or n <= self.most_lines:
+            return list(range(n))
+        count = min(self.most_lines, LINES_OF_ONE * samples)
+        away = (weigh(len(rows)) - 1 / len(rows)) @ rows
+        trend = np.abs(away) / np.maximum(rows.std(axis=0), 1e-9)
+        if leading is not None:
+            trend[leading] = math.inf
+        return sorted(np.argsort(-trend, kind="stable")[:count].tolist())
 
 
 def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
@@ -215,6 +254,52 @@ def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
         space=Space({space.names[i]: space.dimensions[i] for i in chosen}),
         history=replace(history, trials=trials, pending=pending),
     )
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a request.
+
+    Attributes:
+        lines: Their texts.
+        asked: The parameter of each.
+        frame: What their letters stand for.
+    """
+
+    lines: tuple[str, ...]
+    asked: list[int]
+    frame: Frame
+
+
+@dataclass(frozen=True)
+class _PartReader:
+    """Reads the parameters that were asked for, and draws the others from the frame.
+
+    Attributes:
+        reader: Reads a line of all parameters.
+        asked: The parameters that were asked for.
+        n: How many there are.
+        seed: Seed of the draws.
+        iteration: Number of the first sample's proposal.
+    """
+
+    reader: Callable[..., Reading]
+    asked: Sequence[int]
+    n: int
+    seed: int
+    iteration: int
+
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        whole = [self._whole(t, i) for i, t in enumerate(earlier)]
+        return self.reader(self._whole(text, sample_index), sample_index, whole)
+
+    def _whole(self, text: str, sample_index: int) -> str:
+        cells = len(ascii_lowercase)
+        rng = np.random.default_rng([self.seed, self.iteration + sample_index])
+        drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), self.n)
+        row = drawn.round().clip(0, cells - 1).astype(int)
+        row[list(self.asked)] = _NOTATION.numbers(strip_thinking(text), len(self.asked))
+        return _NOTATION.line(row.tolist())
 
 
 @dataclass(frozen=True)

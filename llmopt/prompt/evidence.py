@@ -1,32 +1,50 @@
-"""The history as evidence: a table of points, feedback on some, hypotheses and lessons.
+"""The history as evidence: a log that only grows, and where the search stands.
 
 Templates get an `Evidence` as ``evidence``. It is made for models that can weigh measurements:
 values come with their standard errors, a point with its difference from the point that it was
 made from, and a hypothesis with the change that it brought.
+
+An experiment's entry in the log is written once. It depends on the experiments before it alone,
+so that the next prompt begins with the same text and prefix caches hit. Where the log grows
+beyond its budget, much of it is dropped at once: the best and the latest experiments stay.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
-from dataclasses import dataclass
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llmopt.history import History, Trial
+from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.parse_last import hypothesis_of
 from llmopt.space import Float, Space, Value
 
-_MAX_CHANGES = 8  # changed parameters that are listed by name
-_WIDE = 48  # parameters beyond which only the best points are shown in full
-_FULL_ROWS = 3  # points in full in such a space
+_MAX_CHANGES = 6  # changed parameters that are listed by name
+_COLUMNS = 16  # parameters that get a column each
+_LISTED = 24  # values in one cell that are listed by name
+_WIDE = 48  # parameters beyond which points drawn at random are not shown
 _MAX_LESSON = 300
-_RECALLED = 200  # latest trials whose reasons, and points to be made from, are looked through
+_RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
+_BRIEF = 500  # characters of feedback on a point that no model proposed, unless it was the best
+_STEP = 128  # the log is laid out anew after so many trials at least
+_BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
 _LESSON = re.compile(
     r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
 )
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
+_SOURCES = {
+    "warmup": "warm-up",
+    "cma": "found by CMA-ES",
+    "columns": "found by the embedded network",
+    "fallback": "drawn at random",
+}
 
 
 def start_of(text: str) -> int | None:
@@ -43,61 +61,119 @@ class Evidence:
         history: All trials.
         space: The search space.
         labels: What the parameters are called.
-        shown: The trials that there is room for.
+        shown: The trials that may be shown, in any order.
         feedback_limit: Characters of feedback shown for one trial.
+        budget: Tokens of the log; ``None`` for no limit.
+        count: Counts the tokens of a text.
     """
 
     history: History
     space: Space
     labels: tuple[str, ...]
     shown: tuple[Trial, ...]
-    feedback_limit: int = 1600
+    feedback_limit: int = 2000
+    budget: int | None = None
+    count: Callable[[str], int] = estimate_tokens
+    _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
 
-    # -- points ---------------------------------------------------------------------------
+    # -- the log --------------------------------------------------------------------------
 
-    @cached_property
-    def best(self) -> Trial | None:
-        """The best trial, if one is complete."""
-        return self.history.best
-
-    @cached_property
-    def _rank(self) -> dict[int, int]:
-        """The place of each complete trial, by its number."""
-        return {t.number: i for i, t in enumerate(self.history.ranked)}
-
-    @cached_property
-    def _asked(self) -> list[Trial]:
-        """The trials that the model gave reasons for, oldest first; the latest few hundred."""
-        latest = self.history.trials[-_RECALLED:]
-        return [t for t in latest if t.source == "llm" and t.explanation.strip()]
-
-    @cached_property
-    def has_errors(self) -> bool:
-        """Whether any trial was told with a standard error."""
-        return any(t.stderr is not None for t in self.history.trials)
-
-    @cached_property
+    @property
     def header(self) -> str:
-        """The table's one header row."""
+        """The log's one header row."""
         objectives = len(self.history.directions)
         f = ["f"] if objectives == 1 else [f"f{i + 1}" for i in range(objectives)]
-        return " | ".join(["#", *f, *self.labels, "made from"])
+        if len(self.labels) <= _COLUMNS:
+            return " | ".join(["#", *f, *self.labels, "made from"])
+        values = "values; those not named are 0" if self._sparse else "values"
+        return " | ".join(["#", *f, "made from", values])
 
     @cached_property
-    def rows(self) -> list[str]:
-        """The points shown, best first, then failed ones; the best is marked with ``*``."""
-        last = len(self._rank)
-        order = sorted(self.shown, key=lambda t: (self._rank.get(t.number, last), t.number))
-        wide = len(self.labels) > _WIDE
-        return [self._row(t, not wide or i < _FULL_ROWS) for i, t in enumerate(order)]
+    def log(self) -> list[str]:
+        """The entries of the log, oldest first: a row, and what was thought and seen."""
+        return [self._entry(t, full) for t, full in self._laid_out]
 
-    def _row(self, trial: Trial, full: bool) -> str:
-        mark = "*" if trial is self.best else ""
-        cells = [f"{mark}{trial.number + 1}", *self.score(trial)]
-        if full:
-            cells += [self.value(i, v) for i, v in enumerate(trial.values)]
-        cells.append(self.difference(trial))
-        return " | ".join(cells)
+    @cached_property
+    def dropped(self) -> int:
+        """How many of all trials are not in the log."""
+        return len(self.history.trials) - len(self._laid_out)
+
+    @cached_property
+    def _laid_out(self) -> list[tuple[Trial, bool]]:
+        """The trials of the log in order of time, and whether each has its notes.
+
+        The choice depends on the trials told until the log was last shortened, so that from
+        one proposal to the next entries are added at the end only.
+        """
+        trials = sorted(self.shown, key=lambda t: t.number)
+        if self.budget is None:
+            return [(t, True) for t in trials]
+        first = max(0, len(trials) // _STEP - 1) * _STEP
+        kept: list[tuple[Trial, bool]] = []
+        top = heapq.nsmallest(_BEST, ((self._rank(t), t.number, t) for t in trials[:first]))
+        used = 0
+        if first:
+            kept, used = self._shortened(trials[:first], [t for *_, t in top])
+        for i in range(first, len(trials)):
+            insort(top, (self._rank(trials[i]), trials[i].number, trials[i]))
+            del top[_BEST:]
+            kept.append((trials[i], True))
+            used += sum(self._sizes(trials[i]))
+            if used > self.budget:
+                kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
+        return kept
+
+    def _rank(self, trial: Trial) -> tuple[float, float]:
+        """Order of a trial, the lower the better, by its first objective."""
+        if trial.rewards is None or trial.state != "complete":
+            return math.inf, math.inf
+        sign = -1.0 if self.history.directions[0] == "maximize" else 1.0
+        return trial.constraint_violation, sign * trial.rewards[0]
+
+    def _shortened(
+        self, trials: list[Trial], top: list[Trial]
+    ) -> tuple[list[tuple[Trial, bool]], int]:
+        """Return what stays of the log, about half of the budget, and its size."""
+        budget = self.budget or 0
+        if len(self.history.directions) > 1:
+            top = list(replace(self.history, trials=tuple(trials)).ranked[:_BEST])
+        top = [t for t in top if t.state == "complete"]
+        latest = trials[: -_LATEST - 1 : -1]
+        turns = [t for i in range(_BEST_FULL) for t in (*latest[i : i + 1], *top[i : i + 1])]
+        chosen: dict[int, tuple[Trial, bool]] = {}
+        used = 0
+        for notes, wanted, most in ((True, turns, budget / 2), (False, turns + top, budget * 0.6)):
+            for trial in wanted:
+                size = self._sizes(trial)[0] + (self._sizes(trial)[1] if notes else 0)
+                if trial.number not in chosen and used + size <= most:
+                    chosen[trial.number] = (trial, notes)
+                    used += size
+        return [chosen[number] for number in sorted(chosen)], used
+
+    def _parts(self, trial: Trial) -> tuple[str, str, int, int]:
+        """Return a trial's row and notes, and the tokens of each."""
+        found = self._made.get(trial.number)
+        if found is None:
+            row, notes = self._row(trial), self._notes(trial)
+            found = (row, notes, self.count(row) + 1, self.count(notes) + 2 if notes else 0)
+            self._made[trial.number] = found
+        return found
+
+    def _sizes(self, trial: Trial) -> tuple[int, int]:
+        return self._parts(trial)[2:]
+
+    def _entry(self, trial: Trial, full: bool) -> str:
+        row, notes, *_ = self._parts(trial)
+        return f"{row}\n{notes}\n" if full and notes else row
+
+    # -- one experiment -------------------------------------------------------------------
+
+    def _row(self, trial: Trial) -> str:
+        head = [f"{trial.number + 1}", *self.score(trial)]
+        if len(self.labels) <= _COLUMNS:
+            cells = [self.value(trial, i) for i in range(len(self.labels))]
+            return " | ".join([*head, *cells, self.difference(trial)])
+        return " | ".join([*head, self.difference(trial), self._values(trial)])
 
     def score(self, trial: Trial) -> list[str]:
         """Return one cell for each objective: the value with its standard error."""
@@ -106,7 +182,7 @@ class Evidence:
             return ["failed"] * objectives
         cells = [number(r) for r in trial.rewards]
         if trial.stderr is not None:
-            cells[0] += f" ± {trial.stderr:.2g}"
+            cells[0] += f" ± {rough(trial.stderr)}"
         if trial.evaluations > 1:
             cells[0] += f" ({trial.evaluations} times)"
         if trial.state == "pruned":
@@ -115,36 +191,97 @@ class Evidence:
             cells[0] += f" (violates the constraints by {trial.constraint_violation:.3g})"
         return cells
 
+    def value(self, trial: Trial, index: int) -> str:
+        """Return one value as it is shown.
+
+        What a model wrote is shown as it wrote it; what was drawn, in four digits, or as many
+        as tell it from the best point before it.
+        """
+        dimension, value = self.space.dimensions[index], trial.values[index]
+        if not isinstance(dimension, Float) or dimension.step is not None:
+            return self.space.format(index, value)
+        digits = 9
+        if trial.source != "llm":
+            digits = 4
+            best = self._best_before(trial)
+            if best is not None and best.values[index] != value:
+                gap = abs(float(value) - float(best.values[index]))
+                size = abs(float(value))
+                if size > 0:
+                    digits = min(max(math.ceil(math.log10(size / gap)) + 2, 4), 9)
+        return number(float(value), digits)
+
     @cached_property
-    def _digits(self) -> tuple[int, ...]:
-        """Significant digits of each parameter: three, and more once the best lie close."""
-        top = self.history.ranked[:10]
-        digits = []
-        for i, dimension in enumerate(self.space.dimensions):
-            needed = 3
-            if isinstance(dimension, Float) and len(top) > 1:
-                values = [float(t.values[i]) for t in top]
-                spread, size = max(values) - min(values), max(map(abs, values))
-                if spread > 0 and size > 0:
-                    needed = math.ceil(math.log10(size / spread)) + 2
-            digits.append(min(max(needed, 3), 9))
-        return tuple(digits)
+    def _sparse(self) -> bool:
+        """Whether a weight of 0 is possible everywhere, so that it can be left out."""
+        return zero_point(self.space) is not None
 
-    def value(self, index: int, value: Value) -> str:
-        """Return one value as it is shown: three significant digits or more."""
-        dimension = self.space.dimensions[index]
-        if isinstance(dimension, Float) and dimension.step is None:
-            return number(float(value), self._digits[index])
-        return self.space.format(index, value)
+    def _values(self, trial: Trial) -> str:
+        """Return all values in one cell: the weights that are not 0, or all in their order."""
+        n = len(self.labels)
+        named = [i for i in range(n) if not self._sparse or trial.values[i] != 0]
+        if len(named) <= _LISTED:
+            listed = (f"{self.labels[i]} {self.value(trial, i)}" for i in named)
+            return ", ".join(listed) or "all 0"
+        if n > _WIDE and trial.source != "llm":
+            return "(many, not shown)"
+        return "in their order: " + ", ".join(self.value(trial, i) for i in range(n))
 
-    def point(self, trial: Trial) -> str:
-        """Return all values of a trial with their names."""
-        return ", ".join(
-            f"{label}: {self.value(i, v)}"
-            for i, (label, v) in enumerate(zip(self.labels, trial.values, strict=True))
+    def _notes(self, trial: Trial) -> str:
+        lines = []
+        thought = trial.source == "llm" and trial.explanation.strip()
+        lines += [f"lesson: {text}" for text in lessons_of(trial)] if thought else []
+        if thought:
+            lines.append(f'hypothesis: "{hypothesis_of(trial.explanation)}"{self._outcome(trial)}')
+        feedback = self._feedback(trial)
+        return "\n".join([*lines, *([feedback] if feedback else [])])
+
+    def _outcome(self, trial: Trial) -> str:
+        """Say what a hypothesis has brought."""
+        if trial.state != "complete" or trial.rewards is None:
+            return f" -> {trial.state}"
+        if len(trial.rewards) > 1:
+            return ""
+        notes = []
+        parent = self.parent(trial)
+        if parent is not None and parent.rewards is not None:
+            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
+        before = self._best_before(trial)
+        if before is not None and before is not parent:
+            notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
+        return f" -> {'; '.join(notes)}" if notes else ""
+
+    def _feedback(self, trial: Trial) -> str:
+        lines = (
+            " ".join(line.split()) for line in trial.feedback.replace("\x00", " ").splitlines()
         )
+        text = "\n".join(line for line in lines if line)
+        limit = self.feedback_limit
+        if trial.source != "llm":
+            best = self._best_before(trial)
+            if best is not None and self._rank(best) <= self._rank(trial):
+                limit = min(limit, _BRIEF)
+        if len(text) <= limit:
+            return text
+        cut = text[:limit]
+        # A line is shown whole or not at all.
+        return (cut.rpartition("\n")[0] or cut) + "\n…"
 
     # -- where a point came from ----------------------------------------------------------
+
+    @cached_property
+    def _bests(self) -> list[Trial | None]:
+        """The best trial before each trial, in their order."""
+        best: Trial | None = None
+        found = []
+        for trial in self.history.trials:
+            found.append(best)
+            if self._rank(trial) < (self._rank(best) if best else (math.inf, math.inf)):
+                best = trial
+        return found
+
+    def _best_before(self, trial: Trial) -> Trial | None:
+        return self._bests[trial.number]
 
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
@@ -157,10 +294,9 @@ class Evidence:
             return self.history.trials[named - 1]
         if trial.source != "llm":
             return None
-        last = len(self._rank)
         nearest = min(
             self.history.trials[max(0, trial.number - _RECALLED) : trial.number],
-            key=lambda t: (len(self._changed(t, trial)), self._rank.get(t.number, last)),
+            key=lambda t: (len(self._changed(t, trial)), self._rank(t)),
             default=None,
         )
         if nearest is None or 2 * len(self._changed(nearest, trial)) > len(self.labels):
@@ -172,86 +308,71 @@ class Evidence:
         return [i for i, (a, b) in enumerate(pairs) if a != b]
 
     def difference(self, trial: Trial) -> str:
-        """Return what a trial changed, and from which point; ``""`` if from none."""
+        """Return what a trial changed, and from which point; else who proposed it."""
         parent = self.parent(trial)
         if parent is None:
-            return "" if trial.source == "llm" else trial.source
+            if trial.source == "user":
+                asked = self.history.trials[: trial.number]
+                return "given" if any(t.source == "llm" for t in asked) else "warm-up"
+            return _SOURCES.get(trial.source, "new")
         changed = self._changed(parent, trial)
         if not changed:
             return f"#{parent.number + 1} again"
-        pairs = ((i, parent.values[i], trial.values[i]) for i in changed[:_MAX_CHANGES])
-        words = [f"{self.labels[i]} {self.value(i, a)} -> {self.value(i, b)}" for i, a, b in pairs]
+        words = [
+            f"{self.labels[i]} {self.value(parent, i)} -> {self.value(trial, i)}"
+            for i in changed[:_MAX_CHANGES]
+        ]
         more = f", and {len(changed) - _MAX_CHANGES} more" if len(changed) > _MAX_CHANGES else ""
         return f"#{parent.number + 1}: {', '.join(words)}{more}"
 
-    # -- reasons --------------------------------------------------------------------------
+    # -- where the search stands ----------------------------------------------------------
 
-    def hypotheses(self, n: int = 8) -> list[str]:
-        """Return the latest `n` hypotheses with the change that each brought, oldest first."""
-        return [self._hypothesis(t) for t in self._asked[-n:]] if n else []
+    @cached_property
+    def has_errors(self) -> bool:
+        """Whether any trial was told with a standard error."""
+        return any(t.stderr is not None for t in self.history.trials)
 
-    def _hypothesis(self, trial: Trial) -> str:
-        text = f'#{trial.number + 1}: "{hypothesis_of(trial.explanation)}" -> '
-        text += "f = " + ", ".join(self.score(trial)) if trial.rewards else trial.state
-        if trial.state != "complete" or trial.rewards is None or len(trial.rewards) > 1:
-            return text
-        notes = []
-        parent = self.parent(trial)
-        if parent is not None and parent.rewards is not None:
-            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
-        before = next((t for t in self.history.ranked if t.number < trial.number), None)
-        if before is not None and before is not parent and before.rewards is not None:
-            notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
-        return text + (f" ({'; '.join(notes)})" if notes else "")
+    def ranking(self, n: int = 8) -> str:
+        """Return the best trials by number with their values of f, best first."""
+        best = self.history.ranked[:n]
+        return ", ".join(f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best)
 
     def lessons(self, n: int = 12) -> list[str]:
-        """Return the latest `n` different lessons that the model wrote down, oldest first."""
+        """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
+        noted = {t.number for t, full in self._laid_out if full}
+        latest = self.history.trials[-_RECALLED:]
+        asked = (t for t in latest if t.source == "llm" and t.number not in noted)
         kept: dict[str, None] = {}
-        for trial in self._asked:
-            for found in _LESSON.finditer(trial.explanation):
-                text = " ".join(found[1].split()).strip("*_` ")[:_MAX_LESSON]
-                if text and text.rstrip(".").lower() not in _NOTHING:
-                    kept.pop(text, None)
-                    kept[text] = None
+        for trial in asked:
+            for text in lessons_of(trial):
+                kept.pop(text, None)
+                kept[text] = None
         return list(kept)[-n:] if n else []
 
-    # -- feedback -------------------------------------------------------------------------
 
-    def closeups(self, best: int = 3, last: int = 3) -> list[tuple[str, str]]:
-        """Return title and feedback of the best and of the latest trials that have any.
+def lessons_of(trial: Trial) -> list[str]:
+    """Return the lessons that the answer behind a trial wrote down."""
+    texts = (" ".join(m[1].split()).strip("*_` ") for m in _LESSON.finditer(trial.explanation))
+    return [t[:_MAX_LESSON] for t in texts if t and t.rstrip(".").lower() not in _NOTHING]
 
-        Args:
-            best: How many of the best.
-            last: How many of the latest that are not among them.
-        """
-        allowed = {id(t) for t in self.shown}
-        top = [t for t in self.history.ranked if t.feedback.strip() and id(t) in allowed][:best]
-        late = [t for t in self.history.trials if t.feedback.strip() and id(t) in allowed]
-        late = [t for t in late if t not in top][-last:] if last else []
-        titles = []
-        for trial in (*top, *late):
-            place = "the best" if trial is self.best else "one of the best"
-            place = place if trial in top else "one of the latest"
-            score = f"f = {', '.join(self.score(trial))}" if trial.rewards else trial.state
-            title = f"#{trial.number + 1}, {place}, {score}"
-            titles.append((title, self._feedback(trial)))
-        return titles
 
-    def _feedback(self, trial: Trial) -> str:
-        lines = (
-            " ".join(line.split()) for line in trial.feedback.replace("\x00", " ").splitlines()
-        )
-        text = "\n".join(line for line in lines if line)
-        if len(text) <= self.feedback_limit:
-            return text
-        cut = text[: self.feedback_limit]
-        # A line is shown whole or not at all.
-        return (cut.rpartition("\n")[0] or cut) + "\n…"
+def zero_point(space: Space) -> tuple[Value, ...] | None:
+    """Return the point with 0 for every value, where there is one and the values are numbers."""
+    if all(
+        isinstance(d, Float) and d.step is None and d.low <= 0 <= d.high for d in space.dimensions
+    ):
+        return (0.0,) * len(space)
+    return None
 
 
 def number(value: float, digits: int = 6) -> str:
     """Return a number with so many significant digits, never ``-0``."""
     return f"{value + 0.0:.{digits}g}"
+
+
+def rough(error: float) -> str:
+    """Return a standard error with two significant digits, or as a whole number."""
+    return f"{error:.0f}" if 100 <= error < 1e6 else f"{error:.2g}"
 
 
 def gain(trial: Trial, other: Trial) -> str:
@@ -267,7 +388,7 @@ def gain(trial: Trial, other: Trial) -> str:
         pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
         mean = sum(pairs) / n
         error = math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
-        text += f" ± {error:.2g} start by start"
+        text += f" ± {rough(error)} start by start"
     return text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
 from itertools import islice
@@ -17,12 +17,13 @@ from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import History, Trial
 from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.evidence import Evidence, zero_point
 from llmopt.prompt.options import changed_options, check_count, check_option, check_positive
 from llmopt.prompt.parse import parse_parameters
 from llmopt.prompt.parse_change import parse_change
 from llmopt.prompt.parse_last import parse_last
 from llmopt.prompt.selection import Keep, Selection, ranked
+from llmopt.prompt.structured import MOST_PARAMETERS, Form, read_structured
 from llmopt.prompt.words import (
     Entry,
     describe_goal,
@@ -39,6 +40,7 @@ _BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text hold
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
+_LEVELS = 32  # sizes of the log that are tried where a prompt has to be short
 _ROOM = 16_384  # tokens of an answer that reasons first, hidden reasoning included
 _CACHED_TRIALS = 20_000  # formatted lines kept for the next prompt, about 200 bytes each
 
@@ -76,7 +78,11 @@ class TemplatePrompt:
         answer_last: Whether answers give their reasons before the values. Then the last
             point of an answer counts, and the text before it is the explanation.
         changes: Whether an answer may name an earlier point and only the values that differ.
-        feedback_chars: Characters of feedback shown for one trial by `Evidence.closeups`.
+        reasons: What an answer gives before its values, for models that are held to a form
+            (`ModelFacts.structured`); with none they are asked as text.
+        feedback_chars: Characters of feedback shown for one trial by `Evidence`.
+        log_tokens: Tokens of the log of `Evidence`, which grows at its end and is cut to about
+            half where it is full. ``None`` shows the trials that `history` names.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
 
     Raises:
@@ -103,7 +109,9 @@ class TemplatePrompt:
     closeups: int = 0
     answer_last: bool = False
     changes: bool = False
-    feedback_chars: int = 1600
+    reasons: tuple[str, ...] = ()
+    feedback_chars: int = 2000
+    log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
     _cache: tuple[Space, dict[int, tuple[Trial, Entry]]] | None = field(
@@ -114,6 +122,7 @@ class TemplatePrompt:
         self.history = self.selection
         self.best, self.last = self.history.best, self.history.last
         self.labels = None if self.labels is None else tuple(self.labels)
+        self.reasons = tuple(self.reasons)
         check_option("order", self.order, ("time", "ascending"))
         check_option("style", self.style, (None, "chat", "completion"))
         check_positive("max_tokens", self.max_tokens)
@@ -124,6 +133,7 @@ class TemplatePrompt:
             )
         check_count("hypotheses", self.hypotheses)
         check_count("closeups", self.closeups)
+        check_positive("log_tokens", self.log_tokens)
         self._compile()
 
     def __repr__(self) -> str:
@@ -145,8 +155,9 @@ class TemplatePrompt:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form with the options that are not the default, for `get_prompt`."""
         data: dict[str, Any] = {"name": self.name, **self._options()}
-        if data.get("labels"):
-            data["labels"] = list(data["labels"])
+        for name in ("labels", "reasons"):
+            if data.get(name):
+                data[name] = list(data[name])
         if self.name not in SHIPPED:
             data["template"] = self.template
         return data
@@ -162,6 +173,7 @@ class TemplatePrompt:
             )
         model = situation.model
         style = self.style or model.style
+        form = self._form(situation, labels, style)
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
@@ -169,8 +181,25 @@ class TemplatePrompt:
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
         thoughts, close = self._thoughts(situation.history), self._close(situation.history)
+        log = Evidence(
+            situation.history,
+            space,
+            labels,
+            tuple(picked),
+            self.feedback_chars,
+            self.log_tokens,
+            budget.count,
+        )
+
+        def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
+            # Not a token more or less from one proposal to the next, for the sake of caches.
+            tokens = (self.log_tokens or 0) * k // _LEVELS
+            text = self._render({**static, "evidence": replace(log, budget=tokens)})
+            return _messages(text, style, complaint)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
+            if self.log_tokens is not None:
+                return render_log(k, complaint)
             shown = picked[:k][::-1]
             if place is not None:
                 shown.sort(key=lambda t: place[id(t)])
@@ -184,9 +213,7 @@ class TemplatePrompt:
             text = self._render(
                 {
                     **static,
-                    "evidence": Evidence(
-                        situation.history, space, labels, tuple(shown), self.feedback_chars
-                    ),
+                    "evidence": replace(log, shown=tuple(shown)),
                     "history": entries,
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
@@ -199,16 +226,16 @@ class TemplatePrompt:
                     ],
                 }
             )
-            return _messages(text, style, complaint)
+            return _messages(text, style, complaint, form.note if form else "")
 
         messages = fit(
             self.name,
             render,
             lambda messages: budget.size(messages, style),
             budget,
-            len(picked),
+            _LEVELS if self.log_tokens is not None else len(picked),
             situation.complaint if style == "chat" and model.chats else None,
-            align=self.selection.keep == "all" and self.order == "time",
+            align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
         )
         request = Request(
             messages=messages,
@@ -217,6 +244,7 @@ class TemplatePrompt:
             temperature=self.temperature,
             max_tokens=max_tokens,
             seed=situation.seed,
+            json_schema=None if form is None else form.schema,
         )
         options: dict[str, Any] = {
             "space": space,
@@ -226,9 +254,24 @@ class TemplatePrompt:
         if self.changes:
             points = [t.values for t in situation.history.trials]
             options |= {"points": points, "may_stop": situation.may_stop}
-            return Query(request, partial(parse_change, **options))
-        return Query(
-            request, partial(parse_last if self.answer_last else parse_parameters, **options)
+            read = partial(parse_change, **options)
+        else:
+            read = partial(parse_last if self.answer_last else parse_parameters, **options)
+        return Query(request, partial(read_structured, form, read) if form else read)
+
+    def _form(self, situation: Situation, labels: tuple[str, ...], style: Style) -> Form | None:
+        """Return the form that answers are held to, if the model can be."""
+        if not (self.reasons and situation.model.structured and style == "chat"):
+            return None
+        if len(labels) > MOST_PARAMETERS:
+            return None
+        return Form(
+            situation.space,
+            labels,
+            self.reasons,
+            last=self.answer_last,
+            changes=self.changes,
+            may_stop=situation.may_stop,
         )
 
     def _labels_for(self, space: Space) -> tuple[str, ...]:
@@ -311,6 +354,7 @@ class TemplatePrompt:
             "n": len(space),
             "labels": labels,
             "parameters": describe_space(space, labels, decimals=not self.changes),
+            "zero": len(space) > 8 and zero_point(space) is not None,
             "answer": ", ".join(f"{label}: <value>" for label in labels),
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions),
@@ -356,14 +400,25 @@ class TemplatePrompt:
             raise _template_error(str(template.name), error, tuple(variables)) from error
 
 
+_WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "words": {"history": "best+last", "best": 12, "last": 6, "answer_last": True, "changes": True},
-    "props": {},
-    "props-ab": {"labels": ("a", "b")},
-    "props-plus": {"needs_description": True},
-    "props-critic": {"hypotheses": 8, "closeups": 3, "answer_last": True},
+    "words": {
+        "log_tokens": 20_000,
+        "answer_last": True,
+        "changes": True,
+        "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),
+    },
+    "props": _WHY,
+    "props-ab": {"labels": ("a", "b"), **_WHY},
+    "props-plus": {"needs_description": True, **_WHY},
+    "props-critic": {
+        "hypotheses": 8,
+        "closeups": 3,
+        "answer_last": True,
+        "reasons": ("Critique", "Hypothesis"),
+    },
     # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
-    "opro": {"history": "best", "best": 20, "order": "ascending"},
+    "opro": {"history": "best", "best": 20, "order": "ascending", **_WHY},
 }
 
 
@@ -395,11 +450,17 @@ def _same(a: Trial, b: Trial) -> bool:
     )
 
 
-def _messages(text: str, style: Style, complaint: Complaint | None) -> tuple[Message, ...]:
+def _messages(
+    text: str, style: Style, complaint: Complaint | None, note: str = ""
+) -> tuple[Message, ...]:
     system, marked, user = text.partition(_BEGIN_USER)
     if not marked:
         system, user = "", text
     system, user = system.strip(), user.strip()
+    if note and system:
+        system = f"{system}\n\n{note}"
+    elif note:
+        user = f"{user}\n\n{note}"
     if style == "completion":
         return (Message("user", f"{system}\n\n{user}\n".lstrip()),)
     return chat_messages(system, user, complaint)

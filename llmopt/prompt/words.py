@@ -129,6 +129,8 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
         more = len(dimension.choices) - len(shown)
         return f"one of {', '.join(shown)}" + (f" and {more} more" if more else "")
     low, high = space.format(index, dimension.low), space.format(index, dimension.high)
+    if not named:  # "from -6.0 to 6.0" would hint at one decimal
+        low, high = f"{dimension.low:.10g}", f"{dimension.high:.10g}"
     kind = "a number" if isinstance(dimension, Float) else "an integer"
     text = f"{kind} from {low} to {high}"
     decimals = space.decimals[index]

@@ -8,18 +8,18 @@ line to the disk and puts a checksum at its end, so that a changed byte is notic
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import os
-import re
 import stat
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.search.locks import Lock
+from llmopt.files import seal, sync_folder, unseal
+from llmopt.search.locks import Lock, uninterrupted
 
 try:
     import fcntl
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 _EVERY_EVENT_STARTS = b'{"event":'
-_CHECKSUM = re.compile(rb',"crc":"([0-9a-f]{8})"\}\s*$')
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -58,17 +57,16 @@ def _parse(
 ) -> tuple[list[Event], int, bool]:
     """Return the events, the bytes of the sound part of `data`, and whether it has checksums."""
     events: list[Event] = []
-    sound = 0
+    sound = without = 0
     checked = False
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # no line end: the last may be torn
+    for number, line in enumerate(io.BytesIO(data), start=1):
+        if not line.endswith(b"\n") and not (_is_whole(line) or _is_whole(line[:-1])):
+            break  # torn
         try:
             event, has_checksum = _read_line(line)
-            if checked and event is not None and not has_checksum:
-                raise ValueError("its checksum is missing")
         except (ValueError, RecursionError) as error:
             foreign = number == 1 and not line.startswith(start)
-            if foreign and not b"".join(lines[1:]).strip():
+            if foreign and not data[len(line) :].strip():
                 break
             raise StorageError(
                 f"{path}, line {number}: not as it was written ({error}). Restore the file from "
@@ -76,9 +74,18 @@ def _parse(
                 f"FILE > NEW`, and give NEW; or move the file away to start anew"
             ) from error
         if event is not None:
-            checked = has_checksum
+            checked |= has_checksum
+            if checked and not has_checksum:
+                without = without or number
             events.append(event)
-        sound += len(line) + 1
+        sound += len(line)
+    if without:
+        logger.warning(
+            "%s: from line %d on, lines have no checksum, as an older llmopt writes them: a "
+            "changed byte in them goes unnoticed",
+            path,
+            without,
+        )
     return events, sound, checked
 
 
@@ -90,16 +97,19 @@ def _read_line(line: bytes) -> tuple[Event | None, bool]:
     """
     if not line.strip():
         return None, False
-    checksum = _CHECKSUM.search(line)
-    if checksum is not None:
-        body = line[: checksum.start()] + b"}"
-        if zlib.crc32(body) != int(checksum[1], 16):
-            raise ValueError("its checksum is another one")
-        line = body
-    event = json.loads(line)
+    body, has_checksum = unseal(line)
+    event = json.loads(body)
     if not isinstance(event, dict):
         raise ValueError("not a JSON object")
-    return event, checksum is not None
+    return event, has_checksum
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a line has a checksum, and is as it was written."""
+    try:
+        return unseal(line)[1]
+    except ValueError:
+        return False
 
 
 class EventLog:
@@ -159,8 +169,11 @@ class EventLog:
             self._checked = durable or checked  # a file that has checksums keeps them
             self._size = sound
             self._found: int | None = len(data)  # bytes that are to be there; None if unsure
+            self._unended = sound > 0 and data[sound - 1 : sound] != b"\n"
             self._torn = bool(rest)  # cut off by the first write, so that a reader changes nothing
             self._process = os.getpid()
+            if durable and not data:
+                sync_folder(self.path.parent)
         except BaseException:
             self.close()
             raise
@@ -227,14 +240,14 @@ class EventLog:
             StorageError: It could not be written (the disk is full, say). The file is as
                 it was before the call, so that the caller can try again.
         """
-        with self._lock:
+        with self._lock, uninterrupted():
             self._append(self.check(), event)
 
     def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
         line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
         if self._checked:
-            line = line[:-1] + b',"crc":"%08x"}' % zlib.crc32(line)
-        line += b"\n"
+            line = seal(line)
+        line = (b"\n" if self._unended else b"") + line + b"\n"
         self._found = None
         try:
             if self._torn:
@@ -253,7 +266,7 @@ class EventLog:
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "
                 "free some space and make the same call again"
             ) from error
-        self._torn = False
+        self._torn = self._unended = False
         self._size += len(line)
         self._found = self._size
 

@@ -21,7 +21,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmopt.arguments import whole_number
@@ -29,7 +29,7 @@ from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
-from llmopt.search.locks import Lock
+from llmopt.search.locks import Lock, uninterrupted
 
 logger = logging.getLogger(__name__)
 
@@ -91,8 +91,9 @@ class Limits:
                 "given up while the model was at work, and may be charged at a cost that nobody "
                 "told. Look at the provider's bill; then assign limits with "
                 f"max_unpriced={usage.unpriced} (and a max_cost that leaves room for it), or cap "
-                "requests or tokens instead (max_cost=inf). A larger timeout= of the client may "
-                "keep it from happening again; every trial and every paid reply is kept"
+                "requests or tokens instead (max_cost=inf, or on the command line --max-cost inf "
+                "--max-tokens N). A larger timeout= of the client may keep it from happening "
+                "again; every trial and every paid reply is kept"
             )
         if usage.cost is None:
             raise BudgetExceededError(
@@ -161,11 +162,18 @@ class _Calls:
         return getattr(self._client, name)
 
     def complete(self, request: Request) -> Reply:
-        self._announce()
-        self.begun = self.under_way = True
+        try:
+            self.begun = True
+            self._announce()
+        except LLMOptError:
+            self.begun = False
+            raise
+        self.under_way = True
         try:
             return self._client.complete(request)
-        except (LLMOptError, ImportError):  # counted by who sees it, or nothing was sent
+        except ClientError:
+            raise  # is under way until it is counted
+        except (LLMOptError, ImportError):  # nothing was sent
             self.under_way = False
             raise
 
@@ -235,10 +243,9 @@ class Meter:
             TypeError: The client gave something that is no `Reply`.
         """
         with self.lock:
-            reply = self._take_paid(request) or self._pay(request)
-            if (draft := self._open_draft) is not None:
-                draft.replies.append((request, reply))
-            return reply
+            with uninterrupted():
+                reply = self._take_paid(request)
+            return reply or self._pay(request)
 
     def _take_paid(self, request: Request) -> Reply | None:
         if self._paid:
@@ -246,8 +253,13 @@ class Meter:
             for index, (known, reply) in enumerate(self._paid):
                 if known == digest:
                     del self._paid[index]
+                    self._keep(request, reply)
                     return reply
         return None
+
+    def _keep(self, request: Request, reply: Reply) -> None:
+        if (draft := self._open_draft) is not None:
+            draft.replies.append((request, reply))
 
     def _pay(self, request: Request) -> Reply:
         if self.check is not None:
@@ -257,7 +269,7 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply, trouble = 0, 0, None, ""
+        failed, unpriced, reply = 0, 0, None
         began, started = time.time(), time.monotonic()
 
         def announce() -> None:
@@ -274,10 +286,25 @@ class Meter:
         calls = _Calls(self.client, announce)
 
         def count_failure(error: ClientError, attempt: int) -> None:
-            fail(error.requests, error.unpriced)
+            with uninterrupted():
+                fail(error.requests, error.unpriced)
+                calls.under_way = False
             logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
             if error.unpriced:
                 self.limits.check_cost(self._usage)  # before it is sent once more
+
+        def store() -> None:
+            if self.record is not None:
+                self._unsaved.append(Spent(request, reply, failed, unpriced))
+                try:
+                    self.flush()
+                except StorageError as error:
+                    logger.warning("kept in memory until it can be stored: %s", error)
+
+        def observe(error: str = "") -> None:
+            if self.observe is not None and (failed or reply is not None):
+                seconds, name = time.monotonic() - started, client_name(self.client)
+                self.observe(Spent(request, reply, failed, unpriced, name, error, began, seconds))
 
         try:
             answer = complete_with_retries(
@@ -292,29 +319,28 @@ class Meter:
                     f"{client_name(self.client)}.complete returned a {type(answer).__name__}: "
                     "expected a llmopt.Reply, such as Reply((Completion(text),))"
                 )
-            reply = answer
-            with self._counting() as usage:
-                usage.add_reply(reply)
+            with uninterrupted():
+                reply = answer
+                with self._counting() as usage:
+                    usage.add_reply(reply)
+                store()
+                self._keep(request, reply)
+            observe()
+            return reply
         except BaseException as error:
-            trouble = f"{type(error).__name__}: {error}"
-            if calls.under_way and reply is None:  # Ctrl-C, say: it may be charged for
-                fail(1)
+            if reply is None:
+                with uninterrupted():
+                    if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
+                        fail(1, self.in_doubt)
+                    if failed or (calls.begun and self.announce is not None):
+                        store()
+                observe(f"{type(error).__name__}: {error}")
             raise
-        finally:
-            told = failed or reply is not None or (calls.begun and self.announce is not None)
-            spent = Spent(request, reply, failed, unpriced)
-            if self.record is not None and told:
-                self._unsaved.append(spent)
-                try:
-                    self.flush()
-                except StorageError as error:
-                    logger.warning("kept in memory until it can be stored: %s", error)
-            if self.observe is not None and (failed or reply is not None):
-                seconds, name = time.monotonic() - started, client_name(self.client)
-                self.observe(
-                    replace(spent, client=name, error=trouble, began=began, seconds=seconds)
-                )
-        return reply
+
+    @property
+    def in_doubt(self) -> int:
+        """How many calls at unknown cost a call is that was cut off: 0 on the user's machine."""
+        return int(not getattr(self.client, "_own_machine", False))
 
     def check_ready(self) -> None:
         """Look for what sure is to stop the first request; nothing is sent.
@@ -344,8 +370,9 @@ class Meter:
         """
         with self._writing:
             while self._unsaved and self.record is not None:
-                self.record(self._unsaved[0])
-                self._unsaved.popleft()
+                with uninterrupted():
+                    self.record(self._unsaved[0])
+                    self._unsaved.popleft()
 
     # -- one ask --------------------------------------------------------------------------
 
@@ -360,15 +387,24 @@ class Meter:
             if (outer := self._open_draft) is not None:
                 yield outer
                 return
-            draft = self._draft = Draft()
+            draft = Draft()
             try:
-                yield draft
-                self.settle(draft)
+                try:
+                    self._draft = draft
+                    yield draft
+                    self.settle(draft)
+                finally:
+                    with uninterrupted():
+                        self._end(draft)
             finally:
-                self._draft = None
-                if not draft.settled:
-                    replies = [(request.digest(), reply) for request, reply in draft.replies]
-                    self._paid.extendleft(reversed(replies))
+                self._end(draft)  # where Ctrl-C came right before the other
+
+    def _end(self, draft: Draft) -> None:
+        if self._draft is draft:
+            self._draft = None
+            if not draft.settled:
+                replies = [(request.digest(), reply) for request, reply in draft.replies]
+                self._paid.extendleft(reversed(replies))
 
     def settle(self, draft: Draft) -> None:
         """Let an ask count, whatever is raised in it from now on."""

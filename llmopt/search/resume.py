@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -23,6 +24,7 @@ from llmopt.space import Space
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+_SHOWN = 3  # differences that one message names
 
 
 def short(value: Any) -> str:
@@ -51,6 +53,37 @@ def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
     return events[0]
 
 
+def _compared(there: Any, now: Any) -> str:
+    """Return both values, long texts from shortly before the first difference on."""
+    if isinstance(there, str) and isinstance(now, str):
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(there, now, strict=False))
+        start = max(0, sum(1 for _ in equal) - 20)
+        there, now = (("..." if start else "") + text[start:] for text in (there, now))
+    return f"there {short(there)}, now {short(now)}"
+
+
+def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Say in what two spaces differ, each written by `Space.to_dict`."""
+    old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
+    found = []
+    for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):
+        if names:
+            found.append(f"only {where}: {', '.join(sorted(names)[:5])}{' ...' * (len(names) > 5)}")
+    for name in (name for name in old if name in new):
+        keys = ["type"] if old[name]["type"] != new[name]["type"] else {*old[name], *new[name]}
+        for key in sorted(keys):
+            pair = old[name].get(key), new[name].get(key)
+            if pair[0] != pair[1]:
+                found.append(f"{name}: {key} ({_compared(*pair)})")
+    if not found and list(old) != list(new):
+        found.append(f"the order of the parameters ({_compared(list(old), list(new))})")
+    if not found and there != now:
+        keys = sorted({*there, *now} - {"dimensions"})
+        pairs = [(key, there.get(key), now.get(key)) for key in keys]
+        found += [f"space {key} ({_compared(a, b)})" for key, a, b in pairs if a != b]
+    return found
+
+
 def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_given: bool) -> None:
     """Raise unless a stored run is configured as the optimizer that is to go on with it.
 
@@ -61,20 +94,26 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         seed_given: Whether the seeds must be equal.
 
     Raises:
-        StorageError: They differ; the message names the first difference.
+        StorageError: They differ; the message says in what.
     """
-    names = ["space", "directions", "prompt"] + (["seed"] if seed_given else [])
+    found = _space_differences(start["space"], own["space"])
+    names = ["directions", "prompt"] + (["seed"] if seed_given else [])
     pairs = [(name, start[name], own[name]) for name in names]
-    pairs += [(k, start["options"].get(k), v) for k, v in own["options"].items()]
-    pairs += [("start", start["options"].get("start"), own["options"].get("start"))]
-    for name, stored, given in pairs:
-        if stored != given:
+    # A search may go on for longer than was planned: `total` only says so to the model.
+    options = {k: v for k, v in own["options"].items() if k != "total"}
+    pairs += [(k, start["options"].get(k), v) for k, v in options.items()]
+    if "start" not in options:
+        pairs.append(("start", start["options"].get("start"), None))
+    for name, there, now in pairs:
+        if there != now:
             hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
-            raise StorageError(
-                f"{path} holds a run with {name}={short(stored)}, and this optimizer has "
-                f"{name}={short(given)}{hint}: give the same configuration to go on with "
-                "that run, or another file to start a new one"
-            )
+            found.append(f"{name} ({_compared(there, now)}){hint}")
+    if found:
+        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise StorageError(
+            f"the run has another configuration: {'; '.join(found[:_SHOWN])}{more}. "
+            "Give the same configuration to go on with that run, or another file to start a new one"
+        )
     if start["client"] != own["client"]:
         logger.warning(
             "%s: begun with the model %s, goes on with %s", path, start["client"], own["client"]
@@ -186,10 +225,11 @@ class InDoubt:
 
     Args:
         usage: What was spent; changed.
+        unpriced: How many calls at unknown cost one of them is (`Meter.in_doubt`).
     """
 
-    def __init__(self, usage: Usage) -> None:
-        self.usage = usage
+    def __init__(self, usage: Usage, unpriced: int) -> None:
+        self.usage, self._each = usage, unpriced
         self._calls = self._unpriced = 0
 
     def announced(self, event: Event) -> None:
@@ -197,7 +237,7 @@ class InDoubt:
         failed, _, unpriced = failures(event, "failed")
         if failed == 0:
             self.settle()
-        self._calls, self._unpriced = 1 + failed, unpriced
+        self._calls, self._unpriced = 1 + failed, self._each + unpriced
 
     def ended(self) -> None:
         """Take note that the end of the call was stored, with what it cost."""
@@ -224,7 +264,7 @@ def replay(
         StorageError: An event is not as llmopt wrote it.
     """
     usage, paid = Usage(), []
-    doubt = InDoubt(usage)
+    doubt = InDoubt(usage, meter.in_doubt)
     for number, event in enumerate(events[1:], start=2):
         with as_written(path, number, event):
             kind = event["event"]
@@ -248,7 +288,7 @@ def replay(
                 paid.clear()
             elif kind == "snapshot":
                 usage = Usage(**event["usage"])
-                doubt = InDoubt(usage)
+                doubt = InDoubt(usage, meter.in_doubt)
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
     doubt.settle()
     meter.restore(usage, paid)

@@ -1,19 +1,21 @@
-"""A week's load in small: many tells and asks, faults, and a kill every few hundred asks.
+"""A week's load in small: many tells and asks, faults, and kills at any moment.
 
-    nice python tests/attacks/soak.py [TELLS] [ASKS] [ASKS BETWEEN KILLS]
+    nice python tests/attacks/soak.py [--tells N] [--asks N] [--between N] [--home FOLDER]
 
-A child process tells and asks until it is killed; the next one goes on. Beside the run, and
-out of its reach, is noted what the model was sent and which results were acknowledged.
+A child process tells and asks until it is killed, at a random moment after about so many asks;
+the next one goes on. Beside the run, and out of its reach, is noted what the model was sent and
+which results were acknowledged. With ``--home`` the load itself can be stopped and gone on with.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import logging
 import os
 import random
 import resource
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -72,19 +74,36 @@ def opened(home: Path, notes: Notes) -> LLMOptimizer[dict[str, Any]]:
     return LLMOptimizer(SPACE, BadModel(notes), seed=1, warmup=0, storage=file, total=10**6)
 
 
+def result(trial: Any) -> str:
+    return f"{trial.params['x']!r} {trial.params['y']!r} {trial.reward!r}"
+
+
 def stint(home: Path, tells: int, asks: int, kill_after: int, told: Notes, sent: Notes) -> None:
     """Go on with the run until the end, or the kill."""
-    started = time.perf_counter()
+    empty, started = resident(), time.perf_counter()
     optimizer = opened(home, sent)
     opening = time.perf_counter() - started
-    rng = random.Random(len(optimizer.trials))
-    before, done = resident(), 0
-    lasting: list[float] = []
+    rng = random.Random()
+    known = told.lines()
+    found = [result(t) for t in optimizer.trials]
+    # What was acknowledged is there. One more may be: the kill came before it was noted.
+    assert found[: len(known)] == known, "a result was lost"
+    assert len(found) <= len(known) + 1
+    for line in found[len(known) :]:
+        told.add(line)
+    before = len(found)
+    after_opening, done, lasting = resident(), 0, 0.0
+    del known, found
+
+    def tell(point: dict[str, Any]) -> None:
+        told.add(result(optimizer.tell(point, -(point["x"] ** 2) - point["y"] ** 2)))
+
     for pending in optimizer.pending:
-        tell(optimizer, optimizer.space.unflatten(pending.values), told)
-    while len(optimizer.trials) < tells:
+        tell(optimizer.space.unflatten(pending.values))
+    number = len(optimizer.trials)
+    while number < tells:
         # Most results are the user's own; an ask comes between them.
-        if (len(optimizer.trials) * asks) % tells < asks:
+        if (number * asks) % tells < asks:
             began = time.perf_counter()
             while True:
                 try:
@@ -92,35 +111,36 @@ def stint(home: Path, tells: int, asks: int, kill_after: int, told: Notes, sent:
                     break
                 except ClientError:
                     pass
-            lasting.append(time.perf_counter() - began)
+            lasting += time.perf_counter() - began
             done += 1
             if done == kill_after:
-                line = f"open {opening:.2f} s, ask {1e3 * sum(lasting) / done:.1f} ms"
-                memory = f"{before:.0f} to {resident():.0f} MB"
-                Notes(home / "stints").add(f"{len(optimizer.trials)} tells: {line}, {memory}")
-                os.kill(os.getpid(), signal.SIGKILL)
-            tell(optimizer, point, told)
+                facts = {
+                    "trials": number,
+                    "told here": number - before,
+                    "resume_s": round(opening, 2),
+                    "ask_ms": round(1e3 * lasting / done, 1),
+                    "memory_mb": [round(m, 1) for m in (empty, after_opening, resident())],
+                }
+                Notes(home / "stints").add(json.dumps(facts))
+                # The plain way of an alarm is to end the process, wherever it is.
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 20 * lasting / done))
+            tell(point)
         else:
-            tell(optimizer, {"x": rng.uniform(-5, 5), "y": rng.uniform(-5, 5)}, told)
+            tell({"x": rng.uniform(-5, 5), "y": rng.uniform(-5, 5)})
+        number += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
     optimizer.close()
 
 
-def tell(optimizer: LLMOptimizer[Any], point: dict[str, Any], told: Notes) -> None:
-    reward = -(point["x"] ** 2) - point["y"] ** 2
-    optimizer.tell(point, reward)
-    told.add(f"{point['x']!r} {point['y']!r} {reward!r}")
-
-
 def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
-    """Run the load; return what it came to, having checked it.
+    """Run the load, or go on with it; return what it came to, having checked it.
 
     Raises:
         AssertionError: Something was lost, or paid without being counted.
     """
-    told, sent = Notes(home / "told"), Notes(home / "sent")
-    kills = 0
-    started = time.perf_counter()
+    told, sent, starts = (Notes(home / name) for name in ("told", "sent", "starts"))
     while True:
+        starts.add("start")
         child = os.fork()
         if not child:
             code = 1
@@ -134,15 +154,12 @@ def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0
             break
-        kills += 1
-    lasted = time.perf_counter() - started
+    kills = len(starts.lines()) - 1
     started = time.perf_counter()
     optimizer = opened(home, sent)
     opening = time.perf_counter() - started
-    found = [f"{t.params['x']!r} {t.params['y']!r} {t.reward!r}" for t in optimizer.trials]
-    noted = told.lines()
-    assert len(found) == tells
-    assert found == noted, "a result was lost, changed or told twice"
+    assert len(optimizer.trials) == tells
+    assert [result(t) for t in optimizer.trials] == told.lines(), "a result was lost or changed"
     usage, calls = optimizer.usage, len(sent.lines())
     assert calls <= usage.requests <= calls + kills
     assert optimizer.pending == []
@@ -157,13 +174,18 @@ def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
         "kills": kills,
         "resume": f"{opening:.1f} s",
         "file": f"{(home / 'run.jsonl').stat().st_size / 1e6:.1f} MB",
-        "lasted": f"{lasted:.0f} s",
     }
 
 
 if __name__ == "__main__":
-    numbers = [int(text) for text in sys.argv[1:]]
-    numbers += [100_000, 10_000, 400][len(numbers) :]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tells", type=int, default=100_000)
+    parser.add_argument("--asks", type=int, default=10_000)
+    parser.add_argument("--between", type=int, default=400, help="asks before a kill")
+    parser.add_argument("--home", type=Path, help="a folder to keep, and to go on in")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(soak(Path(folder), *numbers))
-        print((Path(folder) / "stints").read_text())
+        home = args.home or Path(folder)
+        home.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(soak(home, args.tells, args.asks, args.between)))
+        print((home / "stints").read_text())

@@ -150,8 +150,7 @@ def test_run_folders(tmp_path):
             return folder.records, folder.heldout
 
     for name in ("config.json", "trials.jsonl", "heldout.jsonl"):
-        lines = name != "config.json"
-        attack(tmp_path / "r" / name, read, exact=lines, numbered=lines)
+        attack(tmp_path / "r" / name, read, exact=True, numbered=name != "config.json")
 
 
 def test_recordings(tmp_path):
@@ -164,7 +163,7 @@ def test_recordings(tmp_path):
     def read(path):
         return [e.reply for e in ReplayClient(path)._read()[1]]
 
-    attack(path, read, exact=False, numbered=False)
+    attack(path, read, exact=True, numbered=True)
 
 
 def test_policies(tmp_path):
@@ -172,7 +171,7 @@ def test_policies(tmp_path):
     form = LinearPolicy.for_env(env)
     path = tmp_path / "policy.json"
     save_policy(form.bind(np.linspace(-1, 1, form.n_parameters)), path)
-    attack(path, lambda p: load_policy(p).parameters.tolist(), exact=False, numbered=False)
+    attack(path, lambda p: load_policy(p).parameters.tolist(), exact=True, numbered=False)
 
 
 def test_old_files_are_read(tmp_path):

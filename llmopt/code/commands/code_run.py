@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import write_text_atomically
+from llmopt.files import read_json_object, write_json_atomically, write_text_atomically
 
 
 class CodeRun:
@@ -113,7 +112,7 @@ class CodeRun:
         Raises:
             StorageError: It is not there.
         """
-        return read_json(self.path / "candidates" / f"{number:03d}.json")
+        return read_json_object(self.path / "candidates" / f"{number:03d}.json")
 
     def write_held_out(self, measures: Mapping[str, Any]) -> None:
         """Write what the best candidate is worth on held-out starts."""
@@ -127,28 +126,13 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         LLMOptError: The folder holds no run.
     """
     try:
-        return read_json(Path(path) / "config.json")
+        return read_json_object(Path(path) / "config.json")
     except StorageError as error:
         raise LLMOptError(f"{path} holds no run to go on with ({error})") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        StorageError: There is none.
-    """
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
-    if not isinstance(value, dict):
-        raise StorageError(f"cannot read {path}: it holds no JSON object")
-    return value
-
-
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    write_text_atomically(path, json.dumps(value, indent=1, default=_plain) + "\n")
+    write_json_atomically(path, value, default=_plain)
 
 
 def _plain(value: Any) -> Any:

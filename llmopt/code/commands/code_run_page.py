@@ -9,10 +9,10 @@ from typing import Any
 
 import jinja2
 
-from llmopt.code.commands.code_run import read_config, read_json
+from llmopt.code.commands.code_run import read_config
 from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
-from llmopt.files import write_text_atomically
+from llmopt.files import read_json_object, write_text_atomically
 from llmopt.search.eventlog import read_events
 
 
@@ -50,7 +50,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
             diffs=_diffs(candidates),
             rejections=[e for e in events if e.get("event") == "reject"],
             replies=[e["reply"] for e in events if e.get("event") == "reply"],
-            held_out=read_json(held_out) if held_out.exists() else {},
+            held_out=read_json_object(held_out) if held_out.exists() else {},
         )
     except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(
@@ -63,7 +63,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
 
 
 def _read_candidate(file: Path) -> dict[str, Any]:
-    measures = read_json(file)
+    measures = read_json_object(file)
     missing = {"number", "score", "parent", "explanation", "feedback"} - set(measures)
     if missing:
         raise StorageError(f"cannot read {file}: it lacks {', '.join(sorted(missing))}")

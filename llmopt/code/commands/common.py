@@ -12,15 +12,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.base import Client
+from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
+from llmopt.client.scripted import RecordClient
 from llmopt.code.candidate import Strategy
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
-from llmopt.code.tasks.table import CodeTask
-from llmopt.errors import BudgetExceededError, LLMOptError
+from llmopt.code.tasks.table import ALIASES, CodeTask
+from llmopt.commands.options import add_option_argument, take_options
+from llmopt.errors import BudgetExceededError, LLMOptError, StorageError
 from llmopt.search.resume import names_a_place
 
 DEFAULTS: dict[str, Any] = {
@@ -34,15 +38,19 @@ DEFAULTS: dict[str, Any] = {
     "initial": "",
     "repairs": 2,
     "temperature": None,
-    "max_output_tokens": 2000,
+    "max_output_tokens": None,
     "call_seconds": 10.0,
     "held_out": 20,
     "max_requests": None,
     "max_tokens": None,
     "max_cost": None,
     "allow_unsandboxed": False,
+    "record": None,
 }
-FREE = ("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out")
+FREE = (
+    *("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out"),
+    "record",
+)
 """Settings that a resumed run may change."""
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),
@@ -51,6 +59,7 @@ _OF_THE_SEARCH = (
 """Settings that are arguments of `CodeOptimizer`, too."""
 _LEAST = {
     **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "training"), 1),
+    "trainings": 1,
     **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), 1),
     **dict.fromkeys(("seed", "repairs", "temperature", "max_cost"), 0),
     "call_seconds": 0.001,
@@ -65,10 +74,10 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add(
         "task",
         metavar="TASK",
-        help="mountaincar, mountaincar-discrete, swimmer, metaworld:NAME-v3 (code only), or any "
-        "Gymnasium id",
+        help=f"{', '.join(ALIASES)}, metaworld:NAME-v3 (code only), or any Gymnasium id",
     )
     add("--model", metavar="M", help="model to ask; it has to be able to write code")
+    add_option_argument(parser)
     add("--steps", type=int, metavar="N", help="candidates of the model in all (default: 10)")
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
     add(
@@ -83,11 +92,23 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--initial", metavar="FILE", help="Python source to begin from, scored first")
     add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
     add("--temperature", type=float, metavar="T", help="sampling temperature")
-    add("--max-output-tokens", type=int, metavar="N", help="tokens of an answer (default: 2000)")
+    add(
+        "--max-output-tokens",
+        type=int,
+        metavar="N",
+        help="tokens of an answer, reasoning included (default: "
+        "16000, a quarter of a short context)",
+    )
     add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
     add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")
+    add(
+        "--record",
+        metavar="FILE",
+        help="keep the model's requests and answers; the same command with --model replay:FILE "
+        "plays them again",
+    )
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
@@ -105,6 +126,7 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
         LLMOptError: A number is too small, or the folder does not fit the arguments.
     """
     given = dict(vars(args))
+    take_options(given)
     out, resume = given.pop("out", None), given.pop("resume", False)
     given["command"] = command
     _check_numbers(given)
@@ -147,10 +169,19 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
             )
 
 
-def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOptimizer:
+def make_optimizer(
+    run: CodeRun, task: CodeTask, function: Function, scoring: str, documentation: str
+) -> CodeOptimizer:
     """Make the search of a run; one that was begun goes on.
 
     The folder is made when all that can be wrong with the arguments was looked for.
+
+    Args:
+        run: The run.
+        task: What the code is for.
+        function: What is to be written.
+        scoring: What the score is and is not, in words.
+        documentation: What else there is to know, in words.
 
     Raises:
         LLMOptError: No model was named, it lacks its key, or the code to begin from cannot
@@ -170,17 +201,38 @@ def make_optimizer(run: CodeRun, task: CodeTask, function: Function) -> CodeOpti
         check_ready()
     search: dict[str, Any] = {name: config[name] for name in _OF_THE_SEARCH} | {
         "objective": task.objective,
+        "scoring": scoring,
+        "documentation": documentation,
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
+    if search["max_output_tokens"] is None:
+        context = model_facts(client).context_tokens
+        search["max_output_tokens"] = min(16_000, (context or 64_000) // 4)
     require_confinement(config["allow_unsandboxed"])
     if config["initial"] and not run.search.exists():
         with CodeOptimizer(function, client=client, **search) as trial:
             trial.ask_initial()
+    client = _recorded(client, config["record"], begun=run.search.exists())
     print(f"run folder: {run.path}", flush=True)
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin()
     return optimizer
+
+
+def _recorded(client: Client, record: str | None, begun: bool) -> Client:
+    """Return a client that writes down what it says, if that was asked for."""
+    if record is None:
+        return client
+    path = Path(record)
+    if not path.absolute().parent.is_dir():
+        raise StorageError(f"--record: the folder of {path} does not exist: make it first")
+    if not begun and path.exists() and path.stat().st_size:
+        raise StorageError(
+            f"--record: {path} holds a recording already: give another name, as the answers of two "
+            "runs in one file cannot be told apart"
+        )
+    return RecordClient(client, path)
 
 
 @contextlib.contextmanager
@@ -215,8 +267,8 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     write_report(run.path)
     done, total = optimizer.tried, run.config["steps"]
     # A model's words may hold control characters.
-    first = "".join(c if c.isprintable() else "?" for c in " ".join(words.split()))
-    first = first if len(first) <= 90 else first[:87] + "..."
+    first = "".join(c if c.isprintable() else "?" for c in (words.splitlines() or [""])[0])
+    first = first if len(first) <= 120 else first[:117] + "..."
     if number < 0:
         print(f"[{done}/{total}] no usable code: {first}", flush=True)
         return
@@ -226,6 +278,18 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     leader = f", best {best.reward:.4g}" if best is not None else ""
     name = f"candidate {number}" if trial.origin == "llm" else "the code to begin from"
     print(f"[{done}/{total}] {name}: {score}{leader}; {first}", flush=True)
+
+
+def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
+    """Say so where the best score is the highest there can be."""
+    best = optimizer.best
+    if best is not None and task.solved(best.reward):
+        left = steps - optimizer.tried
+        print(
+            f"solved: candidate {best.number} has the highest possible score, {task.highest:g}; "
+            f"{left} tries are left over",
+            flush=True,
+        )
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:

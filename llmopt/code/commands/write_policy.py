@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 
+from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,
     make_optimizer,
     open_run,
+    say_solved,
     say_step,
     telling_how_to_resume,
     until_a_cap,
@@ -18,7 +20,7 @@ from llmopt.code.commands.common import (
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
 from llmopt.code.tasks.table import find_task
 
-_DEFAULTS = {"episodes": 3}
+_DEFAULTS = {"episodes": 10}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--episodes",
         type=int,
         metavar="K",
-        help="starts that candidates are compared on (default: 3)",
+        help="starts that candidates are compared on (default: 10)",
     )
 
 
@@ -54,7 +56,14 @@ def _search(run: CodeRun) -> None:
     seeds = [2 * k for k in range(config["episodes"])]
     env = task.make(False)
     function = policy_function(env, doc=task.doc)
-    with make_optimizer(run, task, function) as optimizer:
+    facts = (
+        f"{function.name} is called once a step. Global names keep their values from call to call "
+        "within an episode; the code is loaded anew before each episode. A returned number outside "
+        "its bounds is moved to the bound before it acts and is charged. One call may take at most "
+        f"{config['call_seconds']:g} s."
+    )
+    notes = f"{facts}\n\n{task.notes}".strip()
+    with make_optimizer(run, task, function, task.scoring(len(seeds)), notes) as optimizer:
         run.write_missing(optimizer.trials)
 
         def on_step(number: int, score: PolicyScore | None, words: str) -> None:
@@ -64,17 +73,15 @@ def _search(run: CodeRun) -> None:
                     {
                         "mean_return": _finite(score.mean_return),
                         "success_rate": score.success_rate,
+                        "episodes": len(score.episodes),
                     },
                 )
             say_step(run, optimizer, number, words)
 
-        def solved(success_rate: float | None) -> bool:
-            return task.measure == "success" and success_rate == 1.0
-
         best = optimizer.best
         try:
             # A run that was resumed may have found it before it was stopped.
-            if best is None or not solved(run.read_candidate(best.number).get("success_rate")):
+            if best is None or not task.solved(best.reward):
                 with until_a_cap():
                     improve(
                         optimizer,
@@ -82,16 +89,19 @@ def _search(run: CodeRun) -> None:
                         seeds,
                         config["steps"],
                         measure=task.score,
-                        done=lambda score: solved(score.success_rate),
+                        samples=task.samples,
+                        done=lambda score: task.solved(task.score(score)[0]),
                         on_step=on_step,
                         cap=task.cap,
                         success=task.success,
+                        statistics=task.statistics,
                     )
         finally:
             env.close()
         held_out = None
         best = optimizer.best
         if best is not None:
+            say_solved(task, optimizer, config["steps"])
             fresh = task.make(True)
             starts = [2 * k + 1 for k in range(config["held_out"])]
             with optimizer.candidate(best) as candidate:
@@ -103,10 +113,15 @@ def _search(run: CodeRun) -> None:
             held_out = {
                 "starts": len(score.episodes),
                 "mean return": None if mean is None else round(mean, 4),
+                "standard error": _rounded(standard_error([e.total for e in score.episodes])),
                 "success rate": score.success_rate,
                 **({"failure": score.failure} if score.failure else {}),
             }
         finish(run, optimizer, held_out)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 4)
 
 
 def _finite(value: float) -> float | None:

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
     finish,
     make_optimizer,
     open_run,
+    say_solved,
     say_step,
     telling_how_to_resume,
     until_a_cap,
 )
-from llmopt.code.reward.judge import GOAL_TASKS, Judgement, judge
+from llmopt.code.reward.judge import Judgement, judge
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
+    linear_words,
     require_linear,
     reward_function,
     train_linear,
 )
-from llmopt.code.reward.sb3 import ALGORITHMS, require_sb3, train_sb3
+from llmopt.code.reward.sb3 import ALGORITHMS, require_sb3, sb3_words, train_sb3
 from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError
 
-_DEFAULTS = {"episodes": 10, "training": 200, "trainer": "linear"}
+_DEFAULTS = {"episodes": 10, "training": 200, "trainings": 3, "trainer": "linear"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--episodes", type=int, metavar="K", help="starts that policies are judged on (default: 10)"
     )
-    add("--training", type=int, metavar="N", help="episodes of training (default: 200)")
+    add("--training", type=int, metavar="N", help="episodes of a training (default: 200)")
+    add(
+        "--trainings",
+        type=int,
+        metavar="N",
+        help="trainings under each reward, from different seeds, whose mean counts (default: 3)",
+    )
     add(
         "--trainer",
         choices=("linear", *ALGORITHMS),
@@ -73,73 +83,125 @@ def _search(run: CodeRun, trusted: bool) -> None:
     made: set[str] = set()  # policies of this process
     task = find_task(config["task"], config["seed"])
     train: Callable[..., Training] = train_linear
+    seeds = [2 * k for k in range(config["episodes"])]
     with gym.make(task.env_id) as env:
         # What cannot be trained is found before a model is paid for rewards to train under.
         if config["trainer"] == "linear":
             require_linear(env)
+            trained = linear_words(env, config["training"], task.cap)
         else:
             require_sb3(config["trainer"], env)
+            trained = sb3_words(config["trainer"], config["training"], task.cap)
             train = partial(train_sb3, algorithm=config["trainer"], folder=run.path)
         function = reward_function(env, doc=task.doc)
-    with make_optimizer(run, task, function) as optimizer:
+    scoring = (
+        f"A policy is trained under your reward, {config['trainings']} times from different seeds, "
+        "and then judged without it: the score is the environment's own mean return (see below) "
+        f"of these policies over {len(seeds)} random starts, the same for every reward; success "
+        "breaks ties. The value of your reward itself counts for nothing."
+        f"{task.ceiling()} The best reward's policies are judged in the end on fresh starts.\n"
+        f"{trained}"
+    )
+    facts = (
+        f"{function.name} is called for each step once the episode is over, in order. The code is "
+        "loaded anew before each training. obs and next_obs are the observed numbers, action is "
+        "what was done; info is a dict without the environment's own reward and success."
+        if config["trainer"] == "linear"
+        else f"{function.name} is called at each step."
+    )
+    notes = f"{facts}\n\n{task.notes}".strip()
+    with make_optimizer(run, task, function, scoring, notes) as optimizer:
         run.write_missing(optimizer.trials)
 
+        def names_of(trainings: Sequence[Training]) -> list[Any]:
+            """Return the policies as they are written: numbers, or a file's name in the folder."""
+            found: list[Any] = []
+            for training in trainings:
+                policy: Any = training.policy
+                if isinstance(policy, Path):
+                    policy = policy.name  # wherever the folder is moved to
+                    made.add(policy)
+                found.append(policy)
+            return found
+
         def on_step(
-            number: int, training: Training | None, judgement: Judgement | None, words: str
+            number: int, trainings: Sequence[Training], judged: Sequence[Judgement], words: str
         ) -> None:
             if number >= 0:
                 measures: dict[str, Any] = {}
-                if training is not None and judgement is not None:
-                    policy: Any = training.policy
-                    if isinstance(policy, Path):
-                        policy = policy.name  # in the folder, wherever that is moved to
-                        made.add(policy)
+                if judged:
                     measures = {
-                        "policy": policy,
-                        "mean_return": judgement.mean_return,
-                        "success_rate": judgement.success_rate,
-                        "components": training.components,
+                        "policies": names_of(trainings),
+                        "mean_return": _mean(j.mean_return for j in judged),
+                        "success_rate": _mean(j.success_rate for j in judged),
+                        "curves": [training.returns for training in trainings],
+                        "components": [training.components for training in trainings],
                     }
                 run.write_candidate(optimizer.trials[-1], measures)
             say_step(run, optimizer, number, words)
 
-        with until_a_cap():
-            improve_reward(
-                optimizer,
-                task.env_id,
-                config["steps"],
-                seeds=[2 * k for k in range(config["episodes"])],
-                episodes=config["training"],
-                measure="success" if task.env_id in GOAL_TASKS else "return",
-                train=train,
-                on_step=on_step,
-                seed=config["seed"],
-            )
+        best = optimizer.best
+        if best is None or not task.solved(best.reward):
+            with until_a_cap():
+                improve_reward(
+                    optimizer,
+                    task.env_id,
+                    config["steps"],
+                    seeds=seeds,
+                    episodes=config["training"],
+                    trainings=config["trainings"],
+                    train=train,
+                    on_step=on_step,
+                    done=task.solved,
+                    seed=config["seed"],
+                    cap=task.cap,
+                )
         held_out = None
         best = optimizer.best
         if best is not None:
-            policy: Any = run.read_candidate(best.number).get("policy")
-            if policy is None:  # the run was killed between the score and the file
+            say_solved(task, optimizer, config["steps"])
+            policies = run.read_candidate(best.number).get("policies")
+            if policies is None:  # the run was killed between the score and the file
+                options = {"episodes": config["training"], "cap": task.cap}
                 with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
-                    policy = train(
-                        candidate, env, episodes=config["training"], seed=config["seed"]
-                    ).policy
-            starts = [2 * k + 1 for k in range(config["held_out"])]
-            if isinstance(policy, Path):
-                policy = policy.name
-                made.add(policy)
-            if isinstance(policy, str):
-                if not (policy in made or (trusted and Path(policy).name == policy)):
-                    raise LLMOptError(
-                        f"the best policy is the file {policy[:100]!r} in {run.path}: such files "
-                        "hold code, which runs when they are read. If this run is your own, give "
-                        f"--trainer {config['trainer']} again to read it"
+                    policies = names_of(
+                        [
+                            train(candidate, env, seed=config["seed"] + k, **options)
+                            for k in range(config["trainings"])
+                        ]
                     )
-                policy = run.path / policy
-            result = judge(task.env_id, policy, starts)
+            starts = [2 * k + 1 for k in range(config["held_out"])]
+            judged = [
+                judge(task.env_id, _readable(run, policy, made, trusted), starts, task.cap)
+                for policy in policies
+            ]
+            error = standard_error([j.mean_return for j in judged])
             held_out = {
                 "starts": len(starts),
-                "mean return": round(result.mean_return, 4),
-                "success rate": result.success_rate,
+                "trainings": len(judged),
+                "mean return": round(_mean(j.mean_return for j in judged), 4),
+                "standard error": None if error is None else round(error, 4),
+                "success rate": _mean(j.success_rate for j in judged),
             }
         finish(run, optimizer, held_out)
+
+
+def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
+    """Return a policy as `judge` takes it.
+
+    Raises:
+        LLMOptError: It is a file that this process did not make, and nobody trusts it.
+    """
+    if not isinstance(policy, str):
+        return policy
+    if not (policy in made or (trusted and Path(policy).name == policy)):
+        raise LLMOptError(
+            f"the best policy is the file {policy[:100]!r} in {run.path}: such files hold code, "
+            "which runs when they are read. If this run is your own, give --trainer "
+            f"{run.config['trainer']} again to read it"
+        )
+    return run.path / policy
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)

@@ -43,10 +43,12 @@ class Judgement:
         returns: Sum of the environment's rewards in each episode.
         successes: Whether each was a success: what the environment says; reaching the goal
             for `GOAL_TASKS`; else a return of at least the task's registered threshold.
+        lengths: Steps of each.
     """
 
     returns: tuple[float, ...]
     successes: tuple[bool, ...]
+    lengths: tuple[int, ...]
 
     @property
     def mean_return(self) -> float:
@@ -65,8 +67,18 @@ class Judgement:
             f"of {len(self.returns)} episodes"
         )
 
+    def account(self) -> str:
+        """Say return, steps and success of each episode."""
+        each = zip(self.returns, self.lengths, self.successes, strict=True)
+        return "; ".join(
+            f"{total:.4g} in {steps} steps{'' if won else ' (no success)'}"
+            for total, steps, won in each
+        )
 
-def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> Judgement:
+
+def judge(
+    env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
+) -> Judgement:
     """Run a policy in a fresh process.
 
     Args:
@@ -74,12 +86,13 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
         policy: Flat parameters, as `llmopt.policies.linear.LinearPolicy` orders them,
             with a bias; or a file that `llmopt.code.reward.sb3.train_sb3` saved.
         seeds: Seed of each episode's start.
+        cap: Largest number of steps of an episode.
 
     Raises:
         LLMOptError: The process failed.
     """
     plain = str(policy) if isinstance(policy, Path) else [float(p) for p in policy]
-    order = {"env_id": env_id, "policy": plain, "seeds": list(seeds)}
+    order = {"env_id": env_id, "policy": plain, "seeds": list(seeds), "cap": cap}
     try:
         done = subprocess.run(
             [sys.executable, "-c", _RUN, json.dumps(import_path()), str(os.getpid())],
@@ -95,7 +108,7 @@ def judge(env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int]) -> 
         raise LLMOptError(f"the policy could not be judged on {env_id}: {last[0]}") from error
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
         raise LLMOptError(f"the policy could not be judged on {env_id}: {error}") from error
-    return Judgement(tuple(answer["returns"]), tuple(answer["successes"]))
+    return Judgement(*(tuple(answer[name]) for name in ("returns", "successes", "lengths")))
 
 
 def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
@@ -113,7 +126,9 @@ def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
     return lambda observation: np.clip(act(observation), space.low, space.high)
 
 
-def run(env_id: str, policy: Sequence[float] | str, seeds: Sequence[int]) -> Judgement:
+def run(
+    env_id: str, policy: Sequence[float] | str, seeds: Sequence[int], cap: int = STEP_CAP
+) -> Judgement:
     """Run a policy in this process; see `judge`."""
     env = gym.make(env_id)
     try:
@@ -123,21 +138,22 @@ def run(env_id: str, policy: Sequence[float] | str, seeds: Sequence[int]) -> Jud
             act = load(Path(policy))
         else:
             act = actor(env, policy)
-        results = [_episode(env, act, seed) for seed in seeds]
+        results = [_episode(env, act, seed, cap) for seed in seeds]
     finally:
         env.close()
-    return Judgement(tuple(r for r, _ in results), tuple(s for _, s in results))
+    returns, successes, lengths = zip(*results, strict=True)
+    return Judgement(returns, successes, lengths)
 
 
-def _episode(env: gym.Env[Any, Any], act: Any, seed: int) -> tuple[float, bool]:
+def _episode(env: gym.Env[Any, Any], act: Any, seed: int, cap: int) -> tuple[float, bool, int]:
     observation, info = env.reset(seed=seed)
-    total, terminated = 0.0, False
-    for _ in range(STEP_CAP):
+    total, terminated, length = 0.0, False, 0
+    for length in range(1, cap + 1):  # noqa: B007
         observation, reward, terminated, truncated, info = env.step(act(observation))
         total += float(reward)
         if terminated or truncated:
             break
-    return total, bool(_success(env, total, terminated, info))
+    return total, bool(_success(env, total, terminated, info)), length
 
 
 def _success(env: gym.Env[Any, Any], total: float, terminated: bool, info: Any) -> Any:

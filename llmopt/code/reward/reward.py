@@ -11,6 +11,7 @@ episode, for all of its steps in one message. It does not see the environment's 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.candidate import Candidate
+from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
@@ -35,6 +36,8 @@ DOC = (
 )
 CHECKPOINTS = 10
 FINALISTS = 4
+STARTS = 3
+"""Starts that the policies of `train_linear` take turns at."""
 _SCALING_STEPS = 1000
 _STARTS = 1_000_000
 """First seed of training's own starts, far from the ones that a policy is judged on."""
@@ -111,7 +114,7 @@ def train_linear(
     seed: int = 0,
     box: tuple[float, float] = (-3.0, 3.0),
     cap: int = 1000,
-    starts: int = 3,
+    starts: int = STARTS,
 ) -> Training:
     """Train a linear policy by CMA-ES to maximize the sum of a candidate's rewards.
 
@@ -170,6 +173,38 @@ def require_linear(env: gym.Env[Any, Any]) -> None:
 def start_seed(seed: int) -> int:
     """Return the seed of the first start of a training: one that no policy is judged on."""
     return (_STARTS + 1000 * seed) % 2**32
+
+
+def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
+    """Say what `train_linear` trains.
+
+    Args:
+        env: The environment.
+        episodes: Episodes of the search.
+        cap: Largest number of steps of an episode.
+    """
+    policy = LinearPolicy.for_env(env)
+    if isinstance(env.observation_space, gym.spaces.Discrete):
+        form = "a table that holds a preference for each action in each state"
+    elif isinstance(env.action_space, gym.spaces.Discrete):
+        form = (
+            "linear: each action's score is a weighted sum of obs plus a constant, and the action "
+            "of the highest score is taken"
+        )
+    else:
+        form = (
+            "linear: each action is a weighted sum of obs plus a constant, clipped to its bounds "
+            "(no memory, no hidden layer)"
+        )
+    return (
+        f"The policy is {form}; {policy.n_parameters} numbers in all. It is searched by CMA-ES, in "
+        f"{episodes} episodes of at most {cap} steps, one for each policy that is tried; then the "
+        f"{FINALISTS} best ones are compared on {STARTS} starts each. What counts is the sum of "
+        "your reward over an episode, undiscounted; CMA-ES uses only which of the sums are "
+        "larger, so that the scale of the reward does not matter, nor a constant where all "
+        "episodes are equally long. An episode that ends sooner sums fewer steps. "
+        f"Starts take turns: {STARTS} of them, which no policy is judged on."
+    )
 
 
 def summarise(
@@ -251,34 +286,82 @@ def _episode(
     return total, component_means(results, known), true_return, len(results)
 
 
-def reflect(training: Training, judgement: Judgement) -> str:
-    """Describe a training under a reward, as Eureka's reward reflection does.
+def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
+    """Describe the trainings under one reward, as Eureka's reward reflection does.
 
     Args:
-        training: What was trained.
-        judgement: What it was worth.
+        trainings: What was trained, each from another seed.
+        judgements: What each of them was worth.
     """
+    means = [judgement.mean_return for judgement in judgements]
+    error = standard_error(means)
+    each = ", ".join(f"{mean:.5g}" for mean in means)
+    spread = ""
+    if error is not None:
+        spread = f" ± {error:.3g} (standard error of {len(means)} trainings: {each})"
+    rate = sum(j.success_rate for j in judgements) / len(judgements)
     lines = [
-        f"Judged by the environment itself, a policy trained under this reward got "
-        f"{judgement.words()}, after {training.episodes} episodes of training.",
-        f"Values over training, at {len(training.returns)} checkpoints (mean per step):",
+        f"Judged by the environment itself: mean return {sum(means) / len(means):.5g}{spread}, "
+        f"success in {rate:.0%} of the episodes."
     ]
-    shown = list(training.components.items())[:_COMPONENTS]
+    for number, training in enumerate(trainings, 1):
+        lines.append(
+            f"Training {number}, {training.episodes} episodes: the environment's own return "
+            f"{_row(training.returns)}, {course(training.returns)}; length of an episode "
+            f"{_row(training.lengths)}."
+        )
+    at = sorted(range(len(means)), key=lambda k: means[k])[(len(means) - 1) // 2]
+    told = trainings[at]
+    which = f" in training {at + 1}, the median one" if len(means) > 1 else ""
+    lines.append(
+        f"Your components{which}, at {len(told.returns)} checkpoints over training (mean per step):"
+    )
+    shown = list(told.components.items())[:_COMPONENTS]
     for name, values in shown:
         name = name if len(name) <= _NAME else name[:_NAME] + "..."
         flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
-        note = " It did not change: it gives training nothing to go by." if flat else ""
-        lines.append(f"- {name}: {_row(values)}, max {max(values):.4g}.{note}")
-    if len(shown) < len(training.components):
-        more = len(training.components) - len(shown)
+        note = "it did not change: it gives training nothing to go by" if flat else course(values)
+        lines.append(f"- {name}: {_row(values)}; {note}")
+    if len(shown) < len(told.components):
+        more = len(told.components) - len(shown)
         lines.append(f"- {more} more components are not shown; name a few, and always the same.")
-    lines.append(f"- length of an episode: {_row(training.lengths)}")
-    lines.append(f"- the environment's own return: {_row(training.returns)}")
+    lines += [
+        f"The policy of training {number} at each start: {judgement.account()}."
+        for number, judgement in enumerate(judgements, 1)
+    ]
     lines.append(
         "If the own return does not follow the reward, the reward asks for something else. "
         "Rescale a component that outweighs the others; replace one that does not change."
     )
     return "\n".join(lines)
+
+
+def course(values: Sequence[float]) -> str:
+    """Say in words how a curve goes.
+
+    Args:
+        values: Means at successive checkpoints.
+    """
+    if len(values) < 3:
+        return f"from {values[0]:.4g} to {values[-1]:.4g}"
+    span = max(values) - min(values)
+    if span <= 1e-9 * max(1.0, *map(abs, values)):
+        return f"flat at {values[0]:.4g}"
+    steps = [b - a for a, b in itertools.pairwise(values)]
+    change = values[-1] - values[0]
+    if abs(change) < 0.2 * span:
+        best = max(range(len(values)), key=lambda k: values[k])
+        return (
+            f"no trend: between {min(values):.4g} and {max(values):.4g} (largest at checkpoint "
+            f"{best + 1})"
+        )
+    largest = max(range(len(steps)), key=lambda k: steps[k] * change)
+    late = "still moving at the end" if abs(steps[-1]) > 0.2 * span else "settled at the end"
+    way = "rises" if change > 0 else "falls"
+    return (
+        f"{way} from {values[0]:.4g} to {values[-1]:.4g}, most of it from checkpoint {largest + 1} "
+        f"to {largest + 2}, {late}"
+    )
 
 
 def _row(values: Sequence[float]) -> str:
@@ -292,12 +375,15 @@ def improve_reward(
     *,
     seeds: Sequence[int],
     episodes: int = 200,
+    trainings: int = 1,
     measure: str = "return",
     train: Callable[..., Training] = train_linear,
-    on_step: Callable[[int, Training | None, Judgement | None, str], None] | None = None,
-    done: Callable[[Judgement], bool] = lambda judgement: False,
+    on_step: Callable[[int, Sequence[Training], Sequence[Judgement], str], None] | None = None,
+    done: Callable[[float], bool] = lambda score: False,
+    seed: int = 0,
+    cap: int = 1000,
     **options: Any,
-) -> None:
+) -> bool:
     """Improve a reward: ask, train under it, judge without it, tell with a reflection.
 
     Args:
@@ -305,48 +391,67 @@ def improve_reward(
         env_id: Gymnasium id.
         steps: Candidates of the model in all, resumed ones included.
         seeds: Starts on which trained policies are judged.
-        episodes: Episodes of training for each candidate.
-        measure: ``"return"`` or ``"success"``: which of the environment's measures is told.
+        episodes: Episodes of each training.
+        trainings: Trainings under each candidate, from different seeds; the score is the mean
+            over their policies.
+        measure: ``"return"`` or ``"success"``: which of the environment's measures is told; the
+            other one breaks ties.
         train: Trains a policy; called as `train_linear`.
-        on_step: Called with the candidate's number, its training and judgement (``None``
-            where there is none) and words.
-        done: Whether a judgement is good enough to stop.
+        on_step: Called with the candidate's number, its trainings and judgements (none where
+            it failed) and words.
+        done: Whether a score is good enough to stop.
+        seed: Seed of the first training; the others have the next ones.
+        cap: Largest number of steps of an episode.
         **options: For `train`.
 
     Code that the optimizer begins from is scored first.
+
+    Returns:
+        Whether a score was good enough to stop.
 
     Raises:
         CandidateError: The code to begin from does not pass the checks.
     """
     if measure not in ("return", "success"):
         raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
+    optimizer.steps = steps
     env = gym.make(env_id)
     try:
         candidate = optimizer.ask_initial()
         while candidate is not None or optimizer.tried < steps:
-            training = judgement = None
+            made: list[Training] = []
+            judged: list[Judgement] = []
+            score = None
             number = -1
             try:
                 candidate = candidate or optimizer.ask()
                 number = candidate.number
                 try:
-                    training = train(candidate, env, episodes=episodes, **options)
+                    for k in range(trainings):
+                        made.append(
+                            train(candidate, env, episodes=episodes, seed=seed + k, cap=cap,
+                                  **options)
+                        )  # fmt: skip
                     candidate.close()
-                    judgement = judge(env_id, training.policy, seeds)
-                    words = reflect(training, judgement)
-                    score = (
-                        judgement.success_rate if measure == "success" else judgement.mean_return
-                    )
-                    optimizer.tell(candidate, score, words)
+                    judged += [judge(env_id, training.policy, seeds, cap) for training in made]
+                    words = reflect(made, judged)
+                    values = [
+                        [j.mean_return for j in judged],
+                        [j.success_rate for j in judged],
+                    ][:: 1 if measure == "return" else -1]
+                    score, tie = (math.fsum(v) / len(v) for v in values)
+                    optimizer.tell(candidate, score, words, ties=[tie], samples=values[0])
                 except CandidateError as error:
                     words = error.feedback()
+                    made.clear()
                     optimizer.tell_failure(candidate, error)
             except NoCandidateError as error:
                 words = str(error)
             if on_step is not None:
-                on_step(number, training, judgement, words)
-            if judgement is not None and done(judgement):
-                return
+                on_step(number, made, judged, words)
+            if score is not None and done(score):
+                return True
             candidate = None
     finally:
         env.close()
+    return False

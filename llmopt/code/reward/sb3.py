@@ -6,6 +6,7 @@ Needs ``pip install "llmopt[sb3]"``. The reward is asked at every step, one mess
 from __future__ import annotations
 
 import importlib
+import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,23 @@ def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
             f"{algorithm} takes {_ACTIONS[algorithm]} actions and the environment has {actions} "
             f"ones: take one of {', '.join(fitting)}"
         )
+
+
+def sb3_words(algorithm: str, episodes: int, cap: int) -> str:
+    """Say what `train_sb3` trains, with the algorithm's defaults.
+
+    Args:
+        algorithm: One of `ALGORITHMS`.
+        episodes: Episodes that it is given.
+        cap: Largest number of steps of an episode.
+    """
+    gamma = inspect.signature(_algorithm(algorithm)).parameters["gamma"].default
+    return (
+        f"The policy is a network (MlpPolicy of stable-baselines3), trained by {algorithm} with "
+        f"its default settings for {episodes * cap} environment steps, in episodes of at most "
+        f"{cap}. What counts is the sum of your reward, discounted by {gamma:g} a step; keep "
+        "rewards near 1 in size."
+    )
 
 
 class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
@@ -152,7 +170,7 @@ def train_sb3(
     if not wrapped.log:
         raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
     home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
-    file = home / f"{algorithm}-{candidate.number:03d}.zip"
+    file = home / f"{algorithm}-{candidate.number:03d}-{seed}.zip"
     model.save(file)
     return summarise(file, wrapped.log)
 

@@ -1,7 +1,7 @@
 """Teachers for MountainCar and Swimmer: words made from what happened and from the returns.
 
 There is no expert here. A move is judged by physics where that is plain (pushing with the
-motion gains energy), and an episode by its return against the episodes before it.
+motion gains energy), and an episode by what is seen in it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,8 @@ _SPEED_SEEN = 1e-3
 _DRIFT = 0.02
 
 
-class _Returns:
-    """Compares an episode's return with those before it."""
-
-    def __init__(self) -> None:
-        self._returns: list[float] = []
-
-    def compare(self, rewards: Sequence[float]) -> str:
-        total = math.fsum(rewards)
-        words = f"The return was {total:.2f} in {len(rewards)} steps"
-        if self._returns:
-            best = max(self._returns)
-            relation = "better than" if total > best else "no better than"
-            words += f", {relation} the best of the {len(self._returns)} before it ({best:.2f})"
-        self._returns.append(total)
-        return words + "."
+def _return(rewards: Sequence[float]) -> str:
+    return f"The return was {math.fsum(rewards):.2f} in {len(rewards)} steps."
 
 
 class MountainCarTeacher:
@@ -50,7 +37,6 @@ class MountainCarTeacher:
     def __init__(self, discrete: bool = False) -> None:
         self._discrete = discrete
         self._flag = 0.5 if discrete else FLAG
-        self._returns = _Returns()
 
     def instruction(self) -> str:
         """Return the task in words."""
@@ -83,14 +69,14 @@ class MountainCarTeacher:
     def conclude(
         self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
     ) -> str:
-        """Say how far the car came and how that compares."""
+        """Say how far the car came."""
         seen = np.array(observations, dtype=float)
         highest, lowest, speed = seen[:, 0].max(), seen[:, 0].min(), np.abs(seen[:, 1]).max()
         reached = highest >= self._flag
         words = "The car reached the flag." if reached else "The car did NOT reach the flag."
         words += (
             f" It was between positions {lowest:.3f} and {highest:.3f} (flag: {self._flag}); its "
-            f"largest speed was {speed:.4f}. {self._returns.compare(rewards)}"
+            f"largest speed was {speed:.4f}. {_return(rewards)}"
         )
         if not reached and speed < 0.02:
             words += " It gathered almost no speed."
@@ -106,10 +92,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 class SwimmerTeacher:
-    """Teaches the swimmer, by how it moves and by the returns."""
-
-    def __init__(self) -> None:
-        self._returns = _Returns()
+    """Teaches the swimmer, by how it moves."""
 
     def instruction(self) -> str:
         """Return the task in words."""
@@ -134,16 +117,14 @@ class SwimmerTeacher:
     def conclude(
         self, observations: Sequence[Any], rewards: Sequence[float], info: Mapping[str, Any]
     ) -> str:
-        """Say how it moved and how that compares."""
+        """Say how it moved."""
         seen = np.array(observations, dtype=float)
         bends = np.abs(seen[:, 1:3]).max(axis=0)
         speed = float(seen[:, 3].mean())
         words = f"Its mean speed to the right was {speed:.3f}. "
         words += f"Its joints bent by up to {bends[0]:.2f} and {bends[1]:.2f} rad. "
         crossings = int((np.diff(np.sign(seen[:, 1])) != 0).sum())
-        words += (
-            f"The first joint changed sides {crossings} times. {self._returns.compare(rewards)}"
-        )
+        words += f"The first joint changed sides {crossings} times. {_return(rewards)}"
         if bends.max() < 0.3:
             words += " It hardly moved: larger, alternating torques would bend it."
         elif crossings < 4:
@@ -163,6 +144,8 @@ _TEACHERS: dict[str, Callable[[], Teacher]] = {
     "MountainCar-v0": lambda: MountainCarTeacher(discrete=True),
     "Swimmer-v5": SwimmerTeacher,
 }
+TAUGHT = tuple(_TEACHERS)
+"""Ids of the environments that have a teacher."""
 
 
 def make_env(env_id: str, paraphrase_seed: int | None = 0, **options: Any) -> LanguageFeedback:

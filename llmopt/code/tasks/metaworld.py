@@ -21,15 +21,11 @@ import numpy as np
 from llmopt.code.tasks.language import LanguageFeedback, Verdict
 from llmopt.errors import LLMOptError, did_you_mean
 
-INNER_STEPS = 10
-"""Environment steps that one target pose may take.
+INNER_STEPS = 20
+"""Environment steps that one target pose may take, as in LLF-Bench (metaworld/wrapper.py)."""
 
-LLF-Bench (metaworld/wrapper.py) has 20 and 30 targets. The scripted policies look again after
-every step; held to each target, they solve fewer goals the longer it is held. Of five held-out
-goals at each of the 50 tasks: 242 of 250 when they look after every step, 235 after 5 steps, 233
-after 10 (all within 240 steps), but 214 after 20 within LLF-Bench's 600 steps. So 10: few calls of
-a policy, and almost no goal lost to it.
-"""
+MAX_TARGETS = 30
+"""Target poses in one episode, as in LLF-Bench."""
 
 REACHED = 1e-4
 """Distance in metres in each axis at which a target pose counts as reached (as LLF-Bench)."""
@@ -37,6 +33,17 @@ REACHED = 1e-4
 _NEAR = 0.02
 _PROGRESS = 1e-3
 """Metres: at a pose; closer to it. A hand that stays where it is has made no good move."""
+
+_SUCCESS = {
+    "reach-v3": "the hand's tip is within 0.05 m of the goal, obs[36:39]",
+    "push-v3": "the puck's centre is within 0.05 m of the goal, obs[36:39], on the table",
+    "pick-place-v3": "the puck's centre is within 0.07 m of the goal, obs[36:39], in the air",
+    "door-open-v3": "the door's handle has been pulled open until its x, obs[4], is within 0.08 m "
+    "of the goal's x, obs[36]",
+    "drawer-open-v3": "the drawer's handle, obs[4:7], is within 0.03 m of the goal, obs[36:39]",
+    "button-press-v3": "the button's y, obs[5], is within 0.02 m of the goal's y, obs[37]: it is "
+    "pushed in along y",
+}
 
 _INSTRUCTIONS = (
     "Control a Sawyer robot arm with a gripper to do the task {task}. Each action is a target: "
@@ -133,6 +140,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         inner_steps: Environment steps that one target may take.
 
     Attributes:
+        distance: The entry of ``info`` that says how far success is, in metres.
         expert: The task's expert.
         goals: Number of goals, 50. ``reset(seed=k)`` takes goal ``k``; from 50 on they begin
             again one later, so that odd seeds alone reach every goal, and so do even ones.
@@ -143,7 +151,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         name: str,
         seed: int = 0,
         held_out: bool = False,
-        max_steps: int = 24,
+        max_steps: int = MAX_TARGETS,
         inner_steps: int = INNER_STEPS,
     ) -> None:
         metaworld = _metaworld()
@@ -154,7 +162,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         benchmark = _benchmark(name, 2 * seed + held_out)
         env = benchmark.train_classes[name]()
         super().__init__(env)
-        self.name = name
+        self.name, self.distance = name, "distance"
         self.expert = Expert(name)
         self._tasks = list(benchmark.train_tasks)
         self.goals = len(self._tasks)
@@ -195,7 +203,34 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         self._steps += 1
         success = bool(info["success"])
         ended = self._steps >= self._max_steps
-        return self._observation.copy(), reward, success, ended, {**info, "success": success}
+        info = {**info, "success": success, **self._measured(info)}
+        return self._observation.copy(), reward, success, ended, info
+
+    def _measured(self, info: Mapping[str, Any]) -> dict[str, float]:
+        """Return how far success is, where that is known."""
+        if self.name == "door-open-v3":  # its own measure is always 0
+            return {self.distance: abs(float(self._observation[4] - self._observation[36]))}
+        far = float(info["obj_to_target"])
+        return {self.distance: far} if far > 0 or info["success"] else {}
+
+    def words(self) -> str:
+        """Return what code has to know of an episode, in words: steps, limits, times, success."""
+        inner = self._inner_steps
+        success = _SUCCESS.get(self.name, "Meta-World says so in the task's own terms")
+        return (
+            f"Success: {success}. The episode ends at once in success.\n"
+            f"An episode has at most {self._max_steps} calls. Each call sets a target and runs up "
+            f"to {inner} steps of simulation in which a P-controller drives the hand towards it; "
+            f"the call ends early where the hand is within {REACHED * 1000:g} mm of the target.\n"
+            "The hand gains speed over about 5 steps to at most 1 cm a step in each axis, and "
+            f"slows down near the target: a call of {inner} steps moves it at most about "
+            f"{0.01 * max(inner - 4, 0.2 * inner):.2g} m in each axis, and a farther target needs "
+            "several calls. The gripper opens or closes in about 15 steps, while the hand moves: "
+            "to grasp, close it in one call with the hand at the object, and lift in the next.\n"
+            "A target outside the limits is clipped to them. Reward is Meta-World's, 0 to 10 at "
+            "the last step of a call. In the feedback a step is one call, and 'distance to "
+            "success' is the distance named above, in metres."
+        )
 
     def wanted(self, observation: np.ndarray) -> np.ndarray:
         """Return the action of the expert: its pose, as far as it is a valid action.
@@ -277,7 +312,7 @@ def make_env(
     name: str,
     seed: int = 0,
     held_out: bool = False,
-    max_steps: int = 24,
+    max_steps: int = MAX_TARGETS,
     paraphrase_seed: int | None = 0,
     inner_steps: int = INNER_STEPS,
     **options: Any,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -11,16 +12,40 @@ import numpy as np
 
 from llmopt.code.policy import PolicyScore
 from llmopt.code.tasks import classic
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, SpaceError
+from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.policies.words import describe_environment
 
-_CAR = (
-    "obs: array of 2 numbers: position (the valley's bottom is at -0.52) and velocity (between "
-    "-0.07 and 0.07 a step)."
-)
-_SWIMMER = (
-    "obs: array of 8 numbers: angle of the tip, angles of the two joints, velocity of the tip "
-    "to the right and up, angular velocities of the tip and the two joints."
-)
+ALIASES = {
+    "mountaincar": "MountainCarContinuous-v0",
+    "mountaincar-discrete": "MountainCar-v0",
+    "swimmer": "Swimmer-v5",
+    "cartpole": "CartPole-v1",
+    "pendulum": "Pendulum-v1",
+    "acrobot": "Acrobot-v1",
+    "inverted-pendulum": "InvertedPendulum-v5",
+    "inverted-double-pendulum": "InvertedDoublePendulum-v5",
+    "reacher": "Reacher-v5",
+    "hopper": "Hopper-v5",
+    "walker2d": "Walker2d-v5",
+    "halfcheetah": "HalfCheetah-v5",
+    "frozenlake": "FrozenLake-v1",
+    "cliffwalking": "CliffWalking-v1",
+}
+"""Short names of environments, the same as those of ``llmopt run``."""
+
+_CAPS = {"CliffWalking-v1": 200}
+"""Steps of an episode where the environment sets no limit, as in ``llmopt run``."""
+
+_HIGHEST = {"CartPole-v1": 500.0, "InvertedPendulum-v5": 1000.0}
+"""Highest mean returns that there can be, where they are known and can be reached."""
+
+_NO_SUCCESS = {"MountainCarContinuous-v0": 0.0, "MountainCar-v0": -200.0}
+"""The highest return of an episode that did not reach the flag."""
+
+_STATISTICS = 2500  # characters
 
 
 @dataclass(frozen=True)
@@ -37,6 +62,9 @@ class CodeTask:
         measure: ``"return"`` or ``"success"``: what a candidate's score is.
         success: Judges success from the return and the last info, where the environment
             does not say.
+        highest: The highest score that there can be; ``None`` where nobody knows.
+        notes: The environment in words: limits, times, rewards, ends of an episode.
+        statistics: Makes what watches the episodes of one candidate, where that suits.
     """
 
     name: str
@@ -47,26 +75,67 @@ class CodeTask:
     cap: int = 1000
     measure: Literal["return", "success"] = "return"
     success: Callable[[float, dict[str, Any]], bool] | None = None
+    highest: float | None = None
+    notes: str = ""
+    statistics: Callable[[], EpisodeStatistics] | None = None
 
-    def score(self, score: PolicyScore) -> float:
-        """Return the number that the search maximizes.
+    def score(self, score: PolicyScore) -> tuple[float, ...]:
+        """Return the number that the search maximizes, and those that break ties.
 
-        A success counts 1. The mean reward of a step breaks ties, at a weight that no success
-        is lost to; not the return, which is less for an episode that was done sooner.
+        Of a success rate these are the mean return, and then fewer steps; an episode that ended
+        in success counts as if it had gone on at its last reward.
         """
         rate = score.success_rate
         if self.measure == "return" or rate is None:
-            return score.mean_return
-        mean = score.mean_reward
-        return rate + 0.1 / len(score.episodes) * mean / (1 + abs(mean))
+            return score.mean_return, -score.mean_length
+        return rate, score.held_return, -score.mean_length
+
+    def samples(self, score: PolicyScore) -> list[float]:
+        """Return what the score is the mean of."""
+        if self.measure == "return" or score.success_rate is None:
+            return [e.total for e in score.episodes]
+        return [float(bool(e.success)) for e in score.episodes]
+
+    def solved(self, score: float | None) -> bool:
+        """Whether a score is the highest there can be."""
+        return score is not None and self.highest is not None and score >= self.highest
+
+    def scoring(self, starts: int) -> str:
+        """Say what the score is and is not.
+
+        Args:
+            starts: Starts that candidates are compared on.
+        """
+        over = f"the same {starts} random starts each time" if starts > 1 else "one random start"
+        if self.measure == "success":
+            words = (
+                f"The score is the share of successes over {over}. Ties are broken by the mean "
+                "return (an episode that ended in success counts as if it had gone on at its last "
+                "reward), then by fewer steps."
+            )
+        else:
+            words = (
+                f"The score is the mean return (the sum of an episode's rewards) over {over}; ties "
+                "are broken by fewer steps."
+            )
+        return (
+            f"{words}{self.ceiling()} The best code is judged in the end on fresh starts: what "
+            "fits these starts alone is worth nothing."
+        )
+
+    def ceiling(self) -> str:
+        """Say what the highest score is."""
+        if self.highest is None:
+            return " No highest score is known."
+        return f" The highest possible score is {self.highest:g}; the search ends with it."
 
 
 def find_task(name: str, seed: int = 0) -> CodeTask:
     """Return the task of a name.
 
     Args:
-        name: ``"mountaincar"``, ``"mountaincar-discrete"``, ``"swimmer"``; a Meta-World task
-            as ``"metaworld:pick-place-v3"``; or any Gymnasium id.
+        name: One of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any
+            Gymnasium id (``"module:Id-v0"`` imports the module first).
         seed: Seed of the wording, and of Meta-World's goals.
 
     Raises:
@@ -75,42 +144,79 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
     """
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed)
-    env_id = {
-        "mountaincar": "MountainCarContinuous-v0",
-        "mountaincar-discrete": "MountainCar-v0",
-        "swimmer": "Swimmer-v5",
-    }.get(name, name)
-    taught = env_id in ("MountainCarContinuous-v0", "MountainCar-v0", "Swimmer-v5")
+    env_id = ALIASES.get(name, name.removesuffix("/linear-v1"))
+    taught = env_id in classic.TAUGHT
+    env = _make(name, env_id)
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    cap = limit or _CAPS.get(env_id, 1000)
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return classic.make_env(env_id, paraphrase_seed=seed) if taught else gym.make(env_id)
+        return classic.make_env(env_id, paraphrase_seed=seed) if taught else make_gymnasium(env_id)
 
-    success: Callable[[float, dict[str, Any]], bool] | None
-    if env_id == "Swimmer-v5":
-        objective, doc = classic.SwimmerTeacher().instruction(), _SWIMMER
-        success = None
-    elif taught:
-        discrete = env_id == "MountainCar-v0"
-        objective, doc = classic.MountainCarTeacher(discrete).instruction(), _CAR
-        # Without the flag the return is at most 0, and exactly -200 with discrete actions.
-        worst = -200.0 if discrete else 0.0
+    try:
+        words = describe_environment(
+            env,
+            step_cap=None if limit else cap,
+            picture=EnvMaker(env_id).picture(0),
+        )
+        discrete = isinstance(env.observation_space, gym.spaces.Discrete)
+        seen = () if discrete else [q.name for q in words.observations]
+        done = [q.name for q in words.actions]
+        policy = LinearPolicy.for_env(env)
+    except SpaceError:  # such as pictures in a dict: code can do with them what it likes
+        notes, statistics = "", None
+    else:
+        notes = words.text
+
+        def statistics() -> EpisodeStatistics:
+            return EpisodeStatistics(policy, seen, done, max_chars=_STATISTICS)
+
+    finally:
+        env.close()
+    objective = f"Get the largest mean return in the Gymnasium environment {env_id}."
+    if taught:
+        objective = make(False).reset(seed=0)[1]["language"]["instruction"]
+    success = None
+    if env_id in _NO_SUCCESS:
+        worst = _NO_SUCCESS[env_id]
 
         def success(total: float, info: dict[str, Any]) -> bool:
             return total > worst
 
-    else:
-        try:
-            env = gym.make(env_id)
-        except gym.error.Error as error:
-            raise LLMOptError(
-                f"unknown task {name!r} ({error}). Valid: mountaincar, mountaincar-discrete, "
-                "swimmer, metaworld:TASK-v3, or a Gymnasium id"
-            ) from error
-        objective = f"Get the largest return in the Gymnasium environment {env_id}."
-        doc = f"obs: {env.observation_space}."
-        success = None
-        env.close()
-    return CodeTask(name, env_id, objective, doc, make, success=success)
+    doc = f"obs: {env.observation_space}."
+    if notes:
+        doc = "obs: the number of the state." if discrete else (
+            "obs: the observed numbers in the order listed below."
+        )  # fmt: skip
+        if isinstance(env.action_space, gym.spaces.Discrete):
+            first = int(env.action_space.start)
+            doc += f"\nActions are numbered in the order listed below, from {first} on."
+    return CodeTask(
+        name,
+        env_id,
+        objective,
+        doc,
+        make,
+        cap,
+        success=success,
+        highest=_HIGHEST.get(env_id),
+        notes=notes,
+        statistics=statistics,
+    )
+
+
+def _make(name: str, env_id: str) -> gym.Env[Any, Any]:
+    try:
+        return make_gymnasium(env_id)
+    except LLMOptError as error:
+        if not isinstance(error.__cause__, gym.error.UnregisteredEnv):
+            raise
+        near = get_close_matches(name, [*ALIASES, *gym.registry], n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(map(repr, near))}" if near else ""
+        raise LLMOptError(
+            f"unknown task {name!r}: {hint or missing_environment(name)}. Valid: "
+            f"{', '.join(ALIASES)}, metaworld:TASK-v3, and any Gymnasium id"
+        ) from error
 
 
 def _metaworld_task(name: str, seed: int) -> CodeTask:
@@ -126,9 +232,11 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
         if "unused" not in part and "extra_info" not in part and part != "_prev_obs":
             index = f"obs[{at[0]}:{at[-1] + 1}]" if len(at) > 1 else f"obs[{at[0]}]"
             lines.append(f"{part} = {index}")
+    if not any("goal" in line for line in lines):
+        lines.append("goal = obs[36:39]")
     doc = (
         f"obs: array of 39 numbers: {', '.join(lines)}. Positions are in metres; the gripper is "
-        "between 0 (closed) and 1 (open).\n"
+        "between 0 (closed) and 1 (open), and about 0.3 when it is closed on nothing.\n"
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
@@ -142,5 +250,8 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
         f"{axis} from {a:.3g} to {b:.3g}"
         for axis, a, b in zip(("x", "y", "z", "effort"), low, high, strict=True)
     )
+    notes = env.get_wrapper_attr("words")()
     env.close()
-    return CodeTask(name, task, objective, doc + ".", make, 50, "success")
+    return CodeTask(
+        name, task, objective, doc + ".", make, metaworld.MAX_TARGETS, "success", None, 1.0, notes
+    )

@@ -1,0 +1,283 @@
+"""A whole search in one call: `minimize` and `maximize`.
+
+    result = llmopt.minimize(f, {"x": llmopt.Float(-5, 5)}, 30)
+    print(result.best.params, result.best.reward)
+
+For a loop of your own, with `ask` and `tell`, see `LLMOptimizer`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, overload
+
+from llmopt.arguments import whole_number
+from llmopt.client.base import Client
+from llmopt.errors import BudgetExceededError, ClientError, SearchStopped
+from llmopt.history import Direction, Params, Trial, Usage
+from llmopt.optimizer import LLMOptimizer
+from llmopt.space import Dimension, Space
+from llmopt.views import search_html
+
+WARMUP = 5
+"""Points that `minimize` and `maximize` draw at random before the model is asked."""
+
+Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
+"""What a function returns: a number, or a number and words on what was seen."""
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+    from typing_extensions import Unpack
+
+    from llmopt.optimizer import GymnasiumSpace, Options
+
+    _Form = TypeVar("_Form")
+
+    class _LoopOptions(Options, total=False):
+        prompt: Any
+        seed: int | None
+        progress: bool | None
+        callback: Callable[[Trial[Any]], object] | None
+        catch: type[Exception] | tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True)
+class SearchResult(Generic[Params]):
+    """What `minimize` and `maximize` found.
+
+    Attributes:
+        optimizer: The `LLMOptimizer` behind it; its storage is closed.
+        stopped: Why the search ended before its last trial; empty if it did not.
+    """
+
+    optimizer: LLMOptimizer[Params]
+    stopped: str = ""
+
+    @property
+    def best(self) -> Trial[Params]:
+        """The best trial: its `params` and its `reward`.
+
+        Raises:
+            NoTrialsError: Every evaluation failed.
+        """
+        return self.optimizer.best
+
+    @property
+    def trials(self) -> list[Trial[Params]]:
+        """All trials in the order of evaluation."""
+        return self.optimizer.trials
+
+    @property
+    def usage(self) -> Usage:
+        """Requests, tokens and cost of the search, and where its points came from."""
+        return self.optimizer.usage
+
+    def dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a table; see `LLMOptimizer.trials_dataframe`."""
+        return self.optimizer.trials_dataframe()
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the trials; see `LLMOptimizer.plot_history`."""
+        return self.optimizer.plot_history(ax)
+
+    def __repr__(self) -> str:
+        best = self.optimizer.history.best
+        found = "no complete trial" if best is None else f"best {best.reward} at {best.params}"
+        stopped = f", stopped: {self.stopped}" if self.stopped else ""
+        return f"SearchResult({len(self.trials)} trials, {found}{stopped})"
+
+    def _repr_html_(self) -> str:
+        facts = self.optimizer._facts() + ([("stopped", self.stopped)] if self.stopped else [])
+        return search_html("SearchResult", facts, self.trials)
+
+
+@overload
+def minimize(
+    f: Callable[[dict[str, Any]], Score],
+    space: Mapping[str, Dimension],
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[dict[str, Any]]: ...
+@overload
+def minimize(
+    f: Callable[[_Form], Score],
+    space: GymnasiumSpace[_Form],
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[_Form]: ...
+@overload
+def minimize(
+    f: Callable[[Any], Score],
+    space: Space,
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[Any]: ...
+def minimize(
+    f: Callable[[Any], Score],
+    space: Any,
+    n_trials: int,
+    client: Client | str | None = None,
+    *,
+    progress: bool | None = None,
+    callback: Callable[[Trial[Any]], object] | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = (),
+    **options: Any,
+) -> SearchResult[Any]:
+    """Search the point at which a function is smallest.
+
+    Args:
+        f: The function. It gets a point in the form in which the space was given, and returns a
+            number; or a number and words on what was seen, which the model reads; or ``None``
+            (NaN, infinity) for a failed evaluation.
+        space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
+            ``gymnasium.spaces`` space.
+        n_trials: Evaluations in all, those counted that `storage` already holds.
+        client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
+            embedded model, which needs no key. ``model=`` means the same.
+        progress: Whether to show a progress bar; ``None`` for one on a terminal only.
+        callback: Called with each trial. If it returns ``True``, the search ends.
+        catch: Exceptions of `f` that count as a failed evaluation; the model is told their text.
+            Any other one ends the search and is raised.
+        **options: Arguments of `LLMOptimizer`. ``warmup`` is 5 here unless given; ``storage=FILE``
+            lets a stopped search go on when it is called again.
+
+    Returns:
+        The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
+        that ends the search, and a model that fails after the first complete trial end the
+        search early: `SearchResult.stopped` then says why.
+
+    Raises:
+        ClientError: The model cannot be asked, and nothing was found yet.
+        RewardError: `f` returned something else than a score.
+        SpaceError: The space cannot be searched.
+        StorageError: The storage cannot be used, or holds another search.
+    """
+    return _search(
+        f, space, n_trials, client, "minimize", progress=progress, callback=callback, catch=catch,
+        options=options,
+    )  # fmt: skip
+
+
+@overload
+def maximize(
+    f: Callable[[dict[str, Any]], Score],
+    space: Mapping[str, Dimension],
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[dict[str, Any]]: ...
+@overload
+def maximize(
+    f: Callable[[_Form], Score],
+    space: GymnasiumSpace[_Form],
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[_Form]: ...
+@overload
+def maximize(
+    f: Callable[[Any], Score],
+    space: Space,
+    n_trials: int,
+    client: Client | str | None = None,
+    **options: Unpack[_LoopOptions],
+) -> SearchResult[Any]: ...
+def maximize(
+    f: Callable[[Any], Score],
+    space: Any,
+    n_trials: int,
+    client: Client | str | None = None,
+    *,
+    progress: bool | None = None,
+    callback: Callable[[Trial[Any]], object] | None = None,
+    catch: type[Exception] | tuple[type[Exception], ...] = (),
+    **options: Any,
+) -> SearchResult[Any]:
+    """Search the point at which a function is largest; the rest is as in `minimize`."""
+    return _search(
+        f, space, n_trials, client, "maximize", progress=progress, callback=callback, catch=catch,
+        options=options,
+    )  # fmt: skip
+
+
+def _search(
+    f: Callable[[Any], Score],
+    space: Any,
+    n_trials: int,
+    client: Client | str | None,
+    direction: Direction,
+    *,
+    progress: bool | None,
+    callback: Callable[[Trial[Any]], object] | None,
+    catch: type[Exception] | tuple[type[Exception], ...],
+    options: dict[str, Any],
+) -> SearchResult[Any]:
+    from tqdm.auto import tqdm
+
+    n_trials = whole_number("n_trials", n_trials, 1)
+    if not callable(f):
+        raise TypeError(f"f={f!r}: expected a function of a point")
+    if "direction" in options:
+        raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
+    options = {"warmup": WARMUP, "total": n_trials, **options}
+    optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
+    stopped = ""
+    done = len(optimizer.trials)
+    bar = tqdm(
+        total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
+    )
+    try:
+        while len(optimizer.trials) < n_trials:
+            waiting = optimizer.pending  # cut off by a kill, in a search that goes on
+            try:
+                params = (
+                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+                )
+            except (SearchStopped, BudgetExceededError) as end:
+                stopped = str(end)
+                break
+            except ClientError as error:
+                if optimizer.history.best is None:
+                    raise
+                stopped = f"{type(error).__name__}: {error}"
+                warnings.warn(
+                    f"the search ends after {len(optimizer.trials)} of {n_trials} trials, since "
+                    f"the model failed: {error}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                break
+            trial = _evaluate(optimizer, f, params, catch)
+            best = optimizer.history.best
+            if best is not None and best.rewards:
+                bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
+            bar.update()
+            if callback is not None and callback(trial) is True:
+                stopped = "the callback ended the search"
+                break
+    finally:
+        bar.close()
+        optimizer.close()
+    return SearchResult(optimizer, stopped)
+
+
+def _evaluate(
+    optimizer: LLMOptimizer[Any],
+    f: Callable[[Any], Score],
+    params: Any,
+    catch: type[Exception] | tuple[type[Exception], ...],
+) -> Trial[Any]:
+    try:
+        score = f(optimizer.space.validate(params))  # a copy: f may change it
+    except catch as error:
+        return optimizer.tell_failure(params, f"{type(error).__name__}: {error}")
+    words = ""
+    if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
+        score, words = score
+    return optimizer.tell(params, score, feedback=words)

@@ -1,0 +1,191 @@
+"""Points as structured answers: the JSON schema of an answer, and its way back to text.
+
+A provider that holds a model to a schema gives answers that can always be read. The reasons stand
+before the values, so that a model which does not think unseen still thinks first; every field is
+required, since some providers put optional ones last. The schema depends on the space alone: it
+is the same through a search, as the providers' caches of schemas and prompts want it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llmopt.errors import ParseError
+from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.space import Categorical, Int, Space
+
+MOST_PARAMETERS = 200
+"""With more of them an answer is asked as text: providers limit what a schema may hold."""
+
+_MOST_CHOICES = 100
+_LONGEST = 600  # characters of one reason, where the model can be held to that
+_KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_POINT, _CHANGES, _STOP = "point", "changes", "converged"
+
+
+class Form:
+    """The structured form of a prompt's answers.
+
+    Args:
+        space: The search space.
+        labels: What the prompt calls its parameters.
+        reasons: The texts that an answer begins with, as the prompt calls them:
+            ``("Critique", "Hypothesis")``.
+        last: Whether an answer as text gives its reasons before the values.
+        changes: Whether an answer may name an earlier point and what differs from it.
+        may_stop: Whether an answer may end the search.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        labels: Sequence[str],
+        reasons: Sequence[str],
+        *,
+        last: bool = False,
+        changes: bool = False,
+        may_stop: bool = False,
+    ) -> None:
+        self.reasons = {_key(reason): reason for reason in reasons}
+        self.last, self.changes = last, changes
+        self.may_stop = may_stop and changes
+        self._space, self._labels = space, tuple(labels)
+        self._keys = dict(zip(_keys(labels), labels, strict=True))
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of an answer."""
+        fields: dict[str, Any] = {
+            key: {"type": "string", "maxLength": _LONGEST} for key in self.reasons
+        }
+        if self.changes:
+            numbers = not any(isinstance(d, Categorical) for d in self._space.dimensions)
+            value: dict[str, Any] = {"type": "number"}
+            item = {
+                "parameter": {"type": "string", "enum": list(self._labels)},
+                "value": value if numbers else {"anyOf": [value, {"type": "string"}]},
+            }
+            fields[_CHANGES] = {"type": "array", "items": _object(item)}
+        else:
+            fields[_POINT] = _object({key: self._value(i) for i, key in enumerate(self._keys)})
+        if self.may_stop:
+            fields[_STOP] = {"type": "boolean"}
+        return _object(fields)
+
+    def _value(self, index: int) -> dict[str, Any]:
+        dimension = self._space.dimensions[index]
+        if not isinstance(dimension, Categorical):
+            return {"type": "integer" if isinstance(dimension, Int) else "number"}
+        if len(dimension.choices) > _MOST_CHOICES:
+            return {"type": "string"}
+        shown = [self._space.format(index, choice) for choice in dimension.choices]
+        return {"type": "string", "enum": shown}
+
+    @property
+    def note(self) -> str:
+        """What the model is told: not every provider shows it the schema."""
+        fields = [f'"{key}": "…"' for key in self.reasons]
+        if self.changes:
+            fields.append(f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]')
+        else:
+            few = list(self._keys)[:3]
+            more = ", …" if len(self._keys) > len(few) else ""
+            values = ", ".join(f'"{key}": <value>' for key in few)
+            fields.append(f'"{_POINT}": {{{values}{more}}}')
+        if self.may_stop:
+            fields.append(f'"{_STOP}": <true in place of "Proposal: stop", else false>')
+        return (
+            "Write the answer, with all that is said above of its content, as one JSON object: "
+            f"{{{', '.join(fields)}}}"
+        )
+
+    def text(self, answer: str) -> str | None:
+        """Return a structured answer as the prompt's own form; ``None`` if it is none."""
+        data = _json_object(answer)
+        point = data.get(_CHANGES if self.changes else _POINT) if data else None
+        if data is None or not isinstance(point, list if self.changes else dict):
+            return None
+        said = {
+            name: " ".join(str(data.get(key, "")).split()) for key, name in self.reasons.items()
+        }
+        if isinstance(point, list):
+            pairs = [(i.get("parameter"), i.get("value")) for i in point if isinstance(i, dict)]
+        else:
+            pairs = [(self._keys.get(key, key), value) for key, value in point.items()]
+        values = ", ".join(f"{label}: {_shown(value)}" for label, value in pairs)
+        if not self.last:
+            return "\n".join((values, *said.values()))
+        if self.may_stop and data.get(_STOP) is True:
+            values = "stop"
+        return "\n".join((*(f"{name}: {why}" for name, why in said.items()), f"Proposal: {values}"))
+
+
+def read_structured(
+    form: Form,
+    read: Callable[..., Reading],
+    text: str,
+    sample_index: int = 0,
+    earlier: Sequence[str] = (),
+) -> Reading:
+    """Read a structured answer, or one that is plain text all the same, as ``read`` would.
+
+    Args:
+        form: What was asked for.
+        read: The reader of the prompt's answers as text.
+        text: The answer.
+        sample_index: See `Query.read`.
+        earlier: See `Query.read`.
+
+    Raises:
+        ParseError: There is no point in it.
+    """
+    plain = form.text(text)
+    if plain is None:
+        return read(text)
+    try:
+        return read(plain)
+    except ParseError as error:
+        raise ParseError(error.reason, text) from error
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def _key(name: str) -> str:
+    return name.lower().replace(" ", "_")
+
+
+def _keys(labels: Sequence[str]) -> list[str]:
+    """Return names of fields that every provider takes, one for each label."""
+    keys = [
+        label if _KEY.fullmatch(label) else re.sub(r"[^\w.-]+", "_", label, flags=re.ASCII)
+        for label in labels
+    ]
+    keys = [key.strip("_") if key not in labels else key for key in keys]
+    sound = len(set(keys)) == len(keys) and all(map(_KEY.fullmatch, keys))
+    return keys if sound else [f"p{i + 1}" for i in range(len(keys))]
+
+
+def _json_object(answer: str) -> dict[str, Any] | None:
+    text = strip_thinking(answer)
+    start = text.find("{")
+    if start < 0:
+        return None
+    try:
+        data, _ = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,242 @@
+"""A search in one call."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import llmopt
+from llmopt import Float, Int, NoTrialsError, ScriptedClient, maximize, minimize
+from llmopt.errors import ClientError, RewardError, StorageError
+from llmopt.loop import WARMUP
+
+SPACE = {"x": Float(-5, 5), "k": Int(1, 9)}
+
+
+def reply(x, k=3):
+    return json.dumps({"x": x, "k": k})
+
+
+def bowl(params):
+    return (params["x"] - 1) ** 2 + abs(params["k"] - 3)
+
+
+def scripted(*xs):
+    return ScriptedClient([reply(x) for x in xs])
+
+
+def test_minimize_finds_the_smallest_and_says_what_it_cost():
+    result = minimize(bowl, SPACE, WARMUP + 3, scripted(0.5, 1.0, 2.0), seed=0, prompt="props")
+    assert len(result.trials) == WARMUP + 3
+    assert result.best.params == {"x": 1.0, "k": 3}
+    assert result.best.reward == 0
+    assert result.usage.proposals == {"warmup": WARMUP, "llm": 3}
+    assert result.stopped == ""
+    assert "best 0.0 at {'x': 1.0, 'k': 3}" in repr(result)
+
+
+def test_maximize_finds_the_largest():
+    result = maximize(lambda p: -bowl(p), SPACE, 3, scripted(4, 1, 2), warmup=0, prompt="props")
+    assert result.best.params["x"] == 1.0
+    assert result.best.reward == 0
+
+
+def test_words_reach_the_model():
+    client = scripted(1.0, 2.0)
+    space = {"x": Float(-5, 5), "k": Int(3, 3)}
+    minimize(lambda p: (p["x"], "it rattled"), space, 2, client, warmup=0, description="a machine")
+    assert "it rattled" in str(client.requests[1].messages)
+    assert "a machine" in str(client.requests[0].messages)
+    assert "of 2" in str(client.requests[0].messages)  # the budget is told
+
+
+def test_the_form_of_the_space_is_kept_and_the_function_may_change_its_copy():
+    seen = []
+
+    def f(x):
+        assert isinstance(x, np.ndarray)
+        seen.append(x.copy())
+        x[:] = 0
+        return float(np.sum(seen[-1]))
+
+    result = maximize(f, spaces.Box(-1, 1, (2,), dtype=np.float32), 3, ScriptedClient([]), seed=1)
+    assert [list(t.params) for t in result.trials] == [list(x) for x in seen]
+
+
+def test_model_and_client_are_one_argument():
+    for name in ("model", "client"):
+        result = minimize(bowl, SPACE, 1, **{name: scripted(1.0)}, warmup=0, prompt="props")
+        assert result.best.reward == 0
+    with pytest.raises(TypeError, match="two names of one argument"):
+        minimize(bowl, SPACE, 1, scripted(1.0), model=scripted(2.0))
+
+
+def test_a_caught_exception_is_a_failed_evaluation():
+    def f(params):
+        if params["x"] == 1:
+            raise ZeroDivisionError("no mass")
+        return params["x"]
+
+    result = minimize(f, SPACE, 2, scripted(1, 2), warmup=0, prompt="props", catch=ArithmeticError)
+    assert [t.state for t in result.trials] == ["failed", "complete"]
+    assert result.trials[0].feedback == "ZeroDivisionError: no mass"
+    with pytest.raises(ZeroDivisionError):
+        minimize(f, SPACE, 2, scripted(1, 2), warmup=0, prompt="props")
+
+
+def test_the_callback_sees_each_trial_and_may_end_the_search():
+    seen = []
+
+    def callback(trial):
+        seen.append(trial.number)
+        return trial.number == 1
+
+    result = minimize(bowl, SPACE, 5, ScriptedClient([]), callback=callback)
+    assert seen == [0, 1]
+    assert "callback" in result.stopped
+    assert "callback" in repr(result)
+
+
+def test_a_reached_cap_ends_the_search_with_what_was_found():
+    result = minimize(bowl, SPACE, 9, scripted(1, 2, 3), max_requests=2, prompt="props")
+    assert len(result.trials) == WARMUP + 2
+    assert "max_requests" in result.stopped
+    assert result.best.reward == 0
+
+
+def test_a_model_that_fails_ends_the_search_loudly_with_what_was_found():
+    client = ScriptedClient([reply(1.0), ClientError("the line is dead")])
+    with pytest.warns(RuntimeWarning, match="after 1 of 4 trials.*the line is dead") as caught:
+        result = minimize(bowl, SPACE, 4, client, warmup=0, prompt="props")
+    assert caught[0].filename == __file__
+    assert result.best.reward == 0
+    assert "the line is dead" in result.stopped
+
+
+def test_a_model_that_never_answered_is_an_error():
+    client = ScriptedClient([ClientError("the line is dead")])
+    with pytest.raises(ClientError, match="the line is dead"):
+        minimize(bowl, SPACE, 4, client, warmup=0, prompt="props")
+
+
+def test_a_search_goes_on_from_its_storage_for_longer(tmp_path):
+    options = {"storage": tmp_path / "s.jsonl", "warmup": 0, "prompt": "props", "seed": 0}
+    evaluated = []
+
+    def dies(params):
+        evaluated.append(params["x"])
+        if len(evaluated) == 2:
+            raise KeyboardInterrupt
+        return bowl(params)
+
+    with pytest.raises(KeyboardInterrupt):
+        minimize(dies, SPACE, 3, scripted(3, 2), **options)
+    result = minimize(dies, SPACE, 4, scripted(1, 0), **options)
+    assert evaluated == [3, 2, 2, 1, 0]  # the point that was cut off is evaluated first
+    assert result.best.params["x"] == 1
+    again = minimize(dies, SPACE, 4, scripted(), **options)
+    assert len(evaluated) == 5
+    assert again.best.reward == result.best.reward
+    with pytest.raises(StorageError, match="directions"):
+        maximize(dies, SPACE, 4, scripted(), **options)
+
+
+def test_all_failed_says_so():
+    result = minimize(lambda p: None, SPACE, 2, ScriptedClient([]), warmup=2)
+    with pytest.raises(NoTrialsError, match="all 2 trials failed"):
+        result.best  # noqa: B018
+    assert "no complete trial" in repr(result)
+    assert "no complete trial" in result._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: minimize(3, SPACE, 1, ScriptedClient([])), TypeError, "f=3"),
+        (lambda: minimize(bowl, SPACE, 0, ScriptedClient([])), ValueError, "n_trials=0"),
+        (
+            lambda: minimize(bowl, SPACE, 1, ScriptedClient([]), direction="maximize"),
+            TypeError,
+            "no direction=",
+        ),
+        (lambda: minimize(lambda p: "1", SPACE, 1, ScriptedClient([])), RewardError, "'1'"),
+        (lambda: minimize(bowl, SPACE, 1, ScriptedClient([]), trials=3), TypeError, "trials"),
+    ],
+)
+def test_what_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_cap_that_leaves_nothing_is_no_error_after_the_fact():
+    with pytest.raises(NoTrialsError, match="no trial was told"):
+        minimize(bowl, SPACE, 2, scripted(1), warmup=0, max_requests=0).best  # noqa: B018
+
+
+def test_the_bar_is_shown_on_request_only(capsys):
+    minimize(bowl, SPACE, 2, ScriptedClient([]))
+    assert capsys.readouterr().err == ""  # no terminal
+    minimize(bowl, SPACE, 2, ScriptedClient([]), progress=True)
+    shown = capsys.readouterr().err
+    assert "2/2" in shown
+    assert "best " in shown
+
+
+@pytest.mark.embedded
+def test_without_a_model_the_embedded_one_is_asked(embedded_client):
+    result = minimize(bowl, SPACE, 8, seed=0)
+    assert result.usage.proposals["llm"] > 0
+    assert llmopt.minimize is minimize
+
+
+def of_optuna(**model):
+    pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    return LLMSampler(**model).client
+
+
+def of_nevergrad(**model):
+    pytest.importorskip("nevergrad")
+    from llmopt.adapters.nevergrad import ParametrizedLLM
+
+    configured = ParametrizedLLM(**model)
+    return configured(2, 10)._model.client
+
+
+def of_nevergrad_again(**model):
+    pytest.importorskip("nevergrad")
+    from llmopt.adapters.nevergrad import ParametrizedLLM
+
+    return ParametrizedLLM(model="smollm2")(**model)(2, 10)._model.client
+
+
+def of_code(**model):
+    from llmopt.code import CodeOptimizer
+
+    return CodeOptimizer("f(x)", **model).client
+
+
+def of_policies(**model):
+    from llmopt.policies import PolicySearch
+
+    return PolicySearch("CartPole-v1", **model).optimizer.client
+
+
+def of_optimizer(**model):
+    return llmopt.LLMOptimizer(SPACE, **model).client
+
+
+@pytest.mark.parametrize(
+    "client_of",
+    [of_optuna, of_nevergrad, of_nevergrad_again, of_code, of_policies, of_optimizer],
+)
+def test_the_model_has_both_names_everywhere(client_of):
+    client = ScriptedClient([])
+    assert client_of(model=client) is client
+    assert client_of(client=client) is client
+    with pytest.raises(TypeError, match="two names of one argument"):
+        client_of(client=client, model=client)

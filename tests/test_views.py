@@ -1,0 +1,98 @@
+"""A search as a table, a picture and a page of a notebook."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
+
+SPACE = {"x": Float(-5, 5), "kind": Categorical(["a", "b"])}
+POINTS = [{"x": 1.0, "kind": "a"}, {"x": -2.5, "kind": "b"}, {"x": 0.0, "kind": "a"}]
+
+
+def searched(**options):
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=POINTS, **options)
+    for reward in (1.0, None, 3.0):
+        optimizer.tell(optimizer.ask(), reward, feedback="<b>loud</b> & clear")
+    return optimizer
+
+
+def test_the_table_has_a_row_for_each_trial():
+    pandas = pytest.importorskip("pandas")
+    frame = searched().trials_dataframe()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["number"]) == [0, 1, 2]
+    assert list(frame["params_x"]) == [1.0, -2.5, 0.0]
+    assert list(frame["params_kind"]) == ["a", "b", "a"]
+    assert list(frame["state"]) == ["complete", "failed", "complete"]
+    assert frame["reward"].isna().tolist() == [False, True, False]
+    assert set(frame["source"]) == {"warmup"}
+    assert frame.loc[frame["reward"].idxmax(), "params_x"] == 0.0
+
+
+def test_several_objectives_have_a_column_each():
+    pytest.importorskip("pandas")
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), direction=["maximize", "minimize"])
+    optimizer.tell(POINTS[0], (1.0, 2.0))
+    optimizer.tell_failure(POINTS[1])
+    frame = optimizer.trials_dataframe()
+    assert frame["reward_0"].tolist()[0] == 1.0
+    assert frame["reward_1"].isna().tolist() == [False, True]
+    pytest.importorskip("matplotlib")
+    with pytest.raises(LLMOptError, match="2"):
+        optimizer.plot_history()
+
+
+@pytest.mark.parametrize(
+    ("package", "call"),
+    [("pandas", LLMOptimizer.trials_dataframe), ("matplotlib.pyplot", LLMOptimizer.plot_history)],
+)
+def test_a_missing_package_is_named(package, call, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=f"pip install {package.split('.')[0]}"):
+        call(searched())
+
+
+def test_the_picture_shows_points_failures_and_the_best():
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = searched().plot_history()
+    labels = [t.get_text() for t in axes.get_legend().get_texts()]
+    assert set(labels) == {"warmup", "failed", "best"}
+    best = next(line for line in axes.lines if line.get_label() == "best")
+    assert list(best.get_ydata()) == [1.0, 3.0, 3.0]
+    lower = searched(direction="minimize").plot_history(axes)
+    assert lower is axes
+    assert list(axes.lines[-1].get_ydata()) == [1.0, 1.0, 1.0]
+
+
+def test_a_search_without_trials_can_be_shown():
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]))
+    assert "no complete trial yet" in optimizer._repr_html_()
+    assert optimizer.trials._repr_html_()
+    pytest.importorskip("pandas")
+    assert len(optimizer.trials_dataframe()) == 0
+
+
+def test_a_notebook_shows_trials_and_nothing_in_them_is_markup():
+    optimizer = searched()
+    for page in (
+        optimizer._repr_html_(),
+        optimizer.trials._repr_html_(),
+        optimizer.trials[0]._repr_html_(),
+    ):
+        assert "<table>" in page
+        assert "&lt;b&gt;loud&lt;/b&gt; &amp; clear" in page
+        assert "<b>loud" not in page
+    assert "best reward</th><td>3<" in optimizer._repr_html_()
+
+
+def test_many_trials_are_cut():
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]))
+    for i in range(30):
+        optimizer.tell({"x": i / 30}, i)
+    page = optimizer.trials._repr_html_()
+    assert "The latest 20 of 30 trials" in page
+    assert page.count("<tr>") == 21
