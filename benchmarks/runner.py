@@ -8,6 +8,7 @@ command runs it, and whatever runs beside it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,10 +25,16 @@ from llmopt.client.local import LocalClient
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation, stream
+from llmopt.policies.rollout import Evaluation, finalists, stream
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
+
+FINALISTS = 5
+"""The best few policies of a search, of which the best on fresh starts is chosen."""
+
+FINAL_ROUNDS = 2
+"""Fresh starts of a finalist, for each start of an evaluation."""
 
 WORDS = "words"
 """The prompt that is told names, standard errors and what each policy did."""
@@ -187,6 +194,62 @@ def best_index(means: Sequence[float | None]) -> int | None:
     """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
     sound = [i for i, mean in enumerate(means) if mean is not None]
     return max(sound, key=lambda i: (means[i], -i), default=None)
+
+
+def usual_batch(prompt: str | Prompt | None) -> int:
+    """Return how many points a model is asked for in one request under a prompt."""
+    numbers = prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt | PatternPrompt)
+    return 4 if numbers else 1
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last round of a search: one of its best few policies on fresh starts.
+
+    Attributes:
+        index: Place among the search's points, warm-up first.
+        returns: Of the fresh starts.
+        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
+    """
+
+    index: int
+    returns: tuple[float, ...]
+    mean: float | None
+
+
+def choose(
+    points: Sequence[Sequence[float]],
+    outcomes: Sequence[Evaluation],
+    count: int,
+    evaluate: Callable[[int], Evaluation],
+) -> tuple[int | None, list[Final]]:
+    """Choose a search's policy: of the best few, the best on fresh starts, too.
+
+    What was the best of many on a few starts was lucky on them. The finalists are evaluated
+    on further starts, and the mean over all of a finalist's starts decides.
+
+    Args:
+        points: Parameters of every point.
+        outcomes: What came of each on the selection starts.
+        count: Finalists; 0 for none, and the best on the selection starts is chosen.
+        evaluate: Evaluates the point of a place on the fresh starts.
+
+    Returns:
+        The chosen place, ``None`` where no evaluation was sound, and the finalists, the best on
+        the selection starts first.
+    """
+    means = [outcome.mean for outcome in outcomes]
+    if not count:
+        return best_index(means), []
+    finals: list[Final] = []
+    for index in finalists(points, means, count):
+        fresh = evaluate(index)
+        both = (*outcomes[index].returns, *fresh.returns)
+        finals.append(
+            Final(index, fresh.returns, None if fresh.failure else math.fsum(both) / len(both))
+        )
+    best = best_index([final.mean for final in finals])
+    return (best_index(means) if best is None else finals[best].index), finals
 
 
 def repeatable(client: Client, prompt: str | Prompt | None) -> Client:

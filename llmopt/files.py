@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ def write_bytes_atomically(path: Path, data: bytes, *, durable: bool = False) ->
     Raises:
         StorageError: It could not be written; an older file is left as it was.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as file:

@@ -25,7 +25,7 @@ else:
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
-Source = Literal["warmup", "llm", "fallback", "cma", "user"]
+Source = Literal["warmup", "llm", "fallback", "cma", "refine", "user"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Proposal:
         values: Flat values, one for each of the space's dimensions, in their order.
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
             (read from a model's reply), ``"fallback"`` (drawn at random because the
-            model did not deliver) or ``"cma"`` (drawn by CMA-ES, the model's partner).
+            model did not deliver), ``"cma"`` (drawn by CMA-ES, the model's partner) or
+            ``"refine"`` (a small random change of the best point).
         explanation: What the model said about it, if anything.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.

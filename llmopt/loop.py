@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, overload
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client
-from llmopt.errors import BudgetExceededError, ClientError, SearchStopped
+from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, SearchStopped
 from llmopt.history import Direction, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.space import Dimension, Space
@@ -236,9 +236,12 @@ def _search(
         while len(optimizer.trials) < n_trials:
             waiting = optimizer.pending  # cut off by a kill, in a search that goes on
             try:
-                params = (
-                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
-                )
+                if waiting:
+                    params = optimizer.space.unflatten(waiting[0].values)
+                else:
+                    params, warned = optimizer._points(None)
+                    for text in warned:
+                        warnings.warn(text, FallbackWarning, stacklevel=3)
             except (SearchStopped, BudgetExceededError) as end:
                 stopped = str(end)
                 break

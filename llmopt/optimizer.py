@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         noisy: bool
         may_stop: bool
         partner: Partner | None
+        requests: int | None
         max_requests: int | None
         max_tokens: int | None
         max_cost: float | None
@@ -156,6 +157,10 @@ class LLMOptimizer(Generic[Params]):
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
             whichever proposed better points lately proposes more of the next. For one objective
             and spaces of numbers; needs the package `cma`.
+        requests: How many requests to spend on the model. It proposes first, and again whenever
+            small random changes of the best point (or CMA-ES, if it is the `partner`), which
+            cost nothing, no longer gain; once the requests are spent these give all points. For
+            one objective. The model is shown what they found.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -231,6 +236,7 @@ class LLMOptimizer(Generic[Params]):
         noisy: bool = False,
         may_stop: bool = False,
         partner: Partner | None = None,
+        requests: int | None = None,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -273,6 +279,7 @@ class LLMOptimizer(Generic[Params]):
         self._seed_given = seed is not None
         self._state = self._new_state()
         self._partner: Partner | None = partner
+        self._requests = requests
         self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
         self._ready = False
@@ -330,10 +337,10 @@ class LLMOptimizer(Generic[Params]):
         return state
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        emitter = make_scheduler(self._partner, model, self.seed)
+        emitter = make_scheduler(self._partner, model, self.seed, self._requests)
+        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
+            raise ValueError(several_objectives(len(self.directions)))
         if self._partner is not None:
-            if len(self.directions) > 1:
-                raise ValueError(several_objectives(len(self.directions)))
             CMAEmitter.check(self.space)
         return emitter
 
@@ -889,6 +896,7 @@ class LLMOptimizer(Generic[Params]):
                 "attempts": self._model.attempts,
                 "out_of_range": self._model.out_of_range,
                 "partner": self._partner,
+                "requests": self._requests,
             },
         }
         if self._start:  # left out where there are none, as in files of earlier versions

@@ -72,10 +72,12 @@ def test_a_line_holds_what_happened():
         "model": "",
         "batch": 0,
         "max_tokens": 0,
+        "wrappers": None,
+        "finalists": 5,
     }
     assert (line["task"], line["parameters"]) == ("CartPole-v1/linear-v1", 10)
     assert len(line["means"]) == 8
-    assert line["episodes"] == 16
+    assert line["episodes"] == 16 + 5 * 4  # five finalists on twice as many fresh starts
     best = int(np.argmax(line["means"]))
     assert line["best_index"] == best
     assert line["selection"] == pytest.approx(line["means"][best])
@@ -126,7 +128,7 @@ def test_explanations_are_kept_with_their_proposals():
 
 def test_a_box_and_no_bias_make_another_task():
     line = run_cell(cell(task="mountaincar", box=(-15.0, 15.0), bias=False, evaluations=3))
-    assert line["task"] == "MountainCarContinuous-v0/linear-v1/no-bias/box-15,15"
+    assert line["task"] == "MountainCarContinuous-v0/scaled-v1/no-bias/box-15,15"
     assert (line["box"], line["bias"], line["parameters"]) == ([-15.0, 15.0], False, 2)
 
 

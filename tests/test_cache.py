@@ -107,7 +107,7 @@ def test_a_paid_answer_survives_a_full_disk(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("llmopt.client.cache.tempfile.mkstemp", full)
+    monkeypatch.setattr("llmopt.files.os.replace", full)
     with pytest.warns(RuntimeWarning, match="No space left"):
         assert texts(CachedClient(ScriptedClient(["a"]), tmp_path), ASK) == ["a"]
 

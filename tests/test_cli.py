@@ -73,14 +73,14 @@ def test_module_form():
     [
         (["rum"], "unknown command 'rum': did you mean 'run'"),
         (["--fast"], "--fast"),
-        (["run"], "required: TASK"),
+        (["run"], "no task: name one"),
         (["run", "cartpole", "--itertions", "5"], "--itertions"),
         (["run", "cartpole", "--iterations", "many"], "invalid int value: 'many'"),
         (["run", "cartpole", "--iterations", "-5"], "iterations=-5: expected a whole number"),
         (["run", "cartpole", "--box", "1", "0"], "two finite numbers"),
         (["run", "cartpole", "--methods", "cmaes"], "did you mean 'cma'"),
         (["run", "cartpol"], "did you mean 'cartpole'"),
-        (["run", "Blackjack-v1", *QUICK], "supported are Box and Discrete"),
+        (["run", "Blackjack-v1", "--raw", *QUICK], "supported are Box and Discrete"),
         (["run", "cartpole", "--model", "gpt:x"], "unknown model 'gpt:x'"),
         (["run", "cartpole", "--prompt", "patern"], "'pattern'"),
         (["run", "cartpole", *QUICK, "--warmup", "nowhere"], "neither a number nor a folder"),
@@ -121,7 +121,8 @@ def test_a_run_prints_a_table_and_where_its_files_are(tmp_path, capsys):
     folder = "runs/cartpole-baselines-none-seed0"
     assert f"writing to {folder}" in err
     assert "5/5" in err.replace("\r", "\n")  # the bar: two warm-up points and three of random's
-    assert re.search(r"^random +[\d.]+ +[\d.]+ ± [\d.]+ +5 ", out, re.MULTILINE)
+    # Five evaluations of one episode, and five finalists on two fresh starts each.
+    assert re.search(r"^random +[\d.]+ +[\d.]+ ± [\d.]+ +15 ", out, re.MULTILINE)
     for name in ("learning_curve.png", "trials.jsonl"):
         assert f"{folder}/{name}" in out
         assert (tmp_path / folder / name).stat().st_size > 0

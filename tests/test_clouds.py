@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 from provider_contract import ASK, KEY, no_proxies, server
-from wire import Say, anthropic_body, gemini_body, openai_body
+from wire import Say, WireServer, anthropic_body, gemini_body, openai_body
 
 from llmopt.client.clouds import BedrockClaudeClient, VertexClient, bedrock
 from llmopt.client.openai import OpenAIClient
-from llmopt.errors import MissingKeyError
+from llmopt.errors import ClientError, MissingKeyError
 
 __all__ = ["no_proxies", "server"]
 
@@ -85,3 +85,43 @@ def test_a_gateway_on_this_machine_is_not_free():
     assert not client.local
     assert not client.priced
     client.check_ready()  # it may need no key
+
+
+class _Credentials:
+    """Google's own, as ``google.auth.default`` finds them."""
+
+    token, expired, quota_project_id = "ya29.secret", False, None
+
+    def refresh(self, request):
+        raise AssertionError("they are not expired")
+
+
+@pytest.fixture
+def vertex(server, monkeypatch):
+    import google.auth
+
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "p")
+    monkeypatch.setattr(google.auth, "default", lambda **options: (_Credentials(), "p"))
+    return VertexClient("gemini-3.8-flash", base_url=server.url)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_googles_own_credentials_follow_no_redirection(server, vertex, status):
+    other = WireServer()
+    other.play(Say(gemini_body("stolen")))
+    server.play(Say({}, status, {"Location": f"{other.url}/elsewhere"}))
+    try:
+        with pytest.raises(ClientError):
+            vertex.complete(ASK)
+    finally:
+        other.close()
+    assert server.seen[0].headers["authorization"] == "Bearer ya29.secret"
+    assert other.seen == []
+
+
+def test_a_transport_that_follows_redirections_is_refused(vertex, monkeypatch):
+    from google.genai._api_client import BaseApiClient
+
+    monkeypatch.setattr(BaseApiClient, "_use_google_auth_sync", lambda self: True, raising=False)
+    with pytest.raises(ImportError, match="would follow redirections"):
+        vertex.complete(ASK)

@@ -206,14 +206,16 @@ def test_reward(monkeypatch, tmp_path, capsys):
     assert cli(args) == 0
     assert "held out: starts 3" in capsys.readouterr().out
     first = json.loads((tmp_path / "run" / "candidates" / "000.json").read_text())
-    assert len(first["policy"]) == 3
-    assert first["score"] == first["success_rate"]
-    assert len(first["components"]["gain"]) == 10
-    assert "trained under this reward" in (tmp_path / "run" / "report.html").read_text()
+    assert [len(policy) for policy in first["policies"]] == [3, 3, 3]
+    assert first["score"] == first["mean_return"]
+    assert len(first["samples"]) == 3
+    assert len(first["components"][0]["gain"]) == 10
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "standard error of 3 trainings" in page
 
 
 REWARD = ("reward", "mountaincar", "--model", "m", "--episodes", "2", "--training", "10",
-          "--held-out", "3")  # fmt: skip
+          "--held-out", "3", "--trainings", "2")  # fmt: skip
 
 
 @needs_confinement
@@ -238,7 +240,8 @@ def test_options_reach_model_and_training(monkeypatch, tmp_path):
     assert "JSON object" in first.text
     assert (first.temperature, first.max_tokens) == (0.25, 77)
     assert len(second.messages) == 3
-    assert trained == [{"episodes": 10, "seed": 3}] * 2  # the code to begin from, too
+    # The code to begin from, too, and twice each.
+    assert trained == [{"episodes": 10, "seed": k, "cap": 999} for k in (3, 4)] * 2
     start = json.loads((tmp_path / "run" / "search.jsonl").read_text().splitlines()[0])
     assert start["seed"] == "3"
 
@@ -316,21 +319,21 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
     assert cli([*REWARD, *args, "--trainer", "PPO", "--out", str(out)]) == 0
     assert "[1/1] candidate 0" in capsys.readouterr().out
     first = json.loads((out / "candidates" / "000.json").read_text())
-    assert first["policy"] == "PPO-000.zip"
-    assert (out / "PPO-000.zip").exists()
-    assert set(first["components"]) == {"total", "gain"}
+    assert first["policies"] == ["PPO-000-1.zip", "PPO-000-2.zip"]
+    assert (out / "PPO-000-2.zip").exists()
+    assert set(first["components"][0]) == {"total", "gain"}
     assert json.loads((out / "config.json").read_text())["trainer"] == "PPO"
     # The policy is found in the folder, wherever that was moved to, and not trained again.
     (out / "held_out.json").unlink()
     moved = out.rename(tmp_path / "moved")
-    stamp = (moved / "PPO-000.zip").stat().st_mtime_ns
+    stamp = (moved / "PPO-000-1.zip").stat().st_mtime_ns
     # It is a pickle, which is not read from a folder that may be somebody else's.
     assert cli(["reward", "mountaincar", "--resume", "--out", str(moved)]) == 2
     assert "give --trainer PPO again" in capsys.readouterr().err
     again = ["reward", "mountaincar", "--trainer", "PPO", "--resume", "--out"]
     assert cli([*again, str(moved)]) == 0
     assert json.loads((moved / "held_out.json").read_text())["starts"] == 3
-    assert (moved / "PPO-000.zip").stat().st_mtime_ns == stamp
+    assert (moved / "PPO-000-1.zip").stat().st_mtime_ns == stamp
 
 
 @pytest.mark.parametrize(
@@ -382,7 +385,7 @@ def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
     run.begin()
     search = SimpleNamespace(trials=[], tried=1, best=None)
     say_step(run, search, -1, "\x1b[2J red\nand \ud800 é")
-    assert capsys.readouterr().out == "[1/2] no usable code: ?[2J red and ? é\n"
+    assert capsys.readouterr().out == "[1/2] no usable code: ?[2J red\n"
 
 
 def test_the_page_shows_what_was_measured(tmp_path):
@@ -411,7 +414,7 @@ def test_a_score_prefers_success_to_return():
     lucky = PolicyScore((Episode(0, 1.0, 1, True), Episode(1, 1.0, 1, False)))
     rich = PolicyScore((Episode(0, 1e9, 1, False), Episode(1, 1e9, 1, False)))
     assert task.score(lucky) > task.score(rich)
-    assert find_task("mountaincar").score(rich) == 1e9
+    assert find_task("mountaincar").score(rich) == (1e9, -1.0)
 
 
 def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
@@ -440,3 +443,17 @@ def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
                 assert str(run.path) in str(error)  # noqa: PT017
         file.write_bytes(whole)
     assert refused > 100
+
+
+def test_code_and_reward_take_every_task_that_run_takes():
+    from llmopt.benchmarks.tasks import TASKS
+    from llmopt.code.tasks.table import ALIASES
+
+    assert {task.alias: task.env_id for task in TASKS if task.alias} == ALIASES
+    for task in TASKS:
+        found = find_task(task.id)
+        assert found.env_id == task.env_id
+        with task.make_env() as env:
+            assert found.cap == task.step_cap(env)
+        assert "Observed:" in found.notes
+        assert found.statistics is not None

@@ -184,7 +184,10 @@ def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     task = "metaworld:pick-place-v3"
     out = ["--out", str(folder)]
     assert cli(["code", task, "--model", "m", "--steps", "5", "--held-out", "3", *out]) == 0
-    assert "[2/5] candidate 1: 1.0" in capsys.readouterr().out  # solved: steps are left over
+    assert (
+        "solved: candidate 1 has the highest possible score, 1; 3 tries are left over"
+        in capsys.readouterr().out
+    )  # solved: steps are left over
     assert json.loads((folder / "held_out.json").read_text())["success rate"] == 1.0
     assert "+    if opened" in (folder / "report.html").read_text()
     client = give()

@@ -576,8 +576,9 @@ class TestPrompt:
         trials = [CodeTrial(k, f"def f(x): return {k}\n" * 20, None, float(k)) for k in range(8)]
         prompt = CodePrompt((FUNCTION,), best=3, latest=3)
         whole = prompt.messages(trials[7], trials)[0].content
-        assert sum(f"try {k}" in whole for k in range(8)) == 7
-        assert "try 0" not in whole
+        assert sum(f"try {k}" in whole.partition("#Memory")[2] for k in range(8)) == 7
+        assert "try 0" not in whole.partition("#Memory")[2]
+        assert "- try 0: score 0\n" in whole  # the list has them all
         short = prompt.messages(trials[7], trials, budget=len(whole) // 5)[0].content
         assert len(short) // 3 <= len(whole) // 5
         assert "#Code" in short
@@ -585,11 +586,17 @@ class TestPrompt:
             prompt.messages(trials[7], trials, budget=50)
 
     def test_long_feedback_is_cut_in_the_memory_and_less_so_for_the_code_to_improve(self):
-        trials = [CodeTrial(k, f"def f(x): return {k}", None, float(k), "z" * 9000) for k in (0, 1)]
+        trials = [
+            CodeTrial(k, f"def f(x): return {k}", None, float(k), "z" * 12000) for k in (0, 1)
+        ]
         text = CodePrompt((FUNCTION,)).messages(trials[1], trials)[0].content
-        assert text.count("z" * 1500 + " ...") == 2
-        assert text.count("z" * 6000 + " ...") == 1
-        assert "z" * 6001 not in text
+        assert text.count("z" * 2500 + " ...") == 2
+        assert text.count("z" * 10000 + " ...") == 1
+        assert "z" * 10001 not in text
+        lines = "".join(f"line {k} has its point at the end\n" for k in range(400))
+        trials = [CodeTrial(k, f"def f(x): return {k}", None, float(k), lines) for k in (0, 1)]
+        text = CodePrompt((FUNCTION,)).messages(trials[1], trials)[0].content
+        assert text.count("at the end\n ...") == 2  # no line is cut before its point
 
     def test_the_best_are_the_smallest_where_that_is_wanted(self):
         trials = [CodeTrial(k, f"# {k}", None, float(k)) for k in range(5)]
@@ -597,7 +604,7 @@ class TestPrompt:
         text = prompt.messages(trials[0], trials)[0].content
         assert "minimized" in text
         assert "-- try 1: score 1" in text
-        assert "try 4" not in text
+        assert "try 4" not in text.partition("#Memory")[2]
 
     def test_golden(self, check_golden):
         trials = [

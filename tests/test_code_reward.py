@@ -15,6 +15,7 @@ from llmopt.code.reward.gencode import GenCode
 from llmopt.code.reward.judge import Judgement, judge
 from llmopt.code.reward.reward import (
     Training,
+    course,
     improve_reward,
     plain_action,
     reflect,
@@ -75,11 +76,29 @@ class TestReflection:
             (0.0,), {"total": (1.0, 2.0), "speed": (1.0, 2.0), "goal": (0.0, 0.0)},
             (-5.0, 90.0), (999.0, 100.0), 40,
         )  # fmt: skip
-        words = reflect(training, Judgement((90.0, 80.0), (True, False)))
-        assert "mean return of 85.000 and success in 50% of 2 episodes" in words
-        assert "speed: [1, 2], max 2.\n" in words
-        assert "goal: [0, 0], max 0. It did not change" in words
-        assert "own return: [-5, 90]" in words
+        words = reflect([training], [Judgement((90.0, 80.0), (True, False), (100, 999))])
+        assert "mean return 85, success in 50% of the episodes" in words
+        assert "speed: [1, 2]; from 1 to 2\n" in words
+        assert "goal: [0, 0]; it did not change" in words
+        assert "own return [-5, 90], from -5 to 90" in words
+        assert "90 in 100 steps; 80 in 999 steps (no success)." in words
+
+    def test_small_differences_come_with_the_spread_of_the_trainings(self):
+        training = Training((0.0,), {"total": (1.0,)}, (5.0,), (9.0,), 1)
+        judged = [Judgement((r,), (True,), (9,)) for r in (90.0, 92.0, 94.0)]
+        words = reflect([training] * 3, judged)
+        assert "mean return 92 ± 1.15 (standard error of 3 trainings: 90, 92, 94)" in words
+        assert "in training 2, the median one" in words
+
+    def test_a_learning_curve_in_words(self):
+        assert course([0, 1, 8, 9, 9]) == (
+            "rises from 0 to 9, most of it from checkpoint 2 to 3, settled at the end"
+        )
+        assert course([9, 8, 8, 1]).endswith(
+            "most of it from checkpoint 3 to 4, still moving at the end"
+        )
+        assert course([1, 9, 1, 1]) == "no trend: between 1 and 9 (largest at checkpoint 2)"
+        assert course([2, 2, 2]) == "flat at 2"
 
     def test_the_environments_reward_is_hidden(self):
         info = {
@@ -96,7 +115,8 @@ class TestReflection:
     def test_many_components_do_not_fill_the_prompt(self):
         """A reward may name its components after what it sees."""
         names = {"total": (1.0,), "n" * 5000: (1.0,), **{str(k): (1.0,) for k in range(500)}}
-        words = reflect(Training((0.0,), names, (1.0,), (9.0,), 1), Judgement((1.0,), (True,)))
+        judgement = Judgement((1.0,), (True,), (9,))
+        words = reflect([Training((0.0,), names, (1.0,), (9.0,), 1)], [judgement])
         assert "490 more components are not shown" in words
         assert len(words) < 4000
 
@@ -211,14 +231,14 @@ class TestSearch:
         with CodeOptimizer(function, client=client, seed=0) as optimizer:
             improve_reward(
                 optimizer, CAR, 4, seeds=[2, 4, 6, 8], episodes=20, measure="success", cap=300,
-                on_step=lambda *step: steps.append(step), done=lambda j: j.success_rate == 1.0,
+                on_step=lambda *step: steps.append(step), done=lambda rate: rate == 1.0,
             )  # fmt: skip
             assert [t.reward for t in optimizer.trials] == [0.0, 1.0]
-        held_out = judge(CAR, steps[1][1].policy, range(1, 41, 2))
+        held_out = judge(CAR, steps[1][1][0].policy, range(1, 41, 2))
         assert held_out.success_rate >= 0.9
         shown = client.requests[1].text
-        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0], max 0. It did not change" in shown
-        assert "success in 0% of 4 episodes" in shown
+        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]; it did not change" in shown
+        assert "success in 0% of the episodes" in shown
 
     def test_a_reward_that_praises_itself_gains_nothing(self):
         """The score is the environment's, whatever the reward says."""
@@ -232,8 +252,9 @@ class TestSearch:
                 optimizer, CAR, 1, seeds=[2, 4], episodes=3, cap=50,
                 on_step=lambda *step: steps.append(step),
             )  # fmt: skip
-            assert steps[0][1].components["total"][0] == 1e12
-            assert optimizer.best.reward == judge(CAR, steps[0][1].policy, [2, 4]).mean_return
+            training = steps[0][1][0]
+            assert training.components["total"][0] == 1e12
+            assert optimizer.best.reward == judge(CAR, training.policy, [2, 4], 50).mean_return
             assert optimizer.best.reward <= 100.0
 
     def test_a_reward_that_fails_in_training_is_told(self):

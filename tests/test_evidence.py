@@ -76,6 +76,11 @@ def test_who_proposed_a_point_is_said(source, before, said):
     assert rows(evidence(made))[-1].endswith(f"| {said}")
 
 
+def test_a_point_that_came_with_words_is_called_so():
+    point = trial(0, (-5.0, 0.1, 8), 2.0, source="user", explanation="the current\n setting")
+    assert rows(evidence((point,)))[0].endswith("| the current setting")
+
+
 def test_digits_tell_a_drawn_point_from_the_best_before_it():
     drawn = tuple(
         trial(i, (v, 0.5, 3), float(i), source="cma")

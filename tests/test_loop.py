@@ -240,3 +240,9 @@ def test_the_model_has_both_names_everywhere(client_of):
     assert client_of(client=client) is client
     with pytest.raises(TypeError, match="two names of one argument"):
         client_of(client=client, model=client)
+
+
+def test_a_fallback_is_announced_at_the_callers_line():
+    with pytest.warns(llmopt.FallbackWarning) as caught:
+        minimize(bowl, SPACE, 1, ScriptedClient(["?"] * 3), warmup=0, prompt="props")
+    assert caught[0].filename == __file__

@@ -499,7 +499,7 @@ class TestResume:
             search(resumed, 24)
             trials, usage, rng = expected
             usage = dataclasses.replace(
-                usage, requests=usage.requests + doubt, failed_requests=doubt
+                usage, requests=usage.requests + doubt, failed_requests=doubt, unpriced=doubt
             )
             assert outcome(resumed) == (trials, usage, rng), f"cut at byte {cut}"
             resumed.close()

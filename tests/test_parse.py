@@ -303,6 +303,7 @@ def test_what_the_prompt_shows_is_read_back(space, seed):
         "1", "1 ", "1,", "1.1.", "a: ", "params[", "params[0]: ", "params[0]: 1, ", "[", "[1,",
         "{", '{"a":', "(1", "((", "`", "*", "* ", "- ", " ", "\n", "\t\n", "<think>", "</think>",
         "```\n", "x ", "e1", "-", "1e", "1e1", "f = ", "f(", "params[0]\\ ", '"', "'", "ab ",
+        "{}", "{1},",
         "1 x 10^", "[1 2 3 4] ", "range of [1,1,1] ", "params[0]: 1, params[1]: 1, params[2]: 1 ",
     ],
 )  # fmt: skip

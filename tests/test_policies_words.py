@@ -19,8 +19,10 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
+from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
-from llmopt.policies import EnvMaker, LinearPolicy, describe_environment
+from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
+from llmopt.policies.goal import describe_starts
 from llmopt.policies.words import MAX_WORDS, _slug
 
 
@@ -382,3 +384,42 @@ def test_what_makes_no_environment_is_a_clear_error(source, message):
 def test_a_start_is_drawn_where_the_environment_draws_text():
     assert EnvMaker("FrozenLake-v1").picture(0) == "SFFF\nFHFH\nFFFH\nHFFG"
     assert EnvMaker("CartPole-v1").picture(0) == ""
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "ceiling"),
+    [
+        ("CartPole-v1", {}, 500),
+        ("InvertedPendulum-v5", {}, 1000),
+        ("CartPole-v1", {"max_episode_steps": 80}, 80),
+        ("CartPole-v1", {"sutton_barto_reward": True}, None),
+        ("InvertedDoublePendulum-v5", {}, None),
+        ("Hopper-v5", {}, None),
+        ("MountainCar-v0", {}, None),
+    ],
+)
+def test_a_ceiling_is_told_where_each_step_earns_the_same(env_id, arguments, ceiling):
+    env = gym.make(env_id, **arguments)
+    text = describe_environment(env).text
+    env.close()
+    told = f"A return of {ceiling} is the most there can be" in text
+    assert told if ceiling else "the most there can be" not in text
+
+
+def test_starts_are_listed_where_they_differ():
+    box = spaces.Box(np.array([-10, -1], np.float32), np.array([10, np.inf], np.float32))
+    starts = [np.array([0.1 * k, 3.0 * k]) for k in range(3)]
+    assert describe_starts(starts, ("near", "far"), box).endswith("shown: far 0, 3, 6.")
+    assert describe_starts(starts[:1], ("near", "far"), box) == ""
+    assert describe_starts(starts, tuple("abcdefghijklm"), box) == ""
+    same = [np.zeros(2)] * 3
+    assert describe_starts(same, ("near", "far"), box) == ""
+
+
+def test_a_policy_search_tells_its_starts_and_the_users_ceiling():
+    with PolicySearch("Pendulum-v1", ScriptedClient([]), starts=3, ceiling=-50) as search:
+        told = search.optimizer._model.description
+    assert "A value of -50 is the most there can be." in told
+    assert "Observed at the 3 starts, in the order of the returns shown: cos_theta" in told
+    with pytest.raises(ValueError, match="ceiling=nan"):
+        PolicySearch("Pendulum-v1", ScriptedClient([]), ceiling=float("nan"))

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import ClipAction, RescaleObservation
 
 from llmopt.benchmarks.tasks.table import (
     MAX_PARAMETERS,
@@ -14,6 +15,7 @@ from llmopt.benchmarks.tasks.table import (
 )
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.wrapping import WrapperError
 
 BOX = spaces.Box(-1, 1, (2,), dtype=np.float32)
 
@@ -141,7 +143,7 @@ def test_names_of_tasks_are_unique():
 
 
 def test_published_sizes():
-    for name, count in (("mountaincar", 3), ("swimmer", 18), ("frozenlake", 64)):
+    for name, count in (("mountaincar-published", 3), ("swimmer", 18), ("frozenlake", 64)):
         task = get_task(name)
         env = task.make_env()
         assert task.policy(env).n_parameters == count
@@ -150,13 +152,51 @@ def test_published_sizes():
 
 def test_any_gymnasium_id_works():
     assert get_task("LunarLander-v3").env_id == "LunarLander-v3"
+    assert get_task("LunarLander-v3").id == "LunarLander-v3/scaled-v1"
     assert get_task("Swimmer-v5") is get_task("swimmer")
 
 
 def test_a_changed_task_has_another_id():
     task = get_task("mountaincar", bias=False, box=(-20, 20))
-    assert task.id == "MountainCarContinuous-v0/linear-v1/no-bias/box-20,20"
-    assert get_task("mountaincar", bias=True, box=(-6, 6)) == get_task("mountaincar")
+    assert task.id == "MountainCarContinuous-v0/scaled-v1/no-bias/box-20,20"
+    assert get_task("mountaincar", bias=True, box=(-1, 1)) == get_task("mountaincar")
+
+
+def test_the_published_form_has_no_wrappers():
+    published = get_task("mountaincar-published")
+    assert published == get_task("mountaincar", wrappers=())
+    assert published == get_task("MountainCarContinuous-v0/linear-v1")
+    assert (published.id, published.box) == ("MountainCarContinuous-v0/linear-v1", (-6, 6))
+    with published.make_env() as env:
+        assert env.observation_space == gym.make("MountainCarContinuous-v0").observation_space
+
+
+def test_the_scaled_form_is_gymnasium_s_own_wrappers():
+    task = get_task("mountaincar")
+    assert get_task("MountainCarContinuous-v0") is task
+    inner = gym.make("MountainCarContinuous-v0")
+    expected = ClipAction(RescaleObservation(inner, np.float64(-1), np.float64(1)))
+    with task.make_env() as env, expected:
+        for each in (env, expected):
+            each.reset(seed=3)
+        (a, reward, *_), (b, other, *_) = (e.step(np.array([7.0])) for e in (env, expected))
+        assert a.tolist() == b.tolist()
+        assert reward == other == pytest.approx(-0.1)
+        policy = task.policy(env)
+    # The policy knows the bounds to which its actions are clipped.
+    assert policy.action_space == inner.action_space
+
+
+def test_wrappers_of_the_users_choice():
+    task = get_task("cartpole", wrappers=("NormalizeObservation", "RepeatAction=2"))
+    assert task.id == "CartPole-v1/linear-v1/NormalizeObservation+RepeatAction=2"
+    with task.make_env() as env:
+        env.reset(seed=0)
+        assert env.step(0)[1] == 2
+    with pytest.raises(WrapperError, match="did you mean 'ClipAction'"):
+        get_task("cartpole", wrappers=("ClipActoin",))
+    with pytest.raises(WrapperError, match=r"does not go around CartPole-v1 \(TypeError"):
+        get_task("cartpole", wrappers=("ClipAction",)).make_env()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from llmopt.errors import (
     LLMOptError,
     StorageError,
 )
-from llmopt.policies.rollout import held_out_seeds, selection_seeds
+from llmopt.policies.rollout import final_seeds, held_out_seeds, selection_seeds
 
 LINE = "llmopt-test/Line-v0"
 
@@ -94,8 +94,18 @@ def model(script=answer):
     return ScriptedClient(script, name="oracle")
 
 
+# The published form: raw observations, and the best on the selection starts is chosen.
 CONFIG = RunConfig(
-    LINE, prompt="props", iterations=4, episodes=2, warmup=3, heldout=5, gif=False, seed=1
+    LINE,
+    prompt="props",
+    iterations=4,
+    episodes=2,
+    warmup=3,
+    heldout=5,
+    gif=False,
+    seed=1,
+    wrappers=(),
+    finalists=0,
 )
 # What the clock says, and the checksum, which is of that, too.
 TIMES = ("model_seconds", "evaluation_seconds", "cpu_seconds", "seconds", "crc")
@@ -155,8 +165,9 @@ def test_every_method_gets_the_same_episodes_and_warmup(tmp_path):
     # Each start is met once for each evaluation, and the held-out ones once for each method.
     seeds = Line.starts
     assert [seeds.count(s) for s in selection_seeds(1, 2)] == [3 + 3 * 4] * 2
-    assert [seeds.count(s) for s in held_out_seeds(1, 5)] == [3] * 5
-    assert len(seeds) == 2 * 15 + 15
+    # The fourth is the policy of zeros, which tells whether anything was found.
+    assert [seeds.count(s) for s in held_out_seeds(1, 5)] == [4] * 5
+    assert len(seeds) == 2 * 15 + 20
 
 
 def test_the_model_sees_the_warmup_and_its_rewards(tmp_path):
@@ -185,8 +196,8 @@ def test_incumbent_is_the_best_selection_point_judged_on_fresh_starts(tmp_path):
 
 
 def test_warmup_is_normal_rounded_and_in_the_box():
-    config = RunConfig("mountaincar", warmup=4000)
-    task = run_module.get_task("mountaincar")
+    config = RunConfig("mountaincar-published", warmup=4000)
+    task = config.get_task()
     points = np.array([p.params for p in warmup_points(config, task, 3)])
     assert points.shape == (4000, 3)
     assert np.abs(points).max() == 6
@@ -214,13 +225,14 @@ def test_sources_tokens_and_explanations_are_recorded(tmp_path):
 def test_the_folder_holds_the_published_layout(tmp_path):
     result = run(CONFIG, tmp_path / "r", client=model())
     names = {p.name for p in result.path.iterdir()}
-    assert names >= {"trials.jsonl", "config.json", "overall_log.txt", "warmup", "episode_0"}
-    assert {p.name for p in (result.path / "episode_3").iterdir()} == {
+    assert names >= {"trials.jsonl", "config.json", "overall_log.txt", "warmup", "evaluations"}
+    assert {p.name for p in (result.path / "evaluations" / "episode_3").iterdir()} == {
         "parameters.txt",
         "parameters_reasoning.txt",
         "training_rollout.txt",
     }
-    assert not (result.path / "episode_4").exists()
+    assert len(list((result.path / "evaluations").iterdir())) == 4
+    assert len(names) < 15
     rows = (result.path / "overall_log.txt").read_text().splitlines()
     assert rows[0] == OVERALL_HEADER
     assert [r.split(", ")[0] for r in rows[1:]] == ["1", "2", "3", "4"]
@@ -230,7 +242,7 @@ def test_the_folder_holds_the_published_layout(tmp_path):
         assert [float(r.split(", ")[5]) for r in rows[1:]] == [
             r.mean for r in folder.records["llm"]
         ]
-    rollout = (result.path / "episode_0" / "training_rollout.txt").read_text()
+    rollout = (result.path / "evaluations" / "episode_0" / "training_rollout.txt").read_text()
     assert rollout.count("Total reward:") == 2
     assert rollout.count(" | ") == 2 * 2 + 4 * 2
 
@@ -307,6 +319,72 @@ def test_learning_curve_of_next_to_nothing(curves, warmup):
     assert picture.startswith(b"\x89PNG")
 
 
+# -- the choice of a policy ------------------------------------------------------------------
+
+
+def test_the_best_few_are_compared_on_fresh_starts_before_one_is_chosen(tmp_path):
+    config = RunConfig(**{**vars(CONFIG), "finalists": 3})
+    result = run(config, tmp_path / "r", client=model())
+    fresh = final_seeds(1, 4)
+    assert not set(fresh) & {*selection_seeds(1, 2), *held_out_seeds(1, 5)}
+    assert [Line.starts.count(s) for s in fresh] == [3 * 3] * 4
+    assert {r.episodes for r in result.methods} == {7 * 2 + 3 * 4}  # equal, and counted
+    assert "chosen on 6" in result.table
+    with RunFolder(tmp_path / "r") as folder:
+        for row in result.methods:
+            records = [*folder.records["warmup"], *folder.records[row.method]]
+            finals = folder.finals[row.method]
+            best = sorted({r.params: r.mean for r in records}.items(), key=lambda x: -x[1])[:3]
+            assert [f.params for f in finals] == [params for params, _ in best]
+            means = {
+                f.params: np.mean(
+                    [*f.returns, *next(r for r in records if r.params == f.params).returns]
+                )
+                for f in finals
+            }
+            assert row.params == max(means, key=means.get)
+            assert row.final == pytest.approx(max(means.values()))
+            assert folder.heldout[row.method].params == row.params
+
+
+def test_a_run_that_found_nothing_says_so(tmp_path, monkeypatch):
+    config = RunConfig(**{**vars(CONFIG), "methods": ("random",), "iterations": 80})
+    assert "no better" not in run(config, tmp_path / "a").table
+    monkeypatch.setattr(
+        Line, "step", lambda self, a: (self.state, -(float(a[0]) ** 2), True, False, {})
+    )
+    table = run(config, tmp_path / "b").table
+    assert "The best policy does no better than one whose parameters are all zero" in table
+    assert "--warmup" in table
+
+
+# -- more evaluations ------------------------------------------------------------------------
+
+
+def test_a_finished_run_is_given_more_evaluations(tmp_path):
+    run(CONFIG, tmp_path / "r", client=model())
+    longer = RunConfig(**{**vars(CONFIG), "iterations": 6})
+    client = model()
+    result = run(longer, tmp_path / "r", client=client, resume=True)
+    assert len(client.requests) == 2  # the first four are paid for
+    assert {r.episodes for r in result.methods} == {(3 + 6) * 2}
+    whole = run(longer, tmp_path / "whole", client=model())
+    for a, b in zip(result.methods, whole.methods, strict=True):
+        if a.method != "llm":  # the prompt told the model another number of iterations
+            assert (a.params, a.heldout) == (b.params, b.heldout)
+    stored = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert (stored["run"]["iterations"], stored["planned"]) == (6, 4)
+    with pytest.raises(LLMOptError, match="6 iterations: give as many or more"):
+        run(CONFIG, tmp_path / "r", client=model(), resume=True)
+
+
+def test_a_run_folder_of_before_goes_on_in_the_published_form():
+    old = {"task": "mountaincar", "methods": ["random"], "box": None}
+    config = RunConfig.from_dict(old)
+    assert config.get_task().id == "MountainCarContinuous-v0/linear-v1"
+    assert config.finalists == 0
+
+
 # -- warm-up folders ----------------------------------------------------------------------
 
 
@@ -315,7 +393,7 @@ def test_a_loaded_warmup_is_not_evaluated_again(tmp_path):
     Line.starts.clear()
     config = RunConfig(**{**vars(CONFIG), "warmup": str(tmp_path / "first" / "warmup")})
     result = run(config, tmp_path / "second", client=model())
-    assert len(Line.starts) == 3 * 4 * 2 + 3 * 5
+    assert len(Line.starts) == 3 * 4 * 2 + 4 * 5
     assert {r.episodes for r in result.methods} == {8}
     before, after = (
         [(r.params, r.returns) for r in RunFolder(tmp_path / name).records["warmup"]]
@@ -681,7 +759,9 @@ def test_a_run_takes_every_method_of_the_benchmark(tmp_path):
     ]
     assert [r.requests for r in result.methods] == [4, 4, 0, 0, 0, 0]
     home = tmp_path / "r" / "baselines"
-    assert (home / "llm-opro" / "episode_3" / "parameters_reasoning.txt").read_text()
+    assert (
+        home / "llm-opro" / "evaluations" / "episode_3" / "parameters_reasoning.txt"
+    ).read_text()
     assert (home / "levels-uniform" / "optimizer.jsonl").exists()
     assert not (home / "ars" / "optimizer.jsonl").exists()
     assert set(METHOD_TABLE) < set(RUN_METHODS)
@@ -745,7 +825,7 @@ def test_wrong_options(options, message):
     ("options", "message"),
     [
         ({"task": "mountincar"}, "did you mean 'mountaincar'"),
-        ({"task": "Blackjack-v1"}, "supported are Box and Discrete"),
+        ({"task": "Blackjack-v1", "wrappers": ()}, "supported are Box and Discrete"),
         ({"model": "smolm2"}, "did you mean 'smollm2'"),
         ({"prompt": "probs"}, "'props'"),
         ({"box": (1.0, -1.0)}, "two finite numbers"),

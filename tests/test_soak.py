@@ -170,3 +170,15 @@ def test_a_small_load_with_faults_and_kills(tmp_path, monkeypatch):
     assert result["kills"] == 5
     assert result["failed"] > 0
     del sys.modules["soak"]
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini"])
+def test_streamed_structured_answers_over_a_bad_line(provider, no_proxies, tmp_path, monkeypatch):
+    """The small form of tests/attacks/provider_soak.py, which checks that nothing is lost."""
+    monkeypatch.syspath_prepend(Path(__file__).parent / "attacks")
+    import provider_soak
+
+    result = provider_soak.soak(provider, 40, tmp_path)
+    assert result["calls"] > result["asks"]
+    assert min(result[kind] for kind in ("429", "529", "garbage")) > 0
+    del sys.modules["provider_soak"]

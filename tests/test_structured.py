@@ -100,6 +100,7 @@ def test_only_what_differs_from_an_earlier_point():
     )  # fmt: skip
     reading = query("words").read(text)
     assert reading.values == (-5.0, 7, "adam")
+    assert query("words").read(text.replace("#1", "point #1")).values == reading.values
     assert "Lesson: k matters much" in reading.explanation
     with pytest.raises(ParseError, match="no point #9") as caught:
         query("words").read(text.replace("#1", "#9"))

@@ -81,7 +81,7 @@ class Ledger:
     def _with(self, spent: Spent, calls: int) -> Usage:
         assert self._study is not None
         usage = self._own.get(self._study._study_id, Usage()).copy()
-        usage.add_failure(calls)
+        usage.add_failure(calls, unpriced=spent.unpriced)
         if spent.reply is not None:
             usage.add_reply(spent.reply)
         return usage
@@ -105,12 +105,14 @@ def _entry(usage: Usage) -> dict[str, float | None]:
         "requests": usage.requests,
         "tokens": usage.prompt_tokens + usage.completion_tokens,
         "cost": usage.cost,
+        **({"unpriced": usage.unpriced} if usage.unpriced else {}),
     }
 
 
 def _add(total: Usage, entry: dict[str, Any]) -> None:
     total.requests += int(amount_of(entry.get("requests")))
     total.prompt_tokens += int(amount_of(entry.get("tokens")))
+    total.unpriced += int(amount_of(entry.get("unpriced")))
     cost = entry.get("cost", 0.0)
     if total.cost is not None:
         total.cost = None if cost is None else total.cost + amount_of(cost)

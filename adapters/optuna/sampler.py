@@ -54,7 +54,7 @@ from llmopt.errors import SearchStopped, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import PERMANENT, Emitter, ModelEmitter, draw_new
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Limits
 from llmopt.search.scheduler import Partner, make_scheduler
@@ -598,9 +598,8 @@ class LLMSampler(BaseSampler):
                     space, history, rng, n, taken=view.taken, notes=notes
                 )
             except Exception as error:
-                if self._model.on_error == "raise" or isinstance(
-                    error, (SearchStopped, *PERMANENT)
-                ):
+                stopped = isinstance(error, SearchStopped) or is_permanent(error)
+                if stopped or self._model.on_error == "raise":
                     raise
                 points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
         replies = [reply for _, reply in draft.replies]

@@ -22,10 +22,12 @@ from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_m
 from llmopt.benchmarks.pool import run_pool
 from llmopt.benchmarks.runner import (
     FEEDBACK_PROMPTS,
+    FINAL_ROUNDS,
+    FINALISTS,
     WORDS,
     Asked,
     Outcome,
-    best_index,
+    choose,
     draw_warmup,
     make_problem,
     prompt_name,
@@ -38,7 +40,13 @@ from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError, did_you_mean
-from llmopt.policies.rollout import HELD_OUT_STARTS, Evaluation, held_out_seeds, selection_seeds
+from llmopt.policies.rollout import (
+    HELD_OUT_STARTS,
+    Evaluation,
+    final_seeds,
+    held_out_seeds,
+    selection_seeds,
+)
 from llmopt.search.eventlog import EventLog, read_events
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
@@ -65,6 +73,9 @@ class BenchCell:
         model: Model string; empty for a method that asks none.
         batch: Points asked of a model in one request; 0 for a method that has no requests.
         max_tokens: Cap on a model's answer; 0 for the prompt's own.
+        wrappers: What the environment is wrapped in; ``None`` for the task's own.
+        finalists: Best few points, among which fresh starts choose; 0 to take the best on the
+            selection starts.
     """
 
     task: str
@@ -79,10 +90,12 @@ class BenchCell:
     model: str = ""
     batch: int = 0
     max_tokens: int = 0
+    wrappers: tuple[str, ...] | None = None
+    finalists: int = FINALISTS
 
     def __post_init__(self) -> None:
         least = {"seed": 0, "evaluations": 1, "episodes": 1, "warmup": 0, "heldout": 1}
-        least |= {"batch": 0, "max_tokens": 0}
+        least |= {"batch": 0, "max_tokens": 0, "finalists": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
@@ -119,7 +132,12 @@ class BenchCell:
             names = {f.name for f in fields(cls)}
             known = {k: v for k, v in line["cell"].items() if k in names}
             box = known["box"]
-            return cls(**{**known, "box": box and (float(box[0]), float(box[1]))})
+            known["box"] = box and (float(box[0]), float(box[1]))
+            # Cells of before these options had the published form, and no final round.
+            wrappers = known.setdefault("wrappers", ())
+            known["wrappers"] = None if wrappers is None else tuple(wrappers)
+            known.setdefault("finalists", 0)
+            return cls(**known)
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 f"a line of the results is not a benchmark's ({error!r}): give the file that "
@@ -136,7 +154,7 @@ class BenchCell:
             UnknownTaskError: There is no such task.
             SpaceError: The box is not valid.
         """
-        return get_task(self.task, bias=self.bias, box=self.box)
+        return get_task(self.task, bias=self.bias, box=self.box, wrappers=self.wrappers)
 
 
 def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
@@ -208,7 +226,10 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
         search(method, cell.evaluations, evaluate)
     proposing = time.perf_counter() - started - evaluating
     means = [outcome.mean for outcome in outcomes]
-    best = best_index(means)
+    fresh = final_seeds(cell.seed, FINAL_ROUNDS * cell.episodes)
+    best, finals = choose(
+        points, outcomes, cell.finalists, lambda i: evaluator.evaluate(points[i], fresh)
+    )
     judged = None
     if best is not None:
         judged = evaluator.evaluate(points[best], held_out_seeds(cell.seed, cell.heldout))
@@ -226,9 +247,11 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
         "best_index": best,
         "best_params": None if best is None else points[best],
         "selection": None if best is None else means[best],
+        "finals": [[final.index, _short(final.mean)] for final in finals],
         "heldout": None if judged is None else judged.mean,
         "heldout_returns": [] if judged is None else [_short(r) for r in judged.returns],
-        "episodes": sum(len(outcome.lengths) for outcome in outcomes),
+        "episodes": sum(len(outcome.lengths) for outcome in outcomes)
+        + sum(len(final.returns) for final in finals),
         "steps": sum(sum(outcome.lengths) for outcome in outcomes),
         "seconds": {"proposing": round(proposing, 3), "evaluating": round(evaluating, 3)},
         "sources": sources,

@@ -18,6 +18,7 @@ from llmopt.benchmarks.bench.cells import (
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
 from llmopt.commands.options import add_option_argument, take_options
 
@@ -87,7 +88,8 @@ def main(args: argparse.Namespace) -> int:
         0, or 1 if cells could not be run.
 
     Raises:
-        LLMOptError: The options, a task or a method are not valid.
+        LLMOptError: The options, a task or a method are not valid, or a model's key is missing.
+        ImportError: The package of a model's provider is missing.
     """
     take_options(vars(args))
     cells = _cells(args)
@@ -97,12 +99,14 @@ def main(args: argparse.Namespace) -> int:
     for task in {(c.task, c.bias, c.box): c for c in cells}.values():
         task.get_task()
     out = args.out or _default_out(args.suite)
+    done = set(map(BenchCell.of, read_results(out))) if Path(out).exists() else set()
+    missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
-        done = set(map(BenchCell.of, read_results(out))) if Path(out).exists() else set()
-        for cell in dict.fromkeys(cells):
-            if cell not in done:
-                print(json.dumps(asdict(cell)))
+        for cell in missing:
+            print(json.dumps(asdict(cell)))
         return 0
+    for model in dict.fromkeys(c.model for c in missing if METHODS[c.method].asks_model):
+        check_ready(load_model(model))  # before anything is evaluated
     try:
         failures = run_bench(cells, out, jobs=args.jobs)
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import flatdim
 
 from llmopt.benchmarks.experiments.bbob import BATCH, FUNCTIONS, WARMUP, Instance, model_client
 from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient, NetworkClient
@@ -83,7 +84,7 @@ def problem_of(name: str, seed: int) -> tuple[Callable[[np.ndarray], float], int
     """Return a problem's reward, its number of parameters, and the half of its box."""
     if name in POLICIES:
         env = gymnasium.wrappers.ClipAction(gymnasium.make(name, max_episode_steps=POLICIES[name]))
-        inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
+        inputs, outputs = (flatdim(s) for s in (env.observation_space, env.action_space))
         return functools.partial(_mean_return, env, seed), (inputs + 1) * outputs, 1.0
     function = Instance(int(name[1:]), 101 + seed, DIMENSION)
     return lambda x: -function(x), DIMENSION, 5.0

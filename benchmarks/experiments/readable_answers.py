@@ -1,10 +1,10 @@
 """The share of first answers that can be read: free text beside answers held to a JSON schema.
 
 Question: what does a grammar in process change for a small model that is asked in words? Protocol:
-the embedded model (SmolLM2-135M-Instruct, Q4_1) with its chat template; the prompts ``props`` and
-``words``; two spaces (2 numbers; 2 numbers with an integer and a category), each with 2 histories
-of 8 random trials; 8 samples a request, hence 16 first answers for each prompt, space and way. An
-answer may have 256 tokens. Both ways get the same histories
+the embedded model (SmolLM2-135M-Instruct, Q4_1) with its chat template; the prompt ``props``,
+the one in words for models of its size; two spaces (2 numbers; 2 numbers with an integer and a
+category), each with 4 histories of 8 random trials; 8 samples a request, hence 32 first answers for
+each space and way. An answer may have 256 tokens. Both ways get the same histories
 and seeds; no answer is asked again. ``usable`` is readable and not a point that was tried before.
 Runtime: about 5 minutes on two cores.
 
@@ -36,7 +36,7 @@ from llmopt.space import Categorical, Float, Int, Space
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = "python -m llmopt.benchmarks.experiments.readable_answers"
-PROMPTS = ("props", "words")
+PROMPTS = ("props",)
 WAYS = {"text": False, "schema": True}
 SPACES: dict[str, dict[str, Any]] = {
     "2 numbers": {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)},
@@ -47,7 +47,7 @@ SPACES: dict[str, dict[str, Any]] = {
         "kind": Categorical(("sgd", "adam", "rmsprop")),
     },
 }
-HISTORIES = 2
+HISTORIES = 4
 SAMPLES = 8
 MAX_TOKENS = 256
 

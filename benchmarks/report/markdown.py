@@ -29,7 +29,7 @@ from llmopt.benchmarks.report.stats import (
     format_p,
     quartiles,
 )
-from llmopt.benchmarks.tasks.table import PUBLISHED_BOX
+from llmopt.benchmarks.tasks.table import PUBLISHED_BOX, SCALED_BOX
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 
@@ -264,8 +264,11 @@ def _short(value: float) -> str:
 def _short_titles(grouped: Grouped) -> dict[ProblemKey, str]:
     """Return the problems' names without what a column or the text above says."""
     usual = f", box ±{PUBLISHED_BOX[1]:g}"
+    scaled = f", scaled, box ±{SCALED_BOX[1]:g}"
     return {
-        key: title.replace(f", {key.evaluations} evaluations", "").replace(usual, "")
+        key: title.replace(f", {key.evaluations} evaluations", "")
+        .replace(usual, "")
+        .replace(scaled, ", scaled")
         for key, title in titles(grouped).items()
     }
 

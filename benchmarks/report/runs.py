@@ -194,6 +194,10 @@ def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     line = any_line(runs)
     low, high = line["box"]
     parts = [line["env_id"]]
+    form = str(line["task"]).removeprefix(parts[0]).split("/")[1:]
+    if form[:1] == ["scaled-v1"]:
+        parts.append("scaled")
+    parts += [part for part in form[1:] if "=" in part or "+" in part or part[:1].isupper()]
     if not line["bias"]:
         parts.append("no bias")
     parts.append(f"box ±{high:g}" if low == -high else f"box [{low:g}, {high:g}]")

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig
+from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
+from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
@@ -27,20 +28,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt run``. One that is not given is not in the namespace."""
     names = ", ".join(t.alias for t in TASKS)
     parser.argument_default = argparse.SUPPRESS
-    parser.add_argument("task", metavar="TASK", help=f"{names}, or any Gymnasium id")
     add = parser.add_argument
+    add(
+        "task",
+        metavar="TASK",
+        nargs="?",
+        help=f"{names}, or any Gymnasium id (MODULE:ID imports the module first); not needed with "
+        "--resume DIR",
+    )
     add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
     add(
         "--prompt",
         metavar="P",
         help=f"{', '.join(PROMPTS)}, or a template's path (default: auto, what suits the model)",
     )
-    add("--batch", type=int, metavar="N", help="points of one request to a model (default: 1)")
-    add("--iterations", type=int, metavar="N", help="evaluations of each method (default: 100)")
-    add("--episodes", type=int, metavar="K", help="episodes of one evaluation (default: 5)")
+    add(
+        "--batch",
+        type=int,
+        metavar="N",
+        help="points of one request to a model (default: 4 under columns, levels and pattern, "
+        "else 1)",
+    )
+    add(
+        "--iterations",
+        type=int,
+        metavar="N",
+        help="evaluations of each method (default: 100); with --resume, more of a finished run",
+    )
+    add(
+        "--episodes",
+        type=int,
+        metavar="K",
+        help="episodes of one evaluation (default: the task's own, 20 for mountaincar, mostly 5)",
+    )
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
-    add("--resume", action="store_true", help="go on with the run in the folder")
+    add(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="go on with the run in DIR, or in --out, or the latest of this task in runs/",
+    )
     add(
         "--warmup",
         type=_count_or_folder,
@@ -57,7 +86,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         nargs=2,
         metavar=("LOW", "HIGH"),
-        help="bounds of every parameter (default: -6 6)",
+        help="bounds of every parameter (default: -2 2 for scaled observations, else -6 6)",
+    )
+    add(
+        "--wrap",
+        dest="wrappers",
+        nargs="+",
+        metavar="WRAPPER",
+        help="Gymnasium wrappers in place of the task's own, the innermost first, such as "
+        "NormalizeObservation RescaleObservation=-1,1 ClipAction RepeatAction=4 MODULE:CLASS",
+    )
+    add(
+        "--raw",
+        dest="wrappers",
+        action="store_const",
+        const=(),
+        help="no wrappers: the published form, raw observations and parameters in [-6, 6]",
+    )
+    add(
+        "--finalists",
+        type=int,
+        metavar="N",
+        help="the best few policies of each method, of which the best on fresh starts is chosen "
+        f"(default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
     )
     add(
         "--methods",
@@ -106,9 +157,23 @@ def main(args: argparse.Namespace) -> int:
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     take_options(given, None if resume else RunConfig.model)
-    for name in ("methods", "box"):
+    for name in ("methods", "box", "wrappers"):
         if name in given:
             given[name] = tuple(given[name])
+    if isinstance(resume, str):
+        if "task" not in given and not Path(resume).exists():
+            given["task"] = resume  # llmopt run --resume TASK
+        elif out is not None:
+            raise RunConfigError(f"--resume {resume} and --out {out}: give the folder once")
+        else:
+            out = resume
+    if "task" not in given:
+        if not resume or out is None:
+            raise RunConfigError(
+                "no task: name one, such as llmopt run mountaincar, or a run to go on with "
+                "(--resume DIR)"
+            )
+        given["task"] = RunConfig.from_dict(read_config(Path(out))["run"]).task
     config = RunConfig(**given)
     if resume:
         if out is not None and is_empty(Path(out)):
@@ -121,6 +186,7 @@ def main(args: argparse.Namespace) -> int:
             RunConfig.from_dict(read_config(out)["run"]), **given
         )  # the rest as it was
         _check_given(config, given, out)
+    resume = bool(resume)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
 

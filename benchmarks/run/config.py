@@ -12,12 +12,14 @@ from typing import Any
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.folder import read_config
+from llmopt.benchmarks.runner import FINALISTS
+from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, StorageError, did_you_mean
 
 DEFAULT_METHODS = ("llm", "cma", "random")
 RUN_METHODS = ("llm", *METHODS)
 # What a resumed run may change: it touches no result.
-_MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record")
+_MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record", "iterations")
 
 
 class RunConfigError(LLMOptError, ValueError):
@@ -33,7 +35,7 @@ class RunConfig:
         model: Model string (see `llmopt.get_client`).
         prompt: A shipped prompt's name, a template's text or path, or ``"auto"``; of ``"llm"``.
         iterations: Evaluations of each method after the warm-up.
-        episodes: Episodes of one evaluation.
+        episodes: Episodes of one evaluation; ``None`` for the task's own number.
         seed: Of everything random.
         warmup: Warm-up points that all methods share: how many to draw, or a folder in the
             published layout.
@@ -45,12 +47,18 @@ class RunConfig:
         statistics: Whether the model is told with each reward what the policy did in its
             episodes, for prompts that show feedback; ``None`` for yes under those of
             `llmopt.benchmarks.runner.FEEDBACK_PROMPTS`.
+        finalists: The best few policies of a method, among which `FINAL_ROUNDS` times as many
+            fresh starts as an evaluation has choose. They are episodes of the search. 0 to take
+            the best on the selection starts.
+        wrappers: What the environment is wrapped in (see `llmopt.policies.wrapping`); ``None``
+            for the task's own, empty for nothing.
         heldout: Fresh starts on which each method's best policy is judged.
         gif: Whether to render the best policy.
         max_requests: Calls to the model after which the run stops, failed ones included.
         max_tokens: Prompt and completion tokens after which it stops.
         max_cost: US dollars after which it stops; needs a model whose price is known.
-        batch: Points asked of a model in one request.
+        batch: Points asked of a model in one request; ``None`` for four under a prompt of
+            numbers (`columns`, `levels`, `pattern`), one under others.
         record: File to which the model's requests and answers are appended, for the model
             ``replay:FILE``.
     """
@@ -59,7 +67,7 @@ class RunConfig:
     model: str = "smollm2"
     prompt: str = "auto"
     iterations: int = 100
-    episodes: int = 5
+    episodes: int | None = None
     seed: int = 0
     warmup: int | str = 20
     bias: bool | None = None
@@ -72,13 +80,18 @@ class RunConfig:
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
-    batch: int = 1
+    batch: int | None = None
     record: str | None = None
+    wrappers: tuple[str, ...] | None = None
+    finalists: int = FINALISTS
 
     def __post_init__(self) -> None:
         least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
+        least_of["finalists"] = 0
         for name, least in least_of.items():
             value = getattr(self, name)
+            if name in ("batch", "episodes") and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise RunConfigError(
                     f"{name}={value!r}: expected a whole number of at least {least}"
@@ -103,6 +116,22 @@ class RunConfig:
                 near = did_you_mean(method, RUN_METHODS)
                 raise RunConfigError(f"unknown method {method!r}: {near}")
 
+    def get_task(self) -> Task:
+        """Return the task that is searched.
+
+        Raises:
+            UnknownTaskError: There is no such task.
+            WrapperError: There is no such wrapper.
+            SpaceError: The box is not valid.
+        """
+        return get_task(
+            self.task,
+            bias=self.bias,
+            box=self.box,
+            description=self.description,
+            wrappers=self.wrappers,
+        )
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
         """Rebuild a configuration from its JSON form.
@@ -114,6 +143,10 @@ class RunConfig:
             known = dict(data)
             known["methods"] = tuple(known["methods"])
             known["box"] = known["box"] and (float(known["box"][0]), float(known["box"][1]))
+            # Runs of before these options had the published form, and no final round.
+            wrappers = known.setdefault("wrappers", ())
+            known["wrappers"] = None if wrappers is None else tuple(map(str, wrappers))
+            known.setdefault("finalists", 0)
             for name in ("task", "model", "prompt"):
                 if not isinstance(known.get(name, ""), str):
                     raise TypeError(f"{name} is no text")
@@ -150,10 +183,16 @@ def check_same(config: RunConfig, path: Path) -> None:
     """Compare a configuration with that of the run in a folder.
 
     Raises:
-        RunConfigError: They differ; the message says in what.
+        RunConfigError: They differ; the message says in what. More iterations are no
+            difference, fewer are.
     """
     stored = read_config(path)
     before = RunConfig.from_dict(stored["run"])
+    if config.iterations < before.iterations:
+        raise RunConfigError(
+            f"{path} holds a run of {before.iterations} iterations: give as many or more to go on "
+            f"with it, not {config.iterations}"
+        )
     changed = [
         f"{name} (there {getattr(before, name)!r}, now {getattr(config, name)!r})"
         for name in changes(before, asdict(config))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.runner import make_problem
-from llmopt.benchmarks.tasks.table import get_task
+from llmopt.benchmarks.runner import make_problem, usual_batch
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
@@ -72,7 +72,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         LLMOptError: There is no such task, model or prompt.
         SpaceError: The policy has more parameters than a prompt can hold.
     """
-    task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
+    task = config.get_task()
     env = task.make_env()
     try:
         policy = task.policy(env)
@@ -82,10 +82,16 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     prompt = model_facts(asked).default_prompt if config.prompt == "auto" else config.prompt
     shown = get_prompt(prompt)
     problem = make_problem(
-        task, policy, config.iterations, (), shown, selection_seeds(config.seed, config.episodes)
+        task,
+        policy,
+        config.iterations,
+        (),
+        shown,
+        selection_seeds(config.seed, config.episodes or task.episodes),
     )
+    batch = config.batch or usual_batch(shown)
     try:
-        return estimate(
+        each = estimate(
             parameter_space(*task.box, policy.n_parameters, problem.names),
             asked,
             prompt,
@@ -93,6 +99,13 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             # Points from a folder are counted as if they were the usual number.
             warmup=config.warmup if isinstance(config.warmup, int) else 20,
             description=problem.description,
+        )
+        # One request gives several points; the cost stays over-estimated.
+        return replace(
+            each,
+            requests=-(-each.requests // batch),
+            prompt_tokens=-(-each.prompt_tokens // batch),
+            cacheable_tokens=each.cacheable_tokens // batch,
         )
     except PromptTooLongError as error:
         if policy.n_parameters < _MANY_PARAMETERS:

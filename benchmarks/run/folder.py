@@ -4,7 +4,8 @@
 
     config.json        what was asked for, and the versions that answered
     trials.jsonl       every evaluated point of every method, one a line
-    heldout.jsonl      the best point of every method on the held-out starts
+    finals.jsonl       the best few points of every method on fresh starts, which choose one
+    heldout.jsonl      the chosen point of every method on the held-out starts
     statistics.jsonl   what each policy did, where a model is told so
     stopped.json       the methods that the model ended before all evaluations, and its reasons
     optimizer.jsonl    the model's side: its replies, and what a resume needs
@@ -18,13 +19,15 @@ formats, so that what reads those reads these:
   Steps, Total Reward``, then one line for each iteration, from 1, separated by ``", "``.
   Times, episodes and steps are running totals, warm-up included; the reward is the mean
   return of that iteration alone (``nan`` for a failed one).
-- ``warmup/warmup_rollout_<i>.txt`` and ``episode_<i>/training_rollout.txt``, from 0: for each
+- ``warmup/warmup_rollout_<i>.txt`` and ``evaluations/episode_<i>/training_rollout.txt``, from 0
+  (the published code, and llmopt 0.1, have no folder ``evaluations`` around these): for each
   episode a line of comma-separated parameters, a line ``parameter ends``, a blank line, a
   line ``state | action | reward``, the steps, and a line ``Total reward: <return>``. Unlike
   the published code, only the first episode's steps are written out: the others' lines
   would multiply the size of a run.
-- ``episode_<i>/parameters.txt``: ``Weights:``, a row for each observed number, then ``Bias:``.
-- ``episode_<i>/parameters_reasoning.txt``: what the model said.
+- ``evaluations/episode_<i>/parameters.txt``: ``Weights:``, a row for each observed number, then
+  ``Bias:``.
+- ``evaluations/episode_<i>/parameters_reasoning.txt``: what the model said.
 """
 
 from __future__ import annotations
@@ -40,7 +43,6 @@ from llmopt.benchmarks.run.published import (
     parameters_text,
     rollout_text,
 )
-from llmopt.benchmarks.runner import best_index
 from llmopt.errors import StorageError
 from llmopt.files import read_json_object, write_json_atomically, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
@@ -52,12 +54,6 @@ SUMMARY = "summary.json"
 
 _STOPPED = "stopped.json"
 _RECORD = b'{"method":'
-
-
-def best_record(records: Sequence[Record]) -> Record | None:
-    """Return the record of the largest mean return, the first of equals; ``None`` if all failed."""
-    best = best_index([record.mean for record in records])
-    return None if best is None else records[best]
 
 
 def _records(log: EventLog) -> Iterator[Record]:
@@ -78,7 +74,8 @@ class RunFolder:
         path: The folder.
         config: What ``config.json`` holds.
         records: Every record so far, by method, in the order of their indices.
-        heldout: The held-out records, by method.
+        finals: The records of the last round, by method.
+        heldout: The held-out records, by method; the latest of each.
         stopped: Why the model ended a method's search, by method.
     """
 
@@ -101,6 +98,15 @@ class RunFolder:
             self._trials.close()
             raise
         try:
+            self._finals = EventLog(path / "finals.jsonl", durable=True, start=_RECORD)
+        except BaseException:
+            self._trials.close()
+            self._heldout.close()
+            raise
+        try:
+            self.finals: dict[str, list[Record]] = {}
+            for record in _records(self._finals):
+                self.finals.setdefault(record.method, []).append(record)
             self.heldout = {record.method: record for record in _records(self._heldout)}
             self.stopped: dict[str, str] = {}
             if (path / _STOPPED).exists():
@@ -139,6 +145,23 @@ class RunFolder:
         """Close the files."""
         self._trials.close()
         self._heldout.close()
+        self._finals.close()
+
+    def extend(self, iterations: int) -> None:
+        """Give the run more evaluations; nothing changes where it has as many.
+
+        Raises:
+            StorageError: The configuration could not be written.
+        """
+        before = self.config["run"]["iterations"]
+        if iterations <= before:
+            return
+        self.config.setdefault("planned", before)
+        self.config["run"]["iterations"] = iterations
+        write_json_atomically(self.path / "config.json", self.config, indent=2)
+        self.stopped = {}
+        for name in (_STOPPED, SUMMARY):
+            (self.path / name).unlink(missing_ok=True)
 
     def add(self, record: Record) -> None:
         """Write one record; it is on disk when this returns.
@@ -148,6 +171,15 @@ class RunFolder:
         """
         self._trials.append(asdict(record))
         self.records.setdefault(record.method, []).append(record)
+
+    def add_final(self, record: Record) -> None:
+        """Write what one of a method's finalists did on the fresh starts.
+
+        Raises:
+            StorageError: It could not be written. The file is as it was.
+        """
+        self._finals.append(asdict(record))
+        self.finals.setdefault(record.method, []).append(record)
 
     def add_heldout(self, record: Record) -> None:
         """Write the held-out result of a method's best point.
@@ -189,7 +221,10 @@ class RunFolder:
         Raises:
             StorageError: It could not be written.
         """
-        folder = self.home(record.method) / f"episode_{record.index}"
+        home = self.home(record.method)
+        if not (home / "episode_0").exists():  # as llmopt 0.1 has it
+            home = home / "evaluations"
+        folder = home / f"episode_{record.index}"
         write_text_atomically(folder / "parameters.txt", parameters_text(policy, record.params))
         write_text_atomically(folder / "parameters_reasoning.txt", record.explanation)
         write_text_atomically(folder / "training_rollout.txt", rollout_text(record, steps))

@@ -12,6 +12,14 @@ from typing import Any
 
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.published import WARMUP, Record
+from llmopt.benchmarks.runner import FINAL_ROUNDS
+
+STANDS_STILL = (
+    "The best policy does no better than one whose parameters are all zero: the search has found "
+    "nothing yet. Try another --seed, a larger --warmup, or more --iterations (also of this run, "
+    "with --resume)."
+)
+"""What is said where nothing was found."""
 
 LINE_SECONDS = 10.0
 """Between two lines of progress, without a terminal."""
@@ -24,7 +32,9 @@ class MethodResult:
     Attributes:
         method: Its name in `RunConfig.methods`.
         label: What tables and pictures call it.
-        selection: Best mean return on the selection starts; ``None`` if all points failed.
+        selection: Mean return of the chosen policy on the selection starts; ``None`` if all
+            points failed.
+        final: The same on the selection starts and the fresh ones that chose it.
         heldout: Mean return of that policy on the held-out starts; ``None`` if it failed.
         heldout_error: Standard error of `heldout`.
         episodes: Selection episodes, shared warm-up included.
@@ -42,6 +52,7 @@ class MethodResult:
     method: str
     label: str
     selection: float | None
+    final: float | None
     heldout: float | None
     heldout_error: float | None
     episodes: int
@@ -62,7 +73,7 @@ class RunResult:
     Attributes:
         path: The run folder.
         methods: One result for each method, in the order of `RunConfig.methods`.
-        best: The one with the best policy on the selection starts, which the GIF shows;
+        best: The one with the best policy on the starts that chose it, which the GIF shows;
             ``None`` if every evaluation failed.
         table: The same as text.
     """
@@ -173,11 +184,18 @@ class Progress:
             self._line()
 
 
-def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
-    """Return the results as a table of plain text."""
+def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:
+    """Return the results as a table of plain text.
+
+    Args:
+        results: One for each method.
+        config: The run.
+        episodes: Starts of one evaluation.
+    """
+    starts = episodes * (1 + FINAL_ROUNDS if config.finalists else 1)
     head = (
         "method",
-        f"best of {config.episodes}",
+        f"chosen on {starts}",
         f"held-out {config.heldout}",
         "episodes",
         "requests",
@@ -193,8 +211,8 @@ def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
         rows.append(
             (
                 r.label,
-                "all failed" if r.selection is None else f"{r.selection:.2f}",
-                "-" if r.selection is None else heldout,
+                "all failed" if r.final is None else f"{r.final:.2f}",
+                "-" if r.final is None else heldout,
                 f"{r.episodes:,}",
                 f"{r.requests:,}" if r.fallback_share is not None else "-",
                 f"{r.tokens:,}" if r.fallback_share is not None else "-",
@@ -213,10 +231,10 @@ def format_table(results: Sequence[MethodResult], config: RunConfig) -> str:
     lines.insert(1, "-" * max(map(len, lines)))
     lines.append("")
     lines.append(
-        f"best of {config.episodes}: best mean return on the selection starts. "
-        f"held-out {config.heldout}: mean return of that policy"
+        f"chosen on {starts}: mean return of the best policy on the starts that chose it. held-out "
+        f"{config.heldout}: its mean"
     )
-    lines.append("on fresh starts, ± its standard error. Episodes and seconds include the warm-up.")
+    lines.append("on fresh starts, ± standard error. Episodes and seconds are of all but these.")
     lines += [f"{r.label}: {r.stopped}" for r in results if r.stopped]
     failed = [f"{r.failures} of {r.label}" for r in results if r.failures]
     if failed:

@@ -28,9 +28,9 @@ from llmopt.benchmarks.run.folder import (
     POINTS,
     SUMMARY,
     RunFolder,
-    best_record,
     has_points,
     is_empty,
+    read_config,
 )
 from llmopt.benchmarks.run.pictures import learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
@@ -40,16 +40,25 @@ from llmopt.benchmarks.run.published import (
     WarmupPoint,
     step_line,
 )
-from llmopt.benchmarks.run.results import MethodResult, Progress, RunResult, format_table
+from llmopt.benchmarks.run.results import (
+    STANDS_STILL,
+    MethodResult,
+    Progress,
+    RunResult,
+    format_table,
+)
 from llmopt.benchmarks.run.shared import Feedback, warmup_points
 from llmopt.benchmarks.runner import (
+    FINAL_ROUNDS,
     Asked,
     Outcome,
+    choose,
     make_problem,
     search,
+    usual_batch,
 )
 from llmopt.benchmarks.tasks.fast import FastEvaluator
-from llmopt.benchmarks.tasks.table import Task, get_task
+from llmopt.benchmarks.tasks.table import Task
 from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
@@ -61,11 +70,22 @@ from llmopt.files import (
 )
 from llmopt.history import Usage
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.rollout import Step, held_out_seeds, selection_seeds, stream
+from llmopt.policies.rollout import (
+    Evaluation,
+    Step,
+    final_seeds,
+    held_out_seeds,
+    selection_seeds,
+    stream,
+)
 from llmopt.policies.statistics import EpisodeStatistics
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.
 _OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
+
+_ZERO = "zero"  # the policy whose parameters are all zero, in heldout.jsonl
+_STILL_STARTS = 20
+_STILL_SHARE = 0.01  # of the size of what standing still returns
 
 
 def run(
@@ -108,7 +128,7 @@ def run(
         if name in METHODS:
             check_method(name)
     choose_renderer()
-    task = get_task(config.task, bias=config.bias, box=config.box, description=config.description)
+    task = config.get_task()
     contestants = Contestants(config, client)
     if config.statistics is None and not any(map(contestants.told_unasked, config.methods)):
         config = replace(config, statistics=False)
@@ -119,14 +139,16 @@ def run(
             path = folder_to_resume(asdict(config), contestants.model)
         else:
             path = default_folder(config, contestants)
-        if not (resume and (path / SUMMARY).exists()):  # else nothing is asked any more
-            contestants.check_ready(resume)
+        ended = (path / SUMMARY).exists() and resume
+        if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
+            contestants.check_ready(resume)  # else nothing is asked any more
         points = None  # a run that was begun has its own
         if not (resume and has_points(path)):
             points = warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
+            folder.extend(config.iterations)
         else:
             folder = RunFolder.create(path, _describe(config, task, evaluator, contestants))
         with folder:
@@ -151,13 +173,18 @@ class _Session:
         self.evaluator = evaluator
         self.folder = folder
         self.contestants = contestants
-        self.seeds = selection_seeds(config.seed, config.episodes)
+        self.episodes = config.episodes or task.episodes
+        self.seeds = selection_seeds(config.seed, self.episodes)
+        self.final_seeds = final_seeds(config.seed, FINAL_ROUNDS * self.episodes)
         self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
+        self.chosen: dict[str, tuple[Record, float | None]] = {}
         self.usage: dict[str, Usage] = {}
         asking = [name for name in config.methods if contestants.told(name)]
         self.styles = {contestants.named(name) for name in asking}
         self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
         self.old = "method_seeds" not in folder.config
+        # Some libraries plan their search by the number of evaluations.
+        self.planned = int(folder.config.get("planned", config.iterations))
 
     def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
         points = self._kept_points(points)
@@ -269,7 +296,7 @@ class _Session:
         problem = make_problem(
             self.task,
             self.evaluator.policy,
-            self.config.iterations,
+            self.config.iterations if spec.asks_model else self.planned,
             [(record.params, self._told(name, record)) for record in warmup],
             spec.prompt,
             self.seeds,
@@ -277,7 +304,8 @@ class _Session:
 
         wait = functools.partial(self.progress.wait, label)
         client = self.contestants.client_for(spec, wait)
-        asking = Asking(client, self.config.batch, options=self._model_options(name, spec))
+        batch = self.config.batch or usual_batch(spec.prompt)
+        asking = Asking(client, batch, options=self._model_options(name, spec))
         method = spec.make(problem, self._stream(name), asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
         if not isinstance(method, ModelMethod):
@@ -363,28 +391,73 @@ class _Session:
         return options
 
     def _judge(self, method: str) -> None:
-        """Run a method's best policy on the held-out starts."""
-        best = best_record([*self.folder.records[WARMUP], *self.folder.records[method]])
-        if best is None or method in self.folder.heldout:
-            return
-        self.progress.say(f"{self.contestants.labels[method]}: held-out starts")
-        outcome = self.evaluator.evaluate(best.params, self.heldout_seeds)
-        self.folder.add_heldout(
-            Record(
-                method,
-                best.index,
-                best.params,
-                outcome.returns,
-                outcome.lengths,
-                outcome.failure,
-                source=best.source,
-                evaluation_seconds=outcome.seconds,
-            )
+        """Choose a method's policy on fresh starts, and run it on the held-out ones."""
+        records = [*self.folder.records[WARMUP], *self.folder.records[method]]
+        known = {r.params: r.evaluation for r in self.folder.finals.get(method, ())}
+
+        def evaluate(index: int) -> Evaluation:
+            record = records[index]
+            if record.params not in known:
+                known[record.params] = self._fresh(method, index, record, self.final_seeds, "final")
+            return known[record.params]
+
+        label = self.contestants.labels[method]
+        if self.config.finalists:
+            self.progress.say(f"{label}: the best {self.config.finalists} on fresh starts")
+        chosen, finals = choose(
+            [r.params for r in records],
+            [r.evaluation for r in records],
+            self.config.finalists,
+            evaluate,
         )
+        if chosen is None:
+            return
+        best = records[chosen]
+        self.chosen[method] = best, next((f.mean for f in finals if f.index == chosen), best.mean)
+        heldout = self.folder.heldout.get(method)
+        if heldout is None or heldout.params != best.params:
+            self.progress.say(f"{label}: held-out starts")
+            self._fresh(method, best.index, best, self.heldout_seeds, best.source)
+
+    def _fresh(
+        self, method: str, index: int, record: Record, seeds: Sequence[int], source: str
+    ) -> Evaluation:
+        """Evaluate a policy on starts that the search did not have, and keep the outcome."""
+        outcome = self.evaluator.evaluate(record.params, seeds)
+        fresh = Record(
+            method,
+            index,
+            record.params,
+            outcome.returns,
+            outcome.lengths,
+            outcome.failure,
+            source=source,
+            evaluation_seconds=outcome.seconds,
+        )
+        if source == "final":
+            self.folder.add_final(fresh)
+        else:
+            self.folder.add_heldout(fresh)
+        return outcome
+
+    def _stands_still(self, best: MethodResult) -> bool:
+        """Whether a policy whose parameters are all zero does as well as the best one."""
+        if best.heldout is None or best.params is None:
+            return False
+        if _ZERO not in self.folder.heldout:
+            params = (0.0,) * len(best.params)
+            record = Record(_ZERO, 0, params, (), ())
+            self._fresh(_ZERO, 0, record, self.heldout_seeds[:_STILL_STARTS], _ZERO)
+        zero = self.folder.heldout[_ZERO].mean
+        return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
 
     def _finish(self) -> RunResult:
         results = tuple(self._result(name) for name in self.config.methods)
-        table = format_table(results, self.config)
+        scored = [r for r in results if r.final is not None]
+        best = max(scored, key=lambda r: r.final or 0.0, default=None)
+        table = format_table(results, self.config, self.episodes)
+        if best is not None and self._stands_still(best):
+            table += f"{STANDS_STILL}\n"
         path = self.folder.path
         rows = json.dumps([asdict(r) for r in results], indent=2)
         write_text_atomically(path / SUMMARY, rows + "\n")
@@ -399,20 +472,19 @@ class _Session:
                 },
                 warmup=len(warmup),
                 title=f"{self.task.env_id}, linear policy, seed {self.config.seed}",
-                episodes=self.config.episodes,
+                episodes=self.episodes,
                 heldout={r.label: r.heldout for r in results},
             ),
         )
-        scored = [r for r in results if r.selection is not None]
-        best = max(scored, key=lambda r: r.selection or 0.0, default=None)
         if self.config.gif and best is not None:
             self._render(best)
         return RunResult(path, results, best, table)
 
     def _result(self, name: str) -> MethodResult:
         records = [*self.folder.records[WARMUP], *self.folder.records[name]]
-        best = best_record(records)
-        heldout = self.folder.heldout.get(name)
+        best, final = self.chosen.get(name, (None, None))
+        heldout = None if best is None else self.folder.heldout.get(name)
+        finals = self.folder.finals.get(name, [])
         score = None if heldout is None else heldout.mean
         error = None
         if heldout is not None and score is not None and len(heldout.returns) > 1:
@@ -423,13 +495,14 @@ class _Session:
             method=name,
             label=self.contestants.labels[name],
             selection=None if best is None else best.mean,
+            final=final,
             heldout=score,
             heldout_error=error,
-            episodes=sum(len(r.lengths) for r in records),
-            steps=sum(sum(r.lengths) for r in records),
+            episodes=sum(len(r.lengths) for r in [*records, *finals]),
+            steps=sum(sum(r.lengths) for r in [*records, *finals]),
             requests=usage.requests,
             tokens=usage.prompt_tokens + usage.completion_tokens,
-            seconds=sum(r.evaluation_seconds for r in records) + usage.seconds,
+            seconds=sum(r.evaluation_seconds for r in [*records, *finals]) + usage.seconds,
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
             params=None if best is None else best.params,
@@ -464,7 +537,7 @@ def _describe(
         },
         "model": contestants.model,
         "prompt": contestants.prompt,
-        "selection_seeds": selection_seeds(config.seed, config.episodes),
+        "selection_seeds": selection_seeds(config.seed, config.episodes or task.episodes),
         "method_seeds": {
             name: list(method_seed(config.seed, seed_name).spawn_key)
             for name, seed_name in contestants.seed_names.items()

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine
+from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine, Wrapped
 from llmopt.benchmarks.tasks.fast_mujoco import PHYSICS, MujocoEngine
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
@@ -70,7 +70,7 @@ class FastEvaluator:
 
     def _choose(self, workers: int) -> _Engine:
         env_id, env = self.task.env_id, self._env
-        usual = gym.spec(env_id).kwargs == {}
+        usual = gym.spec(env_id).kwargs == {} and Wrapped.can_batch(env)
         if usual and env_id in CONTROL:
             return ControlEngine(env_id, env, self.policy, self.step_cap)
         engine: _Engine = _Serial(self._plain)

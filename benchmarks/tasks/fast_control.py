@@ -8,11 +8,12 @@ Python numbers, which NumPy rounds to the precision of what they meet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 
 from llmopt.policies.linear import LinearPolicy
 
@@ -21,6 +22,52 @@ State = tuple[np.ndarray, ...]
 
 Step = Callable[[State, np.ndarray], tuple[State, np.ndarray, np.ndarray]]
 """From states and actions to states, rewards and whether each episode ended."""
+
+
+class Wrapped:
+    """What an environment's wrappers make of a batch of observations, and of actions.
+
+    Args:
+        env: An environment for which `can_batch` holds.
+    """
+
+    def __init__(self, env: Any) -> None:
+        layers = list(_layers(env))
+        scaling = (wrappers.RescaleObservation, wrappers.NormalizeObservation)
+        self._maps = [x.observation for x in layers if isinstance(x, scaling)]
+        acting = (wrappers.RescaleAction, wrappers.ClipAction)
+        self._acts = [x.action for x in layers[::-1] if isinstance(x, acting)]
+
+    @staticmethod
+    def can_batch(env: Any) -> bool:
+        """Whether all wrappers do with each row of a batch what they do with a single one."""
+        frozen = all(not getattr(x, "update_running_mean", False) for x in _layers(env))
+        return frozen and all(type(x) in _ROW_BY_ROW for x in _layers(env))
+
+    def observe(self, observed: np.ndarray) -> np.ndarray:
+        """Return ``(n, n_inputs)`` observations as the policy sees them."""
+        for each in self._maps:
+            observed = each(observed)
+        return observed
+
+    def act(self, actions: np.ndarray) -> np.ndarray:
+        """Return ``(n, n_outputs)`` actions as they act."""
+        for each in self._acts:
+            actions = each(actions)
+        return actions
+
+
+_ROW_BY_ROW = (
+    wrappers.RescaleObservation, wrappers.NormalizeObservation, wrappers.RescaleAction,
+    wrappers.ClipAction, wrappers.TimeLimit, wrappers.OrderEnforcing, wrappers.PassiveEnvChecker,
+)  # fmt: skip
+
+
+def _layers(env: Any) -> Iterator[Any]:
+    """Yield the wrappers of an environment, the innermost first."""
+    if isinstance(env, gym.Wrapper):
+        yield from _layers(env.env)
+        yield env
 
 
 class ControlEngine:
@@ -42,6 +89,7 @@ class ControlEngine:
         self._policy = policy
         self._cap = step_cap
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._wrapped = Wrapped(env)
 
     def run(self, params: np.ndarray, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Run every policy from every start.
@@ -80,7 +128,10 @@ class ControlEngine:
         discrete = isinstance(self._policy.action_space, spaces.Discrete)
         for step in range(1, self._cap + 1):
             outputs = linear(observed, weights) + bias
-            actions = outputs.argmax(axis=1) if discrete else outputs[:, 0].astype(np.float32)
+            if discrete:
+                actions = outputs.argmax(axis=1)
+            else:
+                actions = self._wrapped.act(outputs.astype(np.float32))[:, 0]
             state, rewards, ended = self._step(state, actions)
             sums += rewards
             if ended.any():
@@ -92,7 +143,7 @@ class ControlEngine:
                 state = tuple(s[going] for s in state)
                 if not lanes.size:
                     return
-            observed = self._observe(state)
+            observed = self._wrapped.observe(self._observe(state))
         totals[lanes] = sums
 
     def _start(self, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.tasks.fast_control import linear
+from llmopt.benchmarks.tasks.fast_control import Wrapped, linear
 from llmopt.policies.linear import LinearPolicy
 
 _LANES_AT_A_TIME = 64  # episodes, so that a batch of any size fits in memory
@@ -202,6 +202,7 @@ class MujocoEngine:
         self._cap = step_cap
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._batch = _Batch(self._inner, self._physics.extra)
+        self._wrapped = Wrapped(env)
 
     def run(self, params: np.ndarray, seeds: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Run every policy from every start; see `ControlEngine.run`."""
@@ -235,10 +236,11 @@ class MujocoEngine:
         with np.errstate(all="ignore"):
             for step in range(1, self._cap + 1):
                 action = (linear(observed, weights) + bias).astype(np.float32)
+                action = self._wrapped.act(action)
                 qpos, qvel, extra = batch.step(action)
                 frame = Frame(qpos, qvel, x, action, dt, extra)
                 rewards, ended = score(frame)
-                observed = observe(frame)
+                observed = self._wrapped.observe(observe(frame))
                 x = qpos[:, 0].copy()
                 sums += rewards
                 if ended.any():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -12,9 +14,22 @@ import gymnasium as gym
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.wrapping import (
+    CLIP,
+    NORMALIZE,
+    RESCALE,
+    Normal,
+    check_wrapper,
+    measure_normal,
+    usual_wrappers,
+    wrap,
+)
 
 PUBLISHED_BOX = (-6.0, 6.0)
 """Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
+
+SCALED_BOX = (-2.0, 2.0)
+"""Bounds of every parameter where what is observed is scaled to a size of about 1."""
 
 STEP_CAP = 1000
 """Environment steps an episode may take where the environment sets no limit of its own."""
@@ -39,10 +54,14 @@ class Task:
         box: Low and high bound of every parameter.
         max_steps: Environment steps an episode may take; ``None`` for the environment's
             own time limit (`STEP_CAP` where it has none).
+        episodes: Starts of one evaluation, where nobody gives a number.
         description: The task in words, for prompts that carry a description.
         observes: What each observed number is; for a table, how its states are numbered.
         acts: What each action is.
         camera: MuJoCo camera for pictures; empty for the environment's own view.
+        wrappers: What the environment is wrapped in, the innermost first (see
+            `llmopt.policies.wrapping`); ``None`` for the usual ones of its spaces.
+        normal: Mean and variance of a `NormalizeObservation`; ``None`` to measure them.
     """
 
     id: str
@@ -51,18 +70,31 @@ class Task:
     bias: bool = True
     box: tuple[float, float] = PUBLISHED_BOX
     max_steps: int | None = None
+    episodes: int = 5
     description: str = ""
     observes: tuple[str, ...] = ()
     acts: tuple[str, ...] = ()
     camera: str = ""
+    wrappers: tuple[str, ...] | None = ()
+    normal: Normal | None = None
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
-        """Make the environment; keyword arguments go to ``gymnasium.make``.
+        """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``.
 
         Raises:
             LLMOptError: The environment cannot be made (a package is missing, say).
+            WrapperError: A wrapper does not fit it.
         """
-        return make_gymnasium(self.env_id, **kwargs)
+        env = make_gymnasium(self.env_id, **kwargs)
+        try:
+            wrappers = usual_wrappers(env) if self.wrappers is None else self.wrappers
+            normal = self.normal
+            if normal is None and NORMALIZE in wrappers:
+                normal = _normal(self.env_id, wrappers, self.max_steps)
+            return wrap(env, wrappers, normal)
+        except BaseException:
+            env.close()
+            raise
 
     def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
         """Return the policy whose parameters are searched.
@@ -94,11 +126,52 @@ class Task:
         return min(caps) if caps else STEP_CAP
 
 
-TASKS: tuple[Task, ...] = (
+# Measured in random policies' episodes (`measure_normal`), and kept, as they are part of the task.
+_CARE: dict[str, tuple[Any, ...]] = {
+    "mountaincar": ((RESCALE, CLIP), None, (-1.0, 1.0)),
+    "inverted-pendulum": (
+        (NORMALIZE, "RescaleAction=-1,1", CLIP),
+        ((-0.03384, -0.01511, -0.2068, 0.2088), (0.01207, 0.02359, 1.22, 6.0)),
+    ),
+    "inverted-double-pendulum": (
+        (NORMALIZE, CLIP),
+        (
+            (0.01494, 0.01453, -0.00474, 0.8411, 0.8315, 0.07201, -0.1031, 0.01726, 0.0),
+            (0.09644, 0.2545, 0.2756, 0.03782, 0.03291, 10.14, 31.0, 24.18, 1.0),
+        ),
+    ),
+    "reacher": (
+        (NORMALIZE, CLIP),
+        (
+            (0.1748, -0.3037, -0.00657, 0.09498, 0.005229, -0.004589, -5.873, 0.1121, 0.02117,
+             0.0009341),
+            (0.5119, 0.6927, 0.4575, 0.206, 0.01064, 0.00987, 3128.0, 112.4, 0.01833, 0.01454),
+        ),
+    ),
+    "halfcheetah": (
+        (NORMALIZE, CLIP),
+        (
+            (-0.2933, 1.99, -0.076, 0.0444, 0.01786, 0.0204, 0.06902, -0.09566, -0.04721, 0.02176,
+             0.03803, 0.1293, -0.1815, -0.107, -0.06724, 0.1049, -0.01551),
+            (0.04505, 8.594, 0.1928, 0.1625, 0.1906, 0.2761, 0.2975, 0.1692, 0.8822, 0.9344, 3.795,
+             74.37, 87.42, 97.73, 95.18, 100.7, 65.87),
+        ),
+    ),
+}  # fmt: skip
+"""Alias -> wrappers, mean and variance of what is observed, and box, of the scaled tasks."""
+
+
+@functools.lru_cache(maxsize=64)
+def _normal(env_id: str, wrappers: tuple[str, ...], cap: int | None) -> Normal:
+    return measure_normal(lambda: wrap(make_gymnasium(env_id), wrappers), cap or STEP_CAP)
+
+
+_PUBLISHED: tuple[Task, ...] = (
     Task(
         "MountainCarContinuous-v0/linear-v1",
         "MountainCarContinuous-v0",
         "mountaincar",
+        episodes=20,  # as published; a start on five alone is soon learnt by heart
         description=(
             "A car in a valley between two hills. It observes its position and its velocity, "
             "and sets a force between -1 and 1. The engine is too weak to climb the right hill "
@@ -426,14 +499,48 @@ TASKS: tuple[Task, ...] = (
 )
 
 
+def _with_care(
+    task: Task,
+    wrappers: tuple[str, ...],
+    normal: Normal | None = None,
+    box: tuple[float, float] = SCALED_BOX,
+) -> Task:
+    """Return a published task as it is searched where nobody asks for the published form."""
+    seen = "scaled to [-1, 1]" if RESCALE in wrappers else "normalized: less its mean, over its sd"
+    return replace(
+        task,
+        id=f"{task.env_id}/scaled-v1",
+        box=box,
+        description=f"{task.description} {_CLIPPED}" if CLIP in wrappers else task.description,
+        observes=tuple(f"{text} ({seen})" for text in task.observes),
+        wrappers=wrappers,
+        normal=normal,
+    )
+
+
+_CLIPPED = "A force or torque beyond its bounds counts, and costs, as the bound."
+_SCALED: dict[str, Task] = {
+    task.alias: _with_care(task, *_CARE[task.alias]) for task in _PUBLISHED if task.alias in _CARE
+}
+
+TASKS: tuple[Task, ...] = (
+    *(_SCALED.get(t.alias, t) for t in _PUBLISHED),
+    *(replace(t, alias=f"{t.alias}-published") for t in _PUBLISHED if t.alias in _SCALED),
+)
+"""All tasks by name. Where scaling helps, the name alone is the scaled form."""
+
+
 def get_task(
     name: str,
     *,
     bias: bool | None = None,
     box: tuple[float, float] | None = None,
     description: str | None = None,
+    wrappers: Sequence[str] | None = None,
 ) -> Task:
     """Return a task by alias, task id or Gymnasium id.
+
+    An environment that is not in the table gets the usual wrappers of its spaces.
 
     Args:
         name: ``"mountaincar"``, ``"Swimmer-v5"``, ``"Swimmer-v5/linear-v1"`` or any id that
@@ -441,9 +548,12 @@ def get_task(
         bias: Overrides whether the policy has a bias.
         box: Overrides the bounds of every parameter.
         description: Overrides the description in words.
+        wrappers: What the environment is wrapped in instead, the innermost first (see
+            `llmopt.policies.wrapping`); empty for the published form: nothing.
 
     Raises:
         UnknownTaskError: There is no such task; near names are listed.
+        WrapperError: There is no such wrapper.
         SpaceError: The box is empty or not finite.
     """
     if box is not None and not (-1e300 < box[0] < box[1] < 1e300):
@@ -453,7 +563,9 @@ def get_task(
     task = next((t for t in TASKS if name in (t.alias, t.id, t.env_id)), None)
     if task is None:
         _check_id(name)
-        task = Task(f"{name}/linear-v1", name)
+        task = Task(f"{name}/scaled-v1", name, box=SCALED_BOX, wrappers=None)
+    if wrappers is not None and tuple(wrappers) != task.wrappers:
+        task = _wrapped(task, tuple(wrappers))
     changes: dict[str, Any] = {}
     if bias is not None and bias != task.bias:
         changes["bias"] = bias
@@ -468,6 +580,24 @@ def get_task(
     if description is not None:
         changes["description"] = description
     return replace(task, **changes) if changes else task
+
+
+def _wrapped(task: Task, wrappers: tuple[str, ...]) -> Task:
+    """Return a task in other wrappers."""
+    for each in wrappers:
+        check_wrapper(each)
+    raw = next((t for t in TASKS if t.env_id == task.env_id and not t.wrappers), None)
+    if raw is None or task.wrappers is None:
+        raw = Task(f"{task.env_id}/linear-v1", task.env_id)
+    if not wrappers:
+        return raw
+    scaled = any(w.startswith((NORMALIZE, "RescaleObservation")) for w in wrappers)
+    return replace(
+        raw,
+        id=f"{raw.id}/{'+'.join(wrappers)}",
+        box=SCALED_BOX if scaled else raw.box,
+        wrappers=wrappers,
+    )
 
 
 def _check_id(name: str) -> None:

@@ -14,6 +14,7 @@ from llmopt.policies.goal import describe_goal, describe_parameters, describe_st
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import describe_environment
+from llmopt.policies.wrapping import acting_space, scaling
 
 _SHORT_FEEDBACK = 480  # characters; the prompts other than "words" show no more
 
@@ -62,13 +63,16 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
             picture=EnvMaker(task.env_id).picture(seeds[0]),
             probe=task.make_env,
         )
+        scaled = scaling(env) is not None
+        clipped = acting_space(env) is not env.action_space
         seen = [env.reset(seed=seed)[0] for seed in seeds]
     finally:
         env.close()
     table = isinstance(policy.observation_space, spaces.Discrete)
     inputs = () if table else tuple(q.name for q in words.observations)
     outputs = tuple(q.name for q in words.actions)
-    parts = [describe_goal(len(seeds)), words.text, describe_parameters(policy)]
+    meaning = describe_parameters(policy, scaled=scaled, clipped=clipped)
+    parts = [describe_goal(len(seeds)), words.text, meaning]
     if inputs:
         parts.append(describe_starts(seen, inputs, policy.observation_space))
     text = "\n\n".join(part for part in parts if part)

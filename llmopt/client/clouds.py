@@ -78,8 +78,7 @@ class VertexClient(GeminiClient):
 
     With ``GOOGLE_CLOUD_PROJECT`` set (and ``GOOGLE_CLOUD_LOCATION``, or it is ``global``),
     Google's own credentials of this machine are used (``gcloud auth application-default
-    login``), through a library that follows redirections. Without it, an API key of Google
-    Cloud's express mode from ``GOOGLE_API_KEY``.
+    login``). Without it, an API key of Google Cloud's express mode from ``GOOGLE_API_KEY``.
     """
 
     provider = "vertex"
@@ -101,7 +100,16 @@ class VertexClient(GeminiClient):
         project = os.environ.get("GOOGLE_CLOUD_PROJECT")
         if project:
             place = os.environ.get("GOOGLE_CLOUD_LOCATION") or "global"
-            return genai.Client(
+            client = genai.Client(
                 vertexai=True, project=project, location=place, http_options=options
             )
+            # With a certificate of this machine, older releases send by another library.
+            other = getattr(client._api_client, "_use_google_auth_sync", None)
+            if other is not None and other():
+                raise ImportError(
+                    f"google-genai {genai.__version__} would follow redirections, and hand your "
+                    "credentials on: pip install -U google-genai, or set "
+                    "GOOGLE_API_USE_CLIENT_CERTIFICATE=false"
+                )
+            return client
         return genai.Client(vertexai=True, api_key=key.reveal, http_options=options)

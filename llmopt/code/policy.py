@@ -243,8 +243,8 @@ def run_episode(
         try:
             action = act(observation)
         except CandidateError as error:
-            seen = before if isinstance(before, str) else f"obs={_brief(before)}"
-            failure = f"At start {seed}, in step {step + 1}, at {seen}: {error.feedback()}"
+            at = f"At start {seed}, in step {step + 1}, at obs={_brief(observation)}: "
+            failure = at + error.feedback()
             end = "failed"
             break
         following, reward, terminated, truncated, info = env.step(_valid(action, env))

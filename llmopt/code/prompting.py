@@ -25,21 +25,26 @@ INSTRUCTION = (
     "feedback, say what it tells you, and write the whole code again in a better version."
 )
 _FENCED = (
-    "First one or two sentences of reasoning. Then the complete code in one block that starts "
-    "with ```python and ends with ```."
+    "First one to three sentences: what the feedback shows, and what you change; you will see them "
+    "again beside the score. Then the complete code in one block that starts with ```python and "
+    "ends with ```."
 )
 _JSON = (
-    'A JSON object with two keys: "reasoning" (one or two sentences) and "code" (the complete '
-    "code, as one string)."
+    'A JSON object with two keys: "reasoning" (one to three sentences: what the feedback shows, '
+    'and what you change; you will see them again beside the score) and "code" (the complete code, '
+    "as one string)."
 )
 _VALUES = {
     "fenced": ' After it a block that starts with ```json and holds {"values": {...}}.',
     "json": ' A third key, "values", is an object with a value for each entry of `params`.',
 }
-_IDEA = 300
+_LISTED = 20
+"""Tries in the list of all tries, the latest ones."""
+
+_IDEA = 400
 """Characters of the reasoning shown for each try."""
 
-_FEEDBACK = 1500
+_FEEDBACK = 2500
 """Characters of feedback shown for a try in the memory; four times as many for the code to
 improve, and fewer where the model's context is short."""
 
@@ -121,9 +126,9 @@ class CodePrompt:
             PromptTooLongError: It does not fit even with no memory in it.
             TemplateError: The template cannot be rendered.
         """
-        best, latest, feedback = self.best, self.latest, _FEEDBACK
+        best, latest, listed, feedback = self.best, self.latest, _LISTED, _FEEDBACK
         while True:
-            text = self._render(current, trials, best, latest, feedback, turn)
+            text = self._render(current, trials, best, latest, listed, feedback, turn)
             tokens = (count or count_roughly)(text)
             if budget is None or tokens <= budget:
                 return (Message("user", text),)
@@ -131,6 +136,8 @@ class CodePrompt:
                 latest -= 1
             elif best > 0:
                 best -= 1
+            elif listed > 0:
+                listed = 0
             elif feedback > 200:
                 feedback //= 2
             else:
@@ -146,6 +153,7 @@ class CodePrompt:
         trials: Sequence[CodeTrial],
         best: int,
         latest: int,
+        listed: int,
         feedback: int,
         turn: tuple[int, int] | None,
     ) -> str:
@@ -175,7 +183,7 @@ class CodePrompt:
                     list(zip(space.names, map(str, space.dimensions), strict=True)) if space else []
                 ),
                 samples=list(_samples(self.functions)),
-                log=[_logged(t, trials) for t in trials],
+                log=[_logged(t, trials) for t in trials[len(trials) - min(listed, len(trials)) :]],
                 spread=any(t.samples for t in trials),
                 turn=turn,
                 best=[_shown(t, feedback, space) for t in top],

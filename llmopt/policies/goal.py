@@ -58,17 +58,19 @@ def describe_starts(
     if not shown:
         return ""
     listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.2g}" for x in rows[:, i]) for i in shown)
-    return (
-        f"Observed at the {len(rows)} starts, in the order of the returns that you see: {listed}."
-    )
+    return f"Observed at the {len(rows)} starts, in the order of the returns shown: {listed}."
 
 
-def describe_parameters(policy: LinearPolicy, *, choices: bool = False) -> str:
+def describe_parameters(
+    policy: LinearPolicy, *, choices: bool = False, scaled: bool = False, clipped: bool = False
+) -> str:
     """Say what parameters mean that have the names of `LinearPolicy.names`.
 
     Args:
         policy: The form of the policies.
         choices: Whether each parameter is the action of one state instead.
+        scaled: Whether observed numbers are scaled, and not in their own units.
+        clipped: Whether an action beyond its bounds is clipped before it acts and is charged.
     """
     if choices:
         return "Each parameter is the action taken in one state: s0 that in state 0."
@@ -77,14 +79,16 @@ def describe_parameters(policy: LinearPolicy, *, choices: bool = False) -> str:
         "the entry `action<-state` of its state"
         if isinstance(policy.observation_space, spaces.Discrete)
         else "the sum over all observed numbers of the weight `action<-observation` times the "
-        "number, in its own units"
+        f"number, {'scaled as said above' if scaled else 'in its own units'}"
     )
     if isinstance(policy.action_space, spaces.Discrete):
         return (
             f"The policy: each action has a score, {inner}{constant}. The action with the highest "
             "score is taken, so only differences between scores matter."
         )
-    return (
-        f"The policy: each action is {inner}{constant}. It is passed on as it is, also beyond its "
-        "bounds."
+    end = (
+        "It is then clipped to its bounds."
+        if clipped
+        else "It is passed on as it is, also beyond its bounds."
     )
+    return f"The policy: each action is {inner}{constant}. {end}"

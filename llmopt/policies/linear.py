@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
+from llmopt.policies.wrapping import acting_space
 
 _LISTED = 40
 """With more observed numbers or actions than this, a formula stands for a line for each."""
@@ -60,7 +61,8 @@ class LinearPolicy:
         """Make the policy that fits an environment.
 
         Args:
-            env_or_spaces: An environment, or its observation and action spaces.
+            env_or_spaces: An environment, or its observation and action spaces. Of one in a
+                `ClipAction`, which takes every action, the bounds to which it clips count.
             bias: Whether to add a constant to each output.
 
         Raises:
@@ -68,7 +70,7 @@ class LinearPolicy:
         """
         if isinstance(env_or_spaces, tuple):
             return cls(*env_or_spaces, bias=bias)
-        return cls(env_or_spaces.observation_space, env_or_spaces.action_space, bias=bias)
+        return cls(env_or_spaces.observation_space, acting_space(env_or_spaces), bias=bias)
 
     @property
     def n_inputs(self) -> int:

@@ -20,7 +20,7 @@ HELD_OUT_STARTS = 100
 _MAX_LINE = 480  # characters; prompts cut feedback at 500
 
 # Each purpose has its own stream, so that none depends on how much another one drew.
-_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3}
+_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4}
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
@@ -28,7 +28,7 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
 
     Args:
         seed: The run's seed.
-        purpose: ``"selection"``, ``"held-out"``, ``"warmup"`` or ``"method"``.
+        purpose: ``"selection"``, ``"held-out"``, ``"warmup"``, ``"method"`` or ``"final"``.
         *keys: Further keys, such as a method's number.
     """
     return np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose], *keys))
@@ -49,6 +49,37 @@ def selection_seeds(seed: int, episodes: int) -> tuple[int, ...]:
         Distinct even numbers.
     """
     return _draw(stream(seed, "selection"), episodes, parity=0)
+
+
+def final_seeds(seed: int, episodes: int) -> tuple[int, ...]:
+    """Return the seeds of the starts on which the best few policies of a search are compared.
+
+    They are fresh: none is a selection start of the same seed.
+
+    Args:
+        seed: The run's seed.
+        episodes: Starts wanted.
+
+    Returns:
+        Distinct even numbers.
+    """
+    return _draw(stream(seed, "final"), episodes, parity=0)
+
+
+def finalists(points: Sequence[Any], means: Sequence[float | None], count: int) -> list[int]:
+    """Return the places of the best few distinct points, the best first.
+
+    Args:
+        points: Parameters of each.
+        means: Mean return of each; ``None`` for a failed one.
+        count: How many are wanted at most.
+    """
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    order = sorted(sound, key=lambda i: (-(means[i] or 0.0), i))
+    first: dict[tuple[float, ...], int] = {}
+    for i in order:
+        first.setdefault(tuple(map(float, points[i])), i)
+    return list(first.values())[:count]
 
 
 def held_out_seeds(seed: int, episodes: int = HELD_OUT_STARTS) -> tuple[int, ...]:

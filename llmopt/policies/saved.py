@@ -43,6 +43,8 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
     }
+    if not Path(path).parent.is_dir():  # a folder that is misspelt is not made
+        raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
     write_json_atomically(Path(path), data, allow_nan=False)
 
 

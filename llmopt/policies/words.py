@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
+from llmopt.policies.wrapping import acting_space, scaling
 
 MAX_WORDS = 6000
 """Characters that an environment's description may take, about 1,500 tokens."""
@@ -121,10 +122,11 @@ def describe_environment(
         )
     else:
         must += ["Observed:", *_listing(seen, env.observation_space, "o")]
-    must += ["Actions:", *_listing(done, env.action_space, "a")]
+    must += ["Actions:", *_listing(done, acting_space(env), "a")]
     if probe is not None:
         must += _probe(probe)
     must += _wrappers(env)
+    must += _scaled(env, seen)
     rest = _chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
     text = _fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars)
     named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
@@ -547,6 +549,21 @@ def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
     return ["Wrapped, from the inside out, in:", *lines] if lines else []
 
 
+def _scaled(env: gym.Env[Any, Any], seen: Sequence[Quantity]) -> list[str]:
+    """Say by how much each observed number is scaled, so that it can be read in its own units."""
+    scales = scaling(env)
+    if scales is None or len(scales[0]) != len(seen) or len(seen) > _LISTED:
+        return []
+    items = (
+        f"{q.name} ({centre:.4g}, {size:.4g})"
+        for q, centre, size in zip(seen, *scales, strict=True)
+    )
+    return [
+        "Each observed number is shown as (own - centre) / size, with (centre, size) in the units "
+        f"of its description: {', '.join(items)}."
+    ]
+
+
 def _listing(quantities: Sequence[Quantity], space: spaces.Space[Any], letter: str) -> list[str]:
     """List quantities with their bounds; many without a meaning are one line."""
     bounds = _bounds_of(space, len(quantities))
@@ -595,7 +612,7 @@ def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
     except Exception:
         return []
     try:
-        space = env.action_space
+        space = acting_space(env)
         if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return []
         if not np.isfinite([space.low, space.high]).all():

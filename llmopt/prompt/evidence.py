@@ -42,7 +42,7 @@ _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 _SOURCES = {
     "warmup": "warm-up",
     "cma": "found by CMA-ES",
-    "columns": "found by the embedded network",
+    "refine": "a small random change of the best",
     "fallback": "drawn at random",
 }
 
@@ -311,6 +311,8 @@ class Evidence:
         """Return what a trial changed, and from which point; else who proposed it."""
         parent = self.parent(trial)
         if parent is None:
+            if trial.source == "user" and trial.explanation.strip():
+                return " ".join(trial.explanation.split())[:_MAX_LESSON]
             if trial.source == "user":
                 asked = self.history.trials[: trial.number]
                 return "given" if any(t.source == "llm" for t in asked) else "warm-up"

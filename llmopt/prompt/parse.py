@@ -305,14 +305,16 @@ class Reader:
         for bracket in _BRACKETS.finditer(self.text):
             if best is not None and bracket.start() >= best[1]:
                 break
+            listed = self._values_between(bracket.start(1), bracket.end(1))
+            if listed is None:  # looked at first: a hostile answer has a bracket at every byte
+                continue
             before = self.text[max(0, bracket.start() - 90) : bracket.start()]
             tail = self.text[bracket.end() : min(self._line_end(bracket.end()), bracket.end() + 80)]
             if _NOT_AN_ANSWER.search(before) or _ECHO.search(tail):
                 continue
-            listed = self._values_between(bracket.start(1), bracket.end(1))
-            if listed and self._is_range(listed[0]):
+            if self._is_range(listed[0]):
                 self.range = self.range or (listed[0], bracket.end(), None)
-            elif listed:
+            else:
                 return listed[0], bracket.end(), None
         return best
 

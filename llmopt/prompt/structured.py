@@ -24,6 +24,7 @@ _MOST_CHOICES = 100
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
+_START = "Start from"
 
 
 class Form:
@@ -111,6 +112,9 @@ class Form:
         said = {
             name: " ".join(str(data.get(key, "")).split()) for key, name in self.reasons.items()
         }
+        if _START in said:
+            number = re.search(r"\d{1,7}", said[_START])  # "point #3", too
+            said[_START] = f"#{number[0]}" if number else said[_START]
         if isinstance(point, list):
             pairs = [(i.get("parameter"), i.get("value")) for i in point if isinstance(i, dict)]
         else:

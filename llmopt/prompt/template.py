@@ -174,6 +174,7 @@ class TemplatePrompt:
         model = situation.model
         style = self.style or model.style
         form = self._form(situation, labels, style)
+        note = form.note if form else ""
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
@@ -195,7 +196,7 @@ class TemplatePrompt:
             # Not a token more or less from one proposal to the next, for the sake of caches.
             tokens = (self.log_tokens or 0) * k // _LEVELS
             text = self._render({**static, "evidence": replace(log, budget=tokens)})
-            return _messages(text, style, complaint)
+            return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
             if self.log_tokens is not None:
@@ -226,7 +227,7 @@ class TemplatePrompt:
                     ],
                 }
             )
-            return _messages(text, style, complaint, form.note if form else "")
+            return _messages(text, style, complaint, note)
 
         messages = fit(
             self.name,

@@ -42,12 +42,20 @@ _MOST_LEFT = 40  # untried points of a finite space that are listed for the mode
 _MOST_SAID = 20  # points whose words are shown
 _LONGEST_WORDS = 300  # characters of them
 _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
-# What no later request can mend: a search that goes on at random would hide it.
 PERMANENT = (MissingKeyError, ModelNotFoundError, ImportError)
+# A key that is refused, a model that this account may not ask, a wrong address.
+_PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 403, 404}
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
 }
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether no later request can mend it: a search that goes on at random would hide it."""
+    return isinstance(error, PERMANENT) or (
+        isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
+    )
 
 
 class Emitter(Protocol):
@@ -101,7 +109,7 @@ class ModelEmitter:
             breaks a constraint of the space to one that keeps it; ``"reject"`` asks again.
         on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
             caller; ``"fallback"`` draws the points at random, loudly and counted, but for
-            what is `PERMANENT`: a missing key, model or package is raised.
+            what `is_permanent`: a missing or refused key, model or package is raised.
         noisy: Whether the model may propose a point again, to measure it better.
         may_stop: Whether an answer may end the search, where the prompt offers it.
         transport_attempts: See `Meter`.
@@ -242,7 +250,7 @@ class ModelEmitter:
                 trouble = "the request budget is used up"
                 break
             except ClientError as error:
-                if self.on_error == "raise" or isinstance(error, PERMANENT):
+                if self.on_error == "raise" or is_permanent(error):
                     raise
                 trouble = str(error)
                 break

@@ -269,7 +269,7 @@ class Meter:
         self._check_priced()
         left = self.limits.max_requests
         left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply = 0, 0, None
+        failed, unpriced, reply, trouble = 0, 0, None, ""
         began, started = time.time(), time.monotonic()
 
         def announce() -> None:
@@ -301,11 +301,6 @@ class Meter:
                 except StorageError as error:
                     logger.warning("kept in memory until it can be stored: %s", error)
 
-        def observe(error: str = "") -> None:
-            if self.observe is not None and (failed or reply is not None):
-                seconds, name = time.monotonic() - started, client_name(self.client)
-                self.observe(Spent(request, reply, failed, unpriced, name, error, began, seconds))
-
         try:
             answer = complete_with_retries(
                 calls,
@@ -325,17 +320,30 @@ class Meter:
                     usage.add_reply(reply)
                 store()
                 self._keep(request, reply)
-            observe()
             return reply
         except BaseException as error:
+            trouble = f"{type(error).__name__}: {error}"
             if reply is None:
                 with uninterrupted():
                     if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
                         fail(1, self.in_doubt)
                     if failed or (calls.begun and self.announce is not None):
                         store()
-                observe(f"{type(error).__name__}: {error}")
             raise
+        finally:
+            if self.observe is not None and (failed or reply is not None):
+                self.observe(
+                    Spent(
+                        request,
+                        reply,
+                        failed,
+                        unpriced,
+                        client=client_name(self.client),
+                        error=trouble,
+                        began=began,
+                        seconds=time.monotonic() - started,
+                    )
+                )
 
     @property
     def in_doubt(self) -> int:

@@ -1,4 +1,8 @@
-"""A scheduler: the next points go to the model and its partner, more to whoever helps more."""
+"""A scheduler: the next points go to the model and its partner, more to whoever helps more.
+
+With a number of `requests` the model is paid for where it helps: it proposes first, and again
+whenever the partner, which costs nothing, no longer gains.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +15,28 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llmopt.arguments import whole_number
 from llmopt.history import History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
-from llmopt.search.emitter import Emitter, ModelEmitter, keys_of
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
+from llmopt.search.refine import RefineEmitter
 from llmopt.space import Space
 
 Partner = Literal["cma"]
 
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
 _LEAST, _MOST = 0.15, 0.9  # of the shares of the partner
-_ARMS = {"llm": "llm", "fallback": "llm", "cma": "cma"}
+_ARMS = {"llm": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
+_MISSES = 2  # points without a gain that end the model's turn
+_QUIET, _MOST_QUIET = 8, 64  # points without a gain that end the partner's turn
+_GAIN = 0.01  # so much of the distance from the median of the best to the best is a gain
+
+_NOTE = (
+    "You are asked about {left} more times, this one included. Between your answers small random "
+    "changes of the best point are tried without you: propose what these cannot find, and stop "
+    "only where they cannot gain either."
+)
 
 
 class Bandit:
@@ -71,6 +86,50 @@ class Bandit:
         return min(max(cma / (model + cma), _LEAST), _MOST)
 
 
+class Turns:
+    """Whose turn it is, where requests are counted and points of the partner cost nothing.
+
+    The model's turn ends after two points in a row without a gain; that of the partner, after
+    eight. This number doubles with each turn of the model that brought no gain, and is eight
+    again after one that did: so requests are spent where they gain. A gain is a new best by more
+    than a hundredth of the distance from the best ten points' median to the best.
+    """
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []  # of feasible points, ascending
+        self._best = FAILED
+        self._since = 0  # points of this turn since the last gain
+        self._helped = True  # whether the model's turn has brought a gain
+        self._quiet = _QUIET
+        self.model = True
+
+    def take(self, arm: str | None, rank: tuple[float, float]) -> None:
+        """Count one point; the arguments are those of `Bandit.take`."""
+        gained = self._gains(rank)
+        self._best = min(self._best, rank)
+        if rank[0] == 0:
+            insort(self._losses, rank[1])
+        if arm is None or (arm == "llm") != self.model:
+            return
+        self._since = 0 if gained else self._since + 1
+        if self.model:
+            self._helped = self._helped or gained
+            if self._since >= _MISSES:
+                self._quiet = _QUIET if self._helped else min(2 * self._quiet, _MOST_QUIET)
+                self.model, self._since = False, 0
+        elif self._since >= self._quiet:
+            self.model, self._since, self._helped = True, 0, False
+
+    def _gains(self, rank: tuple[float, float]) -> bool:
+        if rank >= self._best or rank == FAILED:
+            return False
+        if not self._losses or rank[0] != self._best[0]:
+            return True
+        top = self._losses[:_BEST]
+        median = top[len(top) // 2]
+        return self._best[1] - rank[1] > _GAIN * (median - self._best[1])
+
+
 class Scheduler(Follower):
     """The model and a partner as one emitter, with a `Bandit` over them.
 
@@ -80,15 +139,19 @@ class Scheduler(Follower):
     Args:
         partner: Gives its share first; fewer points, where it finds no new ones.
         model: Gives the others.
+        requests: How many requests the model may take. Then the two take `Turns` instead, and
+            once they are spent the partner gives all points.
     """
 
-    def __init__(self, partner: Emitter, model: ModelEmitter) -> None:
+    def __init__(self, partner: Emitter, model: ModelEmitter, requests: int | None = None) -> None:
         self.partner = partner
         self.model = model
+        self.requests = requests
         super().__init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"partner": copy.copy(self.partner), "model": copy.copy(self.model)}
+        partner, model = copy.copy(self.partner), copy.copy(self.model)
+        return {"partner": partner, "model": model, "requests": self.requests}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -96,9 +159,12 @@ class Scheduler(Follower):
     def _forget(self) -> None:
         super()._forget()
         self._bandit = Bandit()
+        self._turns = Turns()
 
     def _take(self, trial: Trial, sign: float) -> None:
-        self._bandit.take(_ARMS.get(trial.source), rank_of(trial, sign))
+        arm, rank = _ARMS.get(trial.source), rank_of(trial, sign)
+        self._bandit.take(arm, rank)
+        self._turns.take(arm, rank)
 
     def propose(
         self,
@@ -117,14 +183,26 @@ class Scheduler(Follower):
         """
         self._follow(history)
         taken = keys_of(space, history) if taken is None else taken
-        wanted = math.floor(n * self._bandit.share + rng.random())
+        wanted, paid = math.floor(n * self._bandit.share + rng.random()), True
+        if self.requests is not None:
+            usage = self.model.usage
+            # A reply that was paid for and not used yet is no further request.
+            paid = usage.requests - len(self.model.meter.paid) < self.requests
+            wanted = 0 if paid and self._turns.model else n
+            asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
+            notes = (*notes, _NOTE.format(left=max(1, self.requests - asked)))
         found: list[Proposal] = []
         with self.model.meter.asking():
             if wanted:
                 found = self.partner.propose(space, history, rng, wanted, taken=taken)
                 for proposal in found:
                     self.model.meter.count_proposal(proposal.source)
-            if len(found) < n:
+            if len(found) < n and not paid:
+                seen = {*taken, *(space.key(p.values) for p in found)}
+                for _ in range(n - len(found)):
+                    found.append(Proposal(draw_new(space, seen, rng), "fallback"))
+                    self.model.meter.count_proposal("fallback")
+            elif len(found) < n:
                 points = tuple(p.values for p in found)
                 history = replace(history, pending=history.pending + points)
                 taken = {*taken, *map(space.key, points)}
@@ -135,7 +213,7 @@ class Scheduler(Follower):
 
 
 def make_scheduler(
-    partner: Partner | None, model: ModelEmitter, seed: int | None
+    partner: Partner | None, model: ModelEmitter, seed: int | None, requests: int | None = None
 ) -> ModelEmitter | Scheduler:
     """Return the emitter of an optimizer: the model, or the model and its partner.
 
@@ -143,13 +221,16 @@ def make_scheduler(
         partner: ``"cma"`` or ``None``.
         model: Asks the model.
         seed: Seed of the partner; see `CMAEmitter`.
+        requests: See `Scheduler`; without a `partner`, that is a `RefineEmitter`.
 
     Raises:
-        ValueError: There is no such partner.
+        ValueError: There is no such partner, or `requests` is no whole number above 0.
         LLMOptError: Its package is not installed.
     """
+    if requests is not None:
+        requests = whole_number("requests", requests, 1)
     if partner is None:
-        return model
+        return model if requests is None else Scheduler(RefineEmitter(), model, requests)
     if partner != "cma":
         raise ValueError(f"partner={partner!r}: expected 'cma' or None")
-    return Scheduler(CMAEmitter(seed), model)
+    return Scheduler(CMAEmitter(seed), model, requests)

@@ -12,6 +12,7 @@ import pytest
 from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.code import CodeOptimizer
 from llmopt.errors import BudgetExceededError, ClientError, StorageError
+from llmopt.search.meter import Limits
 
 SPACE = {"x": Float(-5, 5)}
 
@@ -103,6 +104,10 @@ def test_what_is_cut_off_in_a_request_counts(tmp_path, error):
     with pytest.raises(BudgetExceededError, match="3 requests"):
         optimizer.ask()
     assert len(optimizer.client.requests) == optimizer.usage.requests == 3
+    assert optimizer.usage.unpriced == 3
+    optimizer.limits = Limits(max_cost=5.0)
+    with pytest.raises(BudgetExceededError, match="at a cost that nobody told"):
+        optimizer.ask()
     optimizer.close()
     again = made(ScriptedClient(cut), path, max_requests=3)
     assert again.usage == optimizer.usage
@@ -187,7 +192,7 @@ def test_calls_at_unknown_cost_count_through_a_kill(tmp_path, kind):
     assert os.waitpid(child, 0)[1] == 9 << 8
     again = opened(ScriptedClient([]))
     assert again.usage.requests == again.usage.failed_requests == 2
-    assert again.usage.unpriced == 1
+    assert again.usage.unpriced == 2  # the one that was given up, and the one that was cut off
     again.close()
 
 

@@ -128,21 +128,18 @@ def command(folder: Path, model: Model) -> tuple[Any, int]:
     return [[e[k] for k in kept] for e in found], result.methods[0].requests
 
 
-def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
+def commanded(folder: Path, model: Model, args: list[str]) -> tuple[Any, int]:
+    """Run a command of the code search to its end, in the folder or in what is left of it."""
     from llmopt.cli import main
     from llmopt.code.commands import common
 
-    def controller(number: int) -> str:
-        return f"```python\ndef controller(obs):\n    return [{number % 97}.0 * obs[1]]\n```"
-
-    model.text = controller
-    args = ["--steps", "2", "--episodes", "1", "--held-out", "1", "--model", "m"]
+    args = [*args, "--steps", "2", "--episodes", "1", "--held-out", "1", "--model", "m"]
     old, common.get_client = common.get_client, lambda name: model
     try:
         for _ in range(5):
             out = folder / "r"
             resume = ["--resume"] if (out / "config.json").exists() else []
-            if main(["code", "mountaincar", *args, *resume, "--out", str(out)]) == 0:
+            if main([*args, *resume, "--out", str(out)]) == 0:
                 break
     finally:
         common.get_client = old
@@ -151,6 +148,16 @@ def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
     assert len(list((out / "candidates").glob("*.json"))) == 2
     with CodeRunUsage(out, model) as requests:
         return [e["source"] for e in events if e["event"] == "tell"], requests
+
+
+def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
+    return commanded(folder, model, ["code", "mountaincar"])
+
+
+def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
+    return commanded(
+        folder, model, ["reward", "mountaincar", "--training", "2", "--trainings", "1"]
+    )
 
 
 @contextlib.contextmanager
@@ -166,11 +173,21 @@ def CodeRunUsage(out: Path, model: Model) -> Any:
     yield meter.usage.requests
 
 
+def controller(number: int) -> str:
+    return f"```python\ndef controller(obs):\n    return [{number % 97}.0 * obs[1]]\n```"
+
+
+def shaped(number: int) -> str:
+    head = "def reward(obs, action, next_obs, info):"
+    return f"```python\n{head}\n    return {number % 97}.0 * obs[1], {{}}\n```"
+
+
 SCENARIOS: dict[str, tuple[Callable[[Path, Model], Any], Callable[[int], str]]] = {
     "optimizer": (numeric, point),
     "functions": (functions, code),
     "run": (command, weights),
-    "code": (write_policy, code),
+    "code": (write_policy, controller),
+    "reward": (write_reward, shaped),
 }
 
 
@@ -251,6 +268,7 @@ NEEDS = pytest.mark.skipif(bool(support().problems), reason="; ".join(support().
         pytest.param("functions", 7, marks=NEEDS),
         ("run", 19),
         pytest.param("code", 17, marks=NEEDS),
+        pytest.param("reward", 23, marks=NEEDS),
     ],
 )
 def test_nothing_paid_is_lost_or_paid_twice(tmp_path, name, step):

@@ -96,6 +96,8 @@ class CodeRun:
                 "parent": trial.parent,
                 "explanation": trial.explanation,
                 "feedback": trial.feedback,
+                "ties": trial.ties,
+                "samples": trial.samples,
                 **measures,
             },
         )

@@ -77,7 +77,12 @@ def _read_candidate(file: Path) -> dict[str, Any]:
 
 def _best(candidates: list[dict[str, Any]]) -> dict[str, Any] | None:
     scored = [c for c in candidates if c["score"] is not None]
-    return max(scored, key=lambda c: c["score"]) if scored else None
+    return max(scored, key=_rank) if scored else None
+
+
+def _rank(candidate: dict[str, Any]) -> tuple[float, ...]:
+    """Return what candidates are compared by, the score first."""
+    return (candidate["score"], *candidate.get("ties", ()))
 
 
 def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -87,7 +92,7 @@ def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for candidate in candidates:
         if candidate["score"] is None:
             continue
-        if best is not None and candidate["score"] > best["score"]:
+        if best is not None and _rank(candidate) > _rank(best):
             lines = difflib.unified_diff(
                 best["source"].splitlines(),
                 candidate["source"].splitlines(),
@@ -102,7 +107,7 @@ def _diffs(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "lines": [(_kind(line), line) for line in lines],
                 }
             )
-        if best is None or candidate["score"] > best["score"]:
+        if best is None or _rank(candidate) > _rank(best):
             best = candidate
     return steps
 

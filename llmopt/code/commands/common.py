@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client
+from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
@@ -214,10 +214,28 @@ def make_optimizer(
         with CodeOptimizer(function, client=client, **search) as trial:
             trial.ask_initial()
     client = _recorded(client, config["record"], begun=run.search.exists())
+    client = _Announced(client)
     print(f"run folder: {run.path}", flush=True)
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin()
     return optimizer
+
+
+class _Announced:
+    """A client that prints a line before it sends a request: an answer may take minutes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._sent = 0
+
+    def __getattr__(self, name: str) -> Any:  # its name, its facts, ...
+        return getattr(self._client, name)
+
+    def complete(self, request: Request) -> Reply:
+        self._sent += 1
+        again = ", a repair" if len(request.messages) > 1 else ""
+        print(f"request {self._sent}{again}: {client_name(self._client)} is asked", flush=True)
+        return self._client.complete(request)
 
 
 def _recorded(client: Client, record: str | None, begun: bool) -> Client:

@@ -160,11 +160,11 @@ def _search(run: CodeRun, trusted: bool) -> None:
         best = optimizer.best
         if best is not None:
             say_solved(task, optimizer, config["steps"])
-            policies = run.read_candidate(best.number).get("policies")
-            if policies is None:  # the run was killed between the score and the file
+            policies: list[Any] = run.read_candidate(best.number).get("policies") or []
+            if not policies:  # the run was killed between the score and the file
                 options = {"episodes": config["training"], "cap": task.cap}
                 with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
-                    policies = names_of(
+                    policies += names_of(
                         [
                             train(candidate, env, seed=config["seed"] + k, **options)
                             for k in range(config["trainings"])

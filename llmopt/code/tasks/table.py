@@ -232,11 +232,14 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
         if "unused" not in part and "extra_info" not in part and part != "_prev_obs":
             index = f"obs[{at[0]}:{at[-1] + 1}]" if len(at) > 1 else f"obs[{at[0]}]"
             lines.append(f"{part} = {index}")
+    if not any(line.endswith("obs[3]") for line in lines):
+        lines.append("gripper = obs[3]")
     if not any("goal" in line for line in lines):
         lines.append("goal = obs[36:39]")
     doc = (
-        f"obs: array of 39 numbers: {', '.join(lines)}. Positions are in metres; the gripper is "
-        "between 0 (closed) and 1 (open), and about 0.3 when it is closed on nothing.\n"
+        f"obs: array of 39 numbers: {', '.join(lines)}. Positions are in metres; the tips of the "
+        "gripper's fingers are 0.045 m below hand_pos. obs[3], the gripper, is 1 when open, and "
+        "about 0.3 when closed on nothing.\n"
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:

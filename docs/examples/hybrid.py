@@ -1,0 +1,37 @@
+"""A model and CMA-ES as partners.
+
+Each learns from all points. The one whose latest points were better proposes more of the next ones.
+The function is Rosenbrock's valley in five dimensions; the same search also runs without the partner.
+
+    python hybrid.py             # 120 evaluations, three seeds: some minutes
+    python hybrid.py --quick     # 20 evaluations, one seed
+"""
+
+import statistics
+import sys
+
+import llmopt
+
+SPACE = {f"x{i}": llmopt.Float(-2, 2) for i in range(5)}
+
+
+def valley(params: dict[str, float]) -> float:
+    x = list(params.values())
+    return sum(100 * (b - a**2) ** 2 + (1 - a) ** 2 for a, b in zip(x, x[1:], strict=False))
+
+
+if __name__ == "__main__":
+    evaluations, seeds = (20, 1) if "--quick" in sys.argv else (120, 3)
+    for partner in (None, "cma"):
+        ends, sources = [], {}
+        for seed in range(seeds):
+            result = llmopt.minimize(
+                valley, SPACE, evaluations, partner=partner, warmup=10, seed=seed
+            )
+            ends.append(result.best.reward)
+            sources = result.usage.proposals
+        name = "model alone" if partner is None else "model and CMA-ES"
+        print(
+            f"{name:18s} best of {evaluations}: median {statistics.median(ends):.3f} of {seeds} "
+            f"seeds [{min(ends):.3f}, {max(ends):.3f}], points of the last: {sources}"
+        )

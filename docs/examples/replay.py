@@ -1,0 +1,35 @@
+"""A recorded search of a strong model, evaluated again without a key.
+
+The system is a heating of two zones that was written for this project, so that no model knows it from
+its training. The recording holds the model's answers. Each policy is evaluated anew here, and the best
+one is judged on 100 fresh starts.
+
+    python replay.py
+"""
+
+import warnings
+from pathlib import Path
+
+import gymnasium as gym
+
+import llmopt
+from llmopt.benchmarks.experiments.systems import TwoZones
+from llmopt.policies import PolicySearch
+
+RECORDING = Path(__file__).parents[2] / "benchmarks" / "recordings" / "zones-words-0.jsonl"
+
+
+def two_zones() -> gym.Env:
+    return gym.wrappers.TimeLimit(TwoZones(), 96)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # the prompt is worded anew since; answers come in their order
+    client = llmopt.ReplayClient(RECORDING, strict=False)
+    with PolicySearch(two_zones, client, "words", seed=0, total=30) as search:
+        search.run(30, progress=True)
+        print(f"the model ended the search: {search.stopped}")
+        held_out = search.evaluate()
+        print(f"best policy: {held_out.mean:.2f} on 100 fresh starts")
+        print("its first words on the best point:")
+        print(search.best.explanation[:300])

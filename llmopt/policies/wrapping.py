@@ -1,0 +1,263 @@
+"""Gymnasium wrappers by name, and the ones that an environment gets where nobody names any.
+
+A wrapper is written as its class in `gymnasium.wrappers` (or ``module:Class``) with its
+arguments: ``"ClipAction"``, ``"RescaleObservation=-1,1"``, ``"RepeatAction=4"``. They are put
+around an environment from left to right, the innermost first.
+
+`NormalizeObservation` is frozen: its mean and variance are given, or measured once, in seeded
+episodes of random policies (`measure_normal`). A policy then means the same in every episode.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from llmopt.errors import LLMOptError, did_you_mean
+
+Env: TypeAlias = gym.Env[Any, Any]
+Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and variance of each observed number."""
+
+NORMALIZE = "NormalizeObservation"
+RESCALE = "RescaleObservation=-1,1"
+CLIP = "ClipAction"
+
+_WIDEST = 1e6  # bounds beyond it are no bounds
+_EPISODES = 20  # of random policies, for the mean and variance of what is observed
+_STEPS = 10_000  # of those episodes together
+
+
+class WrapperError(LLMOptError, ValueError):
+    """A wrapper is not written as one, or does not fit its environment."""
+
+
+def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env:
+    """Put wrappers around an environment.
+
+    Args:
+        env: The environment.
+        wrappers: The innermost first.
+        normal: Mean and variance for `NormalizeObservation`, which is then frozen; ``None``
+            to leave it running, as Gymnasium does.
+
+    Raises:
+        WrapperError: There is no such wrapper, or it cannot be put around the environment.
+    """
+    for text in wrappers:
+        name, _, rest = text.partition("=")
+        kind = _kind(name)
+        try:
+            arguments: list[Any] = [_argument(a) for a in rest.split(",")] if rest else []
+            if name == "RescaleObservation" and len(arguments) == 2:
+                arguments = _bounds_to(env, *arguments)
+            elif name == "RescaleAction":
+                arguments = [np.float32(a) for a in arguments]
+            env = kind(env, *arguments)
+        except Exception as error:
+            raise WrapperError(
+                f"the wrapper {text!r} does not go around {_title(env)} "
+                f"({type(error).__name__}: {error}): observations are {env.observation_space}, "
+                f"actions {env.action_space}"
+            ) from error
+        if name == NORMALIZE and normal is not None:
+            mean, variance = (np.array(x, dtype=np.float64) for x in normal)
+            if mean.shape != (env.observation_space.shape or ()):
+                raise WrapperError(f"{_title(env)}: means of {mean.shape} numbers do not fit it")
+            measured: Any = env  # Gymnasium's NormalizeObservation
+            measured.obs_rms.mean, measured.obs_rms.var = mean, variance
+            measured.update_running_mean = False
+    return env
+
+
+def check_wrapper(text: str) -> None:
+    """Raise `WrapperError` unless a text names a wrapper."""
+    _kind(text.partition("=")[0])
+
+
+def _kind(name: str) -> Callable[..., Env]:
+    module, colon, attribute = name.rpartition(":")
+    known = [n for n in dir(gym.wrappers) if n[0].isupper()]
+    if not colon and name not in known:
+        raise WrapperError(f"unknown wrapper {name!r}: {did_you_mean(name, known)}")
+    try:
+        holder = importlib.import_module(module) if colon else gym.wrappers
+        kind: Callable[..., Env] = getattr(holder, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise WrapperError(f"wrapper {name!r}: it cannot be imported ({error})") from error
+    return kind
+
+
+def _argument(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip()
+
+
+def _bounds_to(env: Env, low: float, high: float) -> list[Any]:
+    """Return the new bounds of each observed number: those without bounds keep having none."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Box):
+        return [np.float64(low), np.float64(high)]
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    return [np.where(bounded, low, space.low), np.where(bounded, high, space.high)]
+
+
+def _title(env: Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+# -- the wrappers that an environment gets -------------------------------------------------
+
+
+def usual_wrappers(env: Env) -> tuple[str, ...]:
+    """Return what an environment is wrapped in where nobody says in what.
+
+    Observations that are no ``Box`` are flattened into one. They are scaled to [-1, 1] where
+    every number has bounds, and else normalized. Actions are scaled to [-1, 1] and clipped
+    before they act and are charged, where they have bounds.
+
+    Args:
+        env: The environment. It is neither reset nor stepped.
+    """
+    found: list[str] = []
+    seen = env.observation_space
+    if not isinstance(seen, spaces.Box | spaces.Discrete):
+        if not seen.is_np_flattenable:
+            return ()  # what cannot be flattened is an error of the policy, which says so
+        found.append("FlattenObservation")
+        seen = spaces.flatten_space(seen)
+    if isinstance(seen, spaces.Box):
+        if not np.issubdtype(seen.dtype, np.floating):
+            found.append("DtypeObservation=float32")
+        low, high = seen.low.astype(float), seen.high.astype(float)
+        if not ((low > -_WIDEST) & (high < _WIDEST) & (low < high)).all():
+            found.append(NORMALIZE)
+        elif not ((low == -1) & (high == 1)).all():
+            found.append(RESCALE)
+    acts = env.action_space
+    if isinstance(acts, spaces.Box) and np.issubdtype(acts.dtype, np.floating):
+        low, high = acts.low.astype(float), acts.high.astype(float)
+        if ((low > -_WIDEST) & (high < _WIDEST) & (low < high)).all():
+            if not ((low == -1) & (high == 1)).all():
+                found.append("RescaleAction=-1,1")
+            found.append(CLIP)
+    return tuple(found)
+
+
+def acting_space(env: Env) -> spaces.Space[Any]:
+    """Return the space of the actions that an environment does not clip.
+
+    A `ClipAction` calls every action a valid one; the bounds to which it clips are beneath.
+    """
+    inside = env
+    while isinstance(inside, gym.Wrapper):
+        if isinstance(inside, gym.wrappers.ClipAction):
+            return inside.env.action_space
+        if inside.action_space is not inside.env.action_space and (
+            inside.action_space != inside.env.action_space
+        ):
+            break
+        inside = inside.env
+    return env.action_space
+
+
+def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the centre and the size by which an environment's observations are scaled.
+
+    What is observed is ``(own - centre) / size``.
+
+    Returns:
+        Two arrays, one entry for each observed number, or ``None`` where nothing is scaled.
+    """
+    maps = list(_maps(env))
+    if not maps:
+        return None
+    shape = env.observation_space.shape or ()
+    zero, one = np.zeros(shape), np.ones(shape)
+    for layer in maps:
+        zero, one = layer.observation(zero), layer.observation(one)
+    slope = np.asarray(one, dtype=np.float64) - zero
+    size = np.divide(1.0, slope, out=np.ones(shape), where=slope != 0)
+    return np.ravel(-zero * size), np.ravel(size)
+
+
+def _maps(env: Env) -> Iterator[Any]:
+    """Yield the scaling wrappers, the innermost first."""
+    layers = []
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation):
+            layers.append(env)
+        env = env.env
+    return iter(layers[::-1])
+
+
+def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
+    """Measure mean and variance of what is observed, in seeded episodes of random policies.
+
+    The policies are linear in what is normalized by the episodes before, with weights of
+    standard deviation 1: like those that a search draws first.
+
+    Args:
+        make: Makes the environment with its wrappers, its `NormalizeObservation` running.
+        cap: Steps after which an episode ends.
+
+    Returns:
+        Mean and variance, in four significant digits; a number that never changes has
+        variance 1.
+
+    Raises:
+        LLMOptError: The environment raised an error, or showed what is not finite.
+    """
+    env = make()
+    try:
+        running = next(m for m in _maps(env) if isinstance(m, gym.wrappers.NormalizeObservation))
+        rng = np.random.default_rng(0)
+        acts = acting_space(env)
+        n_in = int(np.prod(env.observation_space.shape or ()))
+        n_out = int(acts.n) if isinstance(acts, spaces.Discrete) else int(np.prod(acts.shape or ()))
+        steps = 0
+        for episode in range(_EPISODES):
+            weights, bias = rng.normal(size=(n_in, n_out)), rng.normal(size=n_out)
+            observation, _ = env.reset(seed=episode)
+            for _ in range(min(cap or _STEPS, _STEPS)):
+                output = np.ravel(observation).astype(np.float64) @ weights + bias
+                if isinstance(acts, spaces.Discrete):
+                    action: Any = int(output.argmax()) + int(acts.start)
+                else:
+                    action = output.reshape(acts.shape or ()).astype(acts.dtype)
+                    if isinstance(acts, spaces.Box):
+                        action = np.clip(action, acts.low, acts.high)
+                observation, _, terminated, truncated, _ = env.step(action)
+                steps += 1
+                if terminated or truncated:
+                    break
+            if steps >= _STEPS:
+                break
+        mean, variance = running.obs_rms.mean, running.obs_rms.var
+    except LLMOptError:
+        raise
+    except Exception as error:
+        raise LLMOptError(
+            f"{_title(env)}: its observations cannot be normalized, as an episode raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        env.close()
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise LLMOptError(f"{_title(env)}: it shows numbers that are not finite")
+    # A number that never changes has what is left of Gymnasium's first guess at its variance.
+    variance = np.where(variance * steps < 1e-3 * (1.0 + mean**2), 1.0, variance)
+    return _digits(mean), _digits(variance)
+
+
+def _digits(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{x:.4g}") for x in np.ravel(values))

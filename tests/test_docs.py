@@ -1,0 +1,209 @@
+"""The code of README and docs runs as it stands, and their links lead somewhere.
+
+A block that begins with ```` ```python ```` is run. The blocks of a page share their names, those of the
+README do not. One that begins with ```` ```py ```` needs something that is not here (a database, a
+cluster, an account): it is only compiled. A hosted model is a server on the loopback device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from wire import Say, WireServer
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+WRITTEN = [ROOT / "README.md", *(ROOT / n for n in ("CONTRIBUTING.md", "SECURITY.md")), *PAGES]
+_BLOCK = re.compile(r"^```(python|py|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+README = _BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+SNIPPETS = [code for language, code in README if language == "python"]
+COMMANDS = [
+    line.split("#")[0].strip()
+    for language, code in README
+    if language == "bash"
+    for line in code.splitlines()
+    if line.startswith("llmopt ")
+]
+
+# What a page takes for given, and how its searches are cut short.
+PRELUDES = {
+    "benchmarks.md": "import numpy as np",
+    "code.md": "score = 1.0",
+    "nevergrad.md": """
+import warnings
+def validation_loss(lr, layers, activation):
+    return abs(layers - 3) + lr
+def evaluate(value):
+    return 1.0, "it hummed"
+def words_about(loss):
+    return f"a loss of {loss}"
+""",
+    "optuna.md": """
+import numpy as np
+from optuna.distributions import FloatDistribution
+def validation_loss(lr, layers, optimizer, momentum):
+    return lr + layers
+def train(trial, fold):
+    return trial.suggest_float("x", 0, 1) + fold
+def evaluate_all(points):
+    return [sum(point.values()) for point in points]
+model, distributions = "openai:gpt-6-luna", {"x": FloatDistribution(0, 1)}
+""",
+}
+SHORTER = {
+    "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
+    "policies.md": [("run(30,", "run(6,"), ("search.evaluate()", "search.evaluate(2)")],
+}
+NEEDS = {"optuna.md": ["optuna"], "nevergrad.md": ["nevergrad"], "loop.md": ["pandas"]}
+
+
+def runnable(page: Path) -> str:
+    blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return "\n\n".join(code for language, code in blocks if language == "python")
+
+
+def answer_to(prompt: str) -> str:
+    """Return what a model might answer: code, or a random point within the ranges it was told."""
+    if "controller(obs" in prompt:
+        gain = random.random()
+        code = f"def controller(obs):\n    return [{gain} * obs[1]]\n"
+        return json.dumps({"reasoning": "a guess", "code": code})
+    ranges, each = {}, "from 0 to 1"
+    for name, what in re.findall(r"^- (.+?): ((?:each )?(?:an? |one of).*)$", prompt, re.MULTILINE):
+        ranges[name] = what
+        each = what if what.startswith("each") else each
+    names = re.findall(r"([^\s,][^,\n]*?): <value>", prompt)
+
+    def value(name: str) -> str:
+        what = ranges.get(name, each)
+        if "one of" in what:
+            return random.choice(what.split("one of ")[1].split(", "))
+        low, high = (float(x) for x in re.findall(r"(?:from|to) (-?[\d.e-]+)", what)[:2])
+        whole = "integer" in what
+        return str(random.randint(int(low), int(high)) if whole else random.uniform(low, high))
+
+    line = ", ".join(f"{name}: {value(name)}" for name in names)
+    return f"Lesson: none\nHypothesis: a guess.\nStart from: new\nProposal:\n{line}"
+
+
+def _say(body: dict) -> Say:
+    text = answer_to("\n".join(str(message["content"]) for message in body["messages"]))
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}}
+    return Say(
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": body["model"],
+            "choices": [choice | {"finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": 9, "total_tokens": 18},
+        }
+    )
+
+
+@pytest.fixture
+def hosted() -> Iterator[WireServer]:
+    """A server that speaks OpenAI's protocol and answers every prompt with a point."""
+    server = WireServer()
+    server.play(_say)
+    yield server
+    server.close()
+
+
+def run(command: list[str], folder: Path, **variables: str) -> str:
+    environment = {**os.environ, "COLUMNS": "100", "MPLBACKEND": "Agg", **variables}
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        environment.pop(name, None)
+        environment.pop(name.lower(), None)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+def execute(code: str, folder: Path, server: WireServer) -> str:
+    key = {"OPENAI_API_KEY": "sk-of-nobody", "OPENAI_BASE_URL": f"{server.url}/v1"}
+    return run([sys.executable, "-c", code], folder, **key)
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("code", SNIPPETS, ids=lambda code: code.split("\n")[0])
+def test_snippet_of_the_readme_runs(code, tmp_path, embedded_client, hosted):
+    for name in {"optuna", "nevergrad"} & set(re.findall(r"^import (\w+)", code, re.MULTILINE)):
+        pytest.importorskip(name)
+    assert execute(code, tmp_path, hosted).strip()
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if runnable(p)], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_snippets_of_a_page_run(page, tmp_path, embedded_client, hosted):
+    for package in NEEDS.get(page.name, []):
+        pytest.importorskip(package)
+    code = runnable(page)
+    for whole, part in SHORTER.get(page.name, []):
+        assert whole in code, f"{page.name} has no {whole!r} any more: mend SHORTER"
+        code = code.replace(whole, part)
+    shown = execute(PRELUDES.get(page.name, "") + "\n" + code, tmp_path, hosted)
+    # Where a hosted model is named, its answers were used.
+    assert "FallbackWarning" not in shown
+    if "openai:" in code and page.name not in ("models.md", "prompts.md"):
+        assert hosted.seen
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_snippet_is_python_and_marked(page):
+    text = page.read_text(encoding="utf-8")
+    for language, code in _BLOCK.findall(text):
+        if language != "bash":
+            compile(code, str(page), "exec", flags=0x2000)  # with a top-level await
+    fences = re.findall(r"^```(.+)$", text, re.MULTILINE)
+    assert not {f for f in fences if f.startswith("py") and f not in ("py", "python")}
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_of_the_readme_runs(command, tmp_path, embedded_client):
+    words = command.split()[1:]
+    if words[0] == "run":
+        words += ["--iterations", "2", "--episodes", "1", "--out", str(tmp_path / "run")]
+    assert run([sys.executable, "-m", "llmopt", *words], tmp_path).strip()
+
+
+def test_the_readme_is_short_and_has_snippets_and_commands():
+    assert len(SNIPPETS) >= 3
+    assert len(COMMANDS) >= 3
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading))
+        found.add(words.strip().lower().replace(" ", "-"))
+    return found
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in links(page):
+        target, _, anchor = link.partition("#")
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{page.name}: {link}"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path), f"{page.name}: {link}"
