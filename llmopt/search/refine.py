@@ -22,7 +22,7 @@ from llmopt.space.dimensions import Categorical
 _CHANGED = 0.3  # of the values, at least one
 _OF_VALUE = 0.1  # a first step as a share of a value
 _OF_SPREAD = 0.3  # and of the standard deviation of the best points that were proposed
-_LEAST = 0.003  # and at least this share of the range
+_LEAST = 0.003  # of the range, for a value that is 0 in all of them
 _TOP = 5
 _GROW, _SHRINK = 1.5, 1.5**-0.25
 _SMALLEST, _LARGEST = 0.05, 10.0
@@ -72,9 +72,8 @@ class RefineEmitter(Follower):
         start = space.encode(self._best[1])
         units = np.stack([space.encode(values) for *_, values in self._top] or [start])
         zero = np.array([_zero(d) for d in space.dimensions])
-        steps = np.maximum(
-            _OF_VALUE * np.abs(start - zero), np.maximum(_OF_SPREAD * units.std(axis=0), _LEAST)
-        )
+        steps = np.maximum(_OF_VALUE * np.abs(start - zero), _OF_SPREAD * units.std(axis=0))
+        steps[steps == 0] = _LEAST
         seen = keys_of(space, history) if taken is None else set(taken)
         found: list[Proposal] = []
         size = self._size
