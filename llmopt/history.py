@@ -124,7 +124,7 @@ class History:
     @cached_property
     def complete(self) -> tuple[Trial, ...]:
         """The trials with rewards that count for ranking, in the order of telling."""
-        return tuple(t for t in self.trials if t.state == "complete")
+        return tuple([t for t in self.trials if t.state == "complete"])  # a list is quicker
 
     @cached_property
     def failed(self) -> tuple[Trial, ...]:
@@ -188,13 +188,15 @@ class History:
         """The best trial, or ``None`` before the first complete one."""
         if len(self.directions) > 1 or "ranked" in self.__dict__:
             return self.ranked[0] if self.ranked else None
-        sign = -1.0 if self.directions[0] == "maximize" else 1.0
         # Far quicker than ranking where a long history is looked at once.
-        return min(
-            self.complete,
-            key=lambda t: (t.constraint_violation, sign * t.rewards[0] if t.rewards else 0.0),
-            default=None,
-        )
+        done: Sequence[Trial] = self.complete
+        least = min([t.constraint_violation for t in done], default=0.0)
+        done = [t for t in done if t.constraint_violation == least]
+        rewards = [t.rewards[0] if t.rewards else 0.0 for t in done]
+        if not done:
+            return None
+        best = max(rewards) if self.directions[0] == "maximize" else min(rewards)
+        return done[rewards.index(best)]
 
     @cached_property
     def recommended(self) -> Trial | None:

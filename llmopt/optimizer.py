@@ -612,7 +612,7 @@ class LLMOptimizer(Generic[Params]):
             )
             trial = self._state.trials[-1]
         if self._bell is not None:
-            self._bell.ring("told", trial, self.best, self.usage)
+            self._bell.ring("told", trial, self.history.best, self.usage)
         return trial
 
     # -- asynchronous form ----------------------------------------------------------------

@@ -17,6 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ from llmopt.adapters.optuna.records import (
     publish,
     read_fixed,
     read_note,
+    write_dashboard_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import (
@@ -152,6 +154,8 @@ class LLMSampler(BaseSampler):
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
             model is told of them, and no point that breaks one is proposed; one that was
             enqueued ranks after those that keep them. See `llmopt.Space`.
+        dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
+            optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         max_requests: Cap on calls to the model, failed ones included. Caps hold for the
             study: what was spent under caps is kept in its storage, and counts for all
             workers and later runs. Each worker may be a request beyond.
@@ -191,6 +195,7 @@ class LLMSampler(BaseSampler):
         may_stop: bool = False,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
+        dashboard_notes: bool = False,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -216,6 +221,12 @@ class LLMSampler(BaseSampler):
         )
         self._partner = partner
         self._constraints = read_constraints(constraints)
+        self._dashboard_notes = dashboard_notes
+        if dashboard_notes and find_spec("optuna_dashboard") is None:
+            raise ImportError(
+                "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
+                name="optuna_dashboard",
+            )
         make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
         self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
@@ -576,6 +587,8 @@ class LLMSampler(BaseSampler):
                         lost = key in view.taken and key not in before and not self._model.noisy
                         if not lost:
                             annotate(study, trial, offer.proposal, offer.cost, offer.model)
+                            if self._dashboard_notes:
+                                write_dashboard_note(study, trial)
                             break
                     else:
                         publish(study, trial, reader.group, {})

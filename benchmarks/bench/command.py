@@ -145,7 +145,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
     names = titles(grouped)
     blocks = []
     for key, runs in grouped.items():
-        rows = [("", "held-out median", "least", "largest", "seeds")]
+        rows: list[tuple[str, ...]] = [("", "held-out median", "least", "largest", "seeds")]
         for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
             spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
             rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
