@@ -322,7 +322,7 @@ def test_the_full_suite_is_the_promised_one():
     assert len(set(cells)) == len(cells)
     assert set(SUITES["baselines"]("smollm2", 4)) < set(cells)
     methods = {c.method for c in cells}
-    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp"}
+    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp", "turbo"}
     assert expected | {"llm-levels", "llm-shuffled", "levels-uniform"} <= methods
     for box in (None, WIDE_BOX):
         for evaluations in (100, 400):
@@ -362,13 +362,13 @@ def test_every_suite_names_tasks_that_are_there(name):
         one.get_task()
 
 
-def test_gp_takes_part_only_where_torch_is(monkeypatch):
+def test_bayesian_optimization_takes_part_only_where_its_packages_are(monkeypatch):
     from llmopt.benchmarks.bench import suites
 
     monkeypatch.setattr(suites, "find_spec", lambda name: None)
-    assert "optuna-gp" not in {c.method for c in SUITES["baselines"]("smollm2", 4)}
+    assert not {"optuna-gp", "turbo"} & {c.method for c in SUITES["baselines"]("smollm2", 4)}
     monkeypatch.setattr(suites, "find_spec", lambda name: name)
-    assert "optuna-gp" in {c.method for c in SUITES["baselines"]("smollm2", 4)}
+    assert {"optuna-gp", "turbo"} <= {c.method for c in SUITES["baselines"]("smollm2", 4)}
 
 
 def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path):

@@ -78,8 +78,9 @@ def _others(methods: Sequence[str], model: str, batch: int) -> list[BenchCell]:
 
 
 def _available(methods: Sequence[str]) -> tuple[str, ...]:
-    """Leave out Optuna's GP where the large package that it needs is not installed."""
-    return tuple(m for m in methods if m != "optuna-gp" or find_spec("torch"))
+    """Leave out Bayesian optimization where the large packages that it needs are not installed."""
+    large = {"torch", "botorch"}
+    return tuple(m for m in methods if all(map(find_spec, large & {*METHODS[m].needs})))
 
 
 def _full(model: str, batch: int) -> list[BenchCell]:
