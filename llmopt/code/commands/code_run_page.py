@@ -14,7 +14,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import read_config
 from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
-from llmopt.files import read_json_object, write_text_atomically
+from llmopt.files import read_json_object, refuse_links, write_text_atomically
 from llmopt.search.eventlog import read_events
 
 
@@ -32,6 +32,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         LLMOptError: The folder holds no run, or a file in it cannot be read.
     """
     folder = Path(path)
+    refuse_links(folder)
     config = read_config(folder)
     candidates = [_read_candidate(file) for file in sorted((folder / "candidates").glob("*.json"))]
     events = (
