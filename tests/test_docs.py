@@ -62,7 +62,12 @@ SHORTER = {
     "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
     "policies.md": [("run(30,", "run(6,"), ("search.evaluate()", "search.evaluate(2)")],
 }
-NEEDS = {"optuna.md": ["optuna"], "nevergrad.md": ["nevergrad"], "loop.md": ["pandas"]}
+NEEDS = {
+    "limits.md": ["optuna", "nevergrad"],
+    "optuna.md": ["optuna"],
+    "nevergrad.md": ["nevergrad"],
+    "loop.md": ["pandas"],
+}
 
 
 def runnable(page: Path) -> str:
