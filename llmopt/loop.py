@@ -218,7 +218,7 @@ def _search(
     catch: type[Exception] | tuple[type[Exception], ...],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     n_trials = whole_number("n_trials", n_trials, 1)
     if not callable(f):

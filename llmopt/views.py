@@ -124,6 +124,9 @@ def _best_so_far(rewards: Sequence[float], direction: Direction) -> list[float]:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         text = f"{value:.6g}"
+    elif isinstance(value, dict):
+        parts = (f"{k}: {v:.6g}" if isinstance(v, float) else f"{k}: {v}" for k, v in value.items())
+        text = ", ".join(parts)
     elif isinstance(value, np.ndarray):
         text = np.array2string(value, precision=4, threshold=8, separator=", ")
     else:
@@ -139,18 +142,19 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def trials_html(trials: Sequence[Trial[Any]]) -> str:
     """Return the latest trials as a table. What models and users wrote is escaped."""
+    shown = trials[-SHOWN_TRIALS:]
+    words = [name for name in ("feedback", "explanation") if any(getattr(t, name) for t in shown)]
     rows = [
         (
             t.number,
             "failed" if t.reward is None else t.reward,
             t.params,
             t.source,
-            t.feedback,
-            t.explanation,
+            *(getattr(t, name) for name in words),
         )
-        for t in trials[-SHOWN_TRIALS:]
+        for t in shown
     ]
-    head = ("number", "reward", "params", "source", "feedback", "explanation")
+    head = ("number", "reward", "params", "source", *words)
     cut = len(trials) - len(rows)
     note = f"<p>The latest {len(rows)} of {len(trials)} trials.</p>" if cut else ""
     return note + _table(head, rows)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
@@ -48,7 +49,7 @@ def give(monkeypatch, *replies):
 @needs_confinement
 class TestCode:
     ARGS = ("code", "mountaincar", "--model", "m", "--steps", "3", "--episodes", "2",
-            "--held-out", "4", "--out")  # fmt: skip
+            "--held-out", "4", "--no-gif", "--out")  # fmt: skip
 
     def test_a_whole_run(self, monkeypatch, tmp_path, capsys):
         client = give(monkeypatch, TAGS, "nothing", IDLE, PUMP)
@@ -212,10 +213,14 @@ def test_reward(monkeypatch, tmp_path, capsys):
     assert len(first["components"][0]["gain"]) == 10
     page = (tmp_path / "run" / "report.html").read_text()
     assert "standard error of 3 trainings" in page
+    assert page.count("<polyline") == 3  # a learning curve for each training
+    assert 'src="data:image/gif;base64,' in page
+    with Image.open(tmp_path / "run" / "best.gif") as picture:
+        assert picture.n_frames > 5
 
 
 REWARD = ("reward", "mountaincar", "--model", "m", "--episodes", "2", "--training", "10",
-          "--held-out", "3", "--trainings", "2")  # fmt: skip
+          "--held-out", "3", "--trainings", "2", "--no-gif")  # fmt: skip
 
 
 @needs_confinement
@@ -264,7 +269,7 @@ def test_a_reward_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path,
 def test_a_code_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path, capsys):
     client = give(monkeypatch, IDLE, "never asked for")
     out = tmp_path / "run"
-    options = ["--model", "m", "--steps", "3", "--episodes", "1", "--held-out", "2"]
+    options = ["--model", "m", "--steps", "3", "--episodes", "1", "--held-out", "2", "--no-gif"]
     assert cli(["code", "mountaincar", *options, "--max-requests", "1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "stopped: 1 requests were sent" in said
@@ -348,6 +353,11 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
         (("code", "NoSuch-v0"), "unknown task 'NoSuch-v0'"),
         (("code", "mountaincar", "--steps", "0"), "--steps 0"),
         (("code", "mountaincar", "--resume"), "--out"),
+        (("code", "cartpole", "--feedback", "hp"), "no language feedback"),
+        (("code", "swimer"), "did you mean 'swimmer'"),
+        (("code", "no_such_module:Env-v0"), "no_such_module"),
+        (("code", "mountaincar", "--model", "replay:none.jsonl"), "cannot read the recording"),
+        (("code", "mountaincar", "--model", "smollm2", "--record", "no/x"), "does not exist"),
         (("reward", "metaworld:reach-v3"), "Gymnasium"),
         (("code", "mountaincar"), "needs a model that can write code"),
         (("reward", "mountaincar"), "needs a model that can write code"),

@@ -242,6 +242,29 @@ class TestPartner:
         assert np.median(losses[0]) < np.median(losses[1])
         assert max(losses[0]) < 2 * max(losses[1])
 
+    @pytest.mark.parametrize("where", ["near its own", "anywhere"])
+    def test_failed_points_of_the_model_change_nothing_for_cma(self, where):
+        """Told as the last of a generation, they doubled what is left after 200 points."""
+
+        def found(failing):
+            space = Space({f"x{i}": Float(-5.0, 5.0) for i in range(5)})
+            emitter, trials, own = CMAEmitter(2), [], []
+            rng, chance = (np.random.default_rng(k) for k in range(2))
+            for _ in range(60):
+                (point,) = emitter.propose(space, History(tuple(trials), (), ("minimize",)), rng)
+                own.append(point.values)
+                loss = float(((np.array(point.values) - 2) ** 2).sum())
+                trials.append(Trial(len(trials), None, point.values, (loss,), source="cma"))
+                if failing:
+                    values = space.sample(chance)
+                    if where == "near its own":
+                        near = np.array(point.values) + chance.standard_normal(5)
+                        values = tuple(near.clip(-5, 5).tolist())
+                    trials.append(Trial(len(trials), None, values, None, "failed", source="llm"))
+            return own
+
+        assert found(True) == found(False)
+
     def test_it_leaves_a_place_where_everything_fails(self):
         space, rng = Space(SPACE), np.random.default_rng(0)
         emitter, trials = CMAEmitter(3), []

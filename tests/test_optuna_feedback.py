@@ -13,9 +13,11 @@ from optuna.trial import TrialState
 
 from llmopt import (
     ClientError,
+    Completion,
     FallbackWarning,
     MissingKeyError,
     ModelNotFoundError,
+    Reply,
     ScriptedClient,
     SearchStopped,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -108,3 +109,16 @@ def test_a_missing_library_names_its_extra(library):
         "except ImportError as error:\n    print(error)"
     )
     assert f'pip install "llmopt[{library}]"' in run_python(code)
+
+
+def test_version_and_day_agree():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    heading = re.search(r"^## \[(.+?)\](?: - (\S+))?$", changelog, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    day = re.search(r"^date-released: (\S+)$", citation, re.MULTILINE)
+    assert f"\nversion: {llmopt.__version__}\n" in citation
+    assert heading
+    if heading[1] != "Unreleased":
+        assert heading[1] == llmopt.__version__
+        assert day
+        assert day[1] == heading[2]

@@ -26,7 +26,7 @@ import optuna
 from optuna import TrialPruned
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.history import GroupHistory, View, hints, known_params, learned
@@ -51,7 +51,7 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
-from llmopt.history import Proposal, Usage
+from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
@@ -273,6 +273,41 @@ class LLMSampler(BaseSampler):
             return self._model.usage
 
     # -- the interface of an Optuna sampler -------------------------------------------------
+
+    @staticmethod
+    def recommend(study: Study) -> FrozenTrial:
+        """Return the trial to keep of a study with noisy values: no lucky one.
+
+        ``study.best_trial`` is the trial of the best single value. Here trials of equal parameters
+        count as one with their mean, and the best mean less its standard error is taken, by how
+        far values of equal parameters lie apart. Where no parameters are repeated, it is the best
+        trial.
+
+        Args:
+            study: A study of one objective. Trials that break a constraint are left out as far
+                as there are others.
+
+        Raises:
+            ValueError: No trial is complete.
+        """
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = tuple(
+            Trial(
+                t.number,
+                None,
+                (repr(sorted(t.params.items())),),
+                (float(t.value or 0.0),),
+                constraint_violation=sum(max(0.0, c) for c in t.constraints.values()),
+            )
+            for t in done
+        )
+        maximize = study.direction == StudyDirection.MAXIMIZE
+        history = History(trials, directions=("maximize" if maximize else "minimize",))
+        merged = history.merged(lambda values: values)
+        best = merged.recommended
+        if best is None:
+            raise ValueError("no trial of the study is complete: there is nothing to recommend")
+        return next(t for t, trial in zip(done, trials, strict=True) if trial.values == best.values)
 
     def reseed_rng(self) -> None:
         """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from llmopt.benchmarks.bench.cells import (
     BenchCell,
@@ -17,6 +21,7 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
+from llmopt.benchmarks.report.runs import group, titles
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
@@ -113,7 +118,31 @@ def main(args: argparse.Namespace) -> int:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
     print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
+    wanted = set(cells)
+    print(_table([line for line in read_results(out) if BenchCell.of(line) in wanted]))
     return 1 if failures else 0
+
+
+def _table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the held-out returns of some cells as text: a block a problem, a line a method."""
+    grouped = group(lines)
+    names = titles(grouped)
+    blocks = []
+    for key, runs in grouped.items():
+        rows = [("", "held-out median", "least", "largest", "seeds")]
+        for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
+            spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
+            rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        text = [
+            "  ".join(
+                c.rjust(w) if i else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        blocks.append("\n".join([f"\n{names[key]}", *text]))
+    return "\n".join(blocks)
 
 
 def _cells(args: argparse.Namespace) -> list[BenchCell]:

@@ -30,7 +30,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import flatdim
 
-from llmopt.benchmarks.experiments.bbob import BATCH, FUNCTIONS, WARMUP, Instance, model_client
+from llmopt.benchmarks.experiments.bbob import BATCH, FUNCTIONS, Instance, model_client
+from llmopt.benchmarks.experiments.bbob_page import WARMUP
 from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient, NetworkClient
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem

@@ -377,6 +377,7 @@ class _Session:
             "storage": self.folder.home(name) / "optimizer.jsonl",
             "ask_warmup": self.old,
             "may_stop": self.contestants.named(name),
+            "requests": self.config.requests if name == "llm" else None,
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
             spent = [self.usage[n] for n in self.usage if self.contestants.specs[n].asks_model]

@@ -1,7 +1,7 @@
 """A search that ends at its cap on cost, and goes on under a higher one.
 
-A written client stands in for a hosted model: each of its answers says what it cost. With a real one,
-only the client's name changes: `"openai:NAME"`.
+A written client stands in for a hosted model: each of its answers says what it cost. With a real
+one, only the client's name changes: `"openai:NAME"`.
 
     python capped.py
 """

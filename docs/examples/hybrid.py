@@ -1,12 +1,14 @@
 """A model and CMA-ES as partners.
 
-Each learns from all points. The one whose latest points were better proposes more of the next ones.
-The function is Rosenbrock's valley in five dimensions; the same search also runs without the partner.
+Each learns from all points. The one whose latest points were better proposes more of the next
+ones. The function is Rosenbrock's valley in five dimensions; the same search also runs without
+the partner.
 
     python hybrid.py             # 120 evaluations, three seeds: some minutes
     python hybrid.py --quick     # 20 evaluations, one seed
 """
 
+import itertools
 import statistics
 import sys
 
@@ -17,7 +19,7 @@ SPACE = {f"x{i}": llmopt.Float(-2, 2) for i in range(5)}
 
 def valley(params: dict[str, float]) -> float:
     x = list(params.values())
-    return sum(100 * (b - a**2) ** 2 + (1 - a) ** 2 for a, b in zip(x, x[1:], strict=False))
+    return sum(100 * (b - a**2) ** 2 + (1 - a) ** 2 for a, b in itertools.pairwise(x))
 
 
 if __name__ == "__main__":

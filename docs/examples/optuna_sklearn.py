@@ -1,9 +1,9 @@
 """Optuna: hyper-parameters of a scikit-learn model, with words beside each value.
 
-The space is conditional: only a polynomial kernel has a degree. The objective trains a support vector
-machine in five folds and says what it saw: the spread of the folds, the training error, the share of
-support vectors. Chat models read these words; the embedded model, which is asked by default, reads
-numbers only.
+The space is conditional: only a polynomial kernel has a degree. The objective trains a support
+vector machine in five folds and says what it saw: the spread of the folds, the training error,
+the share of support vectors. Chat models read these words; the embedded model, which is asked by
+default, reads numbers only.
 
     python optuna_sklearn.py                  # the embedded model, 30 trials: a minute
     python optuna_sklearn.py openai:NAME      # a hosted model; its key is in the environment

@@ -1,9 +1,9 @@
 """A Gymnasium environment of your own, described in words.
 
 A pump keeps the level of a leaking tank. The docstring names the observations and the action:
-`PolicySearch` hands these words to the model, and after each policy a report of its episodes. Here a
-written client answers in place of a model, so that the example needs no key. It answers as a model
-may: the first line holds the values, then follows a reason.
+`PolicySearch` hands these words to the model, and after each policy a report of its episodes.
+Here a written client answers in place of a model, so that the example needs no key. It answers as
+a model may: the first line holds the values, then follows a reason.
 
     python own_environment.py                 # the written answers
     python own_environment.py openai:NAME     # a model; its key is in the environment

@@ -1,8 +1,8 @@
 """A recorded search of a strong model, evaluated again without a key.
 
-The system is a heating of two zones that was written for this project, so that no model knows it from
-its training. The recording holds the model's answers. Each policy is evaluated anew here, and the best
-one is judged on 100 fresh starts.
+The system is a heating of two zones that was written for this project, so that no model knows it
+from its training. The recording holds the model's answers. Each policy is evaluated anew here,
+and the best one is judged on 100 fresh starts.
 
     python replay.py
 """

@@ -1,7 +1,7 @@
 """Two worker processes on one Optuna study in PostgreSQL.
 
-Each worker asks the model itself. The study's storage holds what the others evaluate at the moment,
-so that no two workers evaluate the same point.
+Each worker asks the model itself. The study's storage holds what the others evaluate at the
+moment, so that no two workers evaluate the same point.
 
     createdb optuna
     python workers_postgresql.py postgresql+psycopg://user:password@localhost/optuna

@@ -1,0 +1,80 @@
+"""The scripts and the notebook in docs/examples run as they stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
+# Each script: its arguments, the packages without which it cannot run, and what it must print.
+SCRIPTS = {
+    "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 15 trials"),
+    "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),
+    "nevergrad_mixed.py": (
+        ["--quick"],
+        ["nevergrad", "xllamacpp"],
+        r"LLM .*OnePlusOne .*RandomSearch ",
+    ),
+    "optuna_sklearn.py": (
+        ["--quick"],
+        ["optuna", "sklearn", "xllamacpp"],
+        r"smallest error 0\.0.*support vectors.*'llm': ",
+    ),
+    "own_environment.py": ([], [], r"pump: flow in.*on 100 fresh starts: -0\.4\d"),
+    "replay.py": ([], [], r"no further gain.*best policy: -26\.11"),
+}
+
+
+def run(*command: str, folder: Path) -> str:
+    environment = {**os.environ, "MPLBACKEND": "Agg"}
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=folder, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_every_example_is_run_and_listed():
+    files = {p.name for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
+    assert files == {*SCRIPTS, "workers_postgresql.py", "notebook.ipynb"}
+    listed = re.findall(r"^\| `([\w.]+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert set(listed) == files
+
+
+@pytest.mark.embedded
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_script_runs(name, tmp_path, embedded_client):
+    arguments, packages, shown = SCRIPTS[name]
+    for package in packages:
+        pytest.importorskip(package)
+    out = run(str(EXAMPLES / name), *arguments, folder=tmp_path)
+    assert re.search(shown, out, re.DOTALL), out
+
+
+@pytest.mark.embedded
+def test_two_workers_on_one_postgresql(tmp_path, embedded_client):
+    pytest.importorskip("optuna")
+    from test_optuna_workers import postgresql
+
+    with postgresql() as url:
+        out = run(str(EXAMPLES / "workers_postgresql.py"), url, folder=tmp_path)
+    trials, points = map(int, re.findall(r"(\d+) trials, (\d+) different", out)[0])
+    assert trials == points >= 12
+    assert "'llm': " in out
+
+
+@pytest.mark.embedded
+def test_the_notebook_runs_and_was_run(tmp_path, embedded_client):
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert any("text/html" in o.get("data", {}) for cell in cells for o in cell["outputs"])
+    code = "\n".join("".join(cell["source"]) for cell in cells)
+    run("-c", code, folder=tmp_path)
