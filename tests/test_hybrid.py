@@ -437,12 +437,12 @@ class TestKeeping:
         for first, second in (("cma", None), (None, "cma")):
             path = tmp_path / f"{first}.jsonl"
             make(partner=first, storage=path).close()
-            with pytest.raises(StorageError, match="partner="):
+            with pytest.raises(StorageError, match=r"partner \(there"):
                 make(partner=second, storage=path)
 
     def test_a_file_from_before_the_option_goes_on(self, tmp_path):
         path = tmp_path / "old.jsonl"
-        optimizer = make(partner=None, storage=path)
+        optimizer = make(partner=None, storage=path, durable=False)  # without checksums
         go(optimizer, 8)
         optimizer.close()
         start, *rest = path.read_text().splitlines()
@@ -452,7 +452,7 @@ class TestKeeping:
         expected = go(make(partner=None), 12)
         assert go(make(partner=None, storage=path), 4) == expected[8:]
         assert len(LLMOptimizer.load(path, UniformGrammarClient()).trials) == 12
-        with pytest.raises(StorageError, match="partner="):
+        with pytest.raises(StorageError, match=r"partner \(there"):
             make(storage=path)
 
     def test_a_models_failure_loses_nothing(self):
