@@ -20,9 +20,11 @@ def play(name, task, folder):
     """Run a recorded search again; return what it was worth, and what it was when recorded."""
     recording = RECORDINGS / f"{name}.jsonl"
     command = name.partition("-")[0]
-    # The prompt says how many tries there are, so that is one of the options to give again.
-    steps = re.search(r"This is try 1 of (\d+)", recording.read_text(encoding="utf-8"))[1]
-    model = ["--model", f"replay:{recording}", "--steps", steps, "--no-gif"]
+    # The prompt says how many tries and starts there are: the same are to be given again.
+    text = recording.read_text(encoding="utf-8")
+    steps = re.search(r"This is try 1 of (\d+)", text)[1]
+    starts = re.search(r"over (?:the same )?(\d+) random starts", text)[1]
+    model = ["--model", f"replay:{recording}", "--steps", steps, "--episodes", starts, "--no-gif"]
     assert cli([command, task, *model, "--out", str(folder)]) == 0
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     before = next(x for x in lines if (x["command"], x["task"]) == (command, task))
