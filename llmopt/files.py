@@ -76,6 +76,22 @@ def sync_folder(path: Path) -> None:
             os.close(folder)
 
 
+def refuse_links(folder: Path) -> None:
+    """Raise where something in a folder is a link, which may lead out of it.
+
+    Raises:
+        StorageError: Something is.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            if os.path.islink(path):
+                raise StorageError(
+                    f"{path} is a link, and a run folder may be somebody else's: put what it "
+                    "points to in its place to go on with the run"
+                )
+
+
 # -- checksums --------------------------------------------------------------------------------
 
 

@@ -151,7 +151,8 @@ class LLMOptimizer(Generic[Params]):
         on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
             random point. After an error `ask` can be called again, and nothing is lost.
         noisy: Whether measuring a point again gives another reward. Then the model may propose
-            a point again, and `history` and `best` show the mean of its rewards.
+            a point again, `history` shows the mean of its rewards, and `best` is the point with
+            the best mean less its standard error, so that a lucky value is not taken for good.
         may_stop: Whether the model may end the search where it expects no further gain (the
             prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
@@ -611,7 +612,7 @@ class LLMOptimizer(Generic[Params]):
             )
             trial = self._state.trials[-1]
         if self._bell is not None:
-            self._bell.ring("told", trial, self.best, self.usage)
+            self._bell.ring("told", trial, self.history.best, self.usage)
         return trial
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -695,15 +696,29 @@ class LLMOptimizer(Generic[Params]):
     def best(self) -> Trial[Params]:
         """The best trial so far; the first of equals.
 
-        With several objectives one of the Pareto front (see ``history.pareto_front``).
+        With several objectives one of the Pareto front (see ``history.pareto_front``). With
+        ``noisy=True`` no lucky value: see `recommend`.
 
         Raises:
             NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
         """
         history = self.history
-        if history.best is None:
+        best = history.recommended if self._model.noisy else history.best
+        if best is None:
             raise NoTrialsError(_why_no_best(history))
-        return history.best
+        return best
+
+    def recommend(self) -> Params:
+        """Return the parameters to keep: those of `best`.
+
+        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
+        the errors that were told and by how far repeated measurements of one point lie apart.
+        Tell a point again to measure it better.
+
+        Raises:
+            NoTrialsError: There is no complete trial yet.
+        """
+        return self.best.params
 
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a pandas table, a row for each.

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from string import ascii_lowercase
 
 import numpy as np
@@ -24,7 +23,7 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
     run_cell,
 )
-from llmopt.benchmarks.bench.suites import SUITES, WIDE_BOX
+from llmopt.benchmarks.bench.suites import SUITES
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.runner import draw_warmup
 from llmopt.benchmarks.tasks.table import get_task
@@ -317,43 +316,24 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys, tmp_path):
     assert "the same command goes on" in capsys.readouterr().err
 
 
-def test_the_full_suite_is_the_promised_one():
-    cells = SUITES["full"]("smollm2", 4)
+def test_the_suites_are_the_promised_ones():
+    cells, short = SUITES["full"]("smollm2", 4), SUITES["policies"]("smollm2", 4)
     assert len(set(cells)) == len(cells)
     assert set(SUITES["baselines"]("smollm2", 4)) < set(cells)
+    assert set(short) < set(cells)
     methods = {c.method for c in cells}
-    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp"}
-    assert expected | {"llm-levels", "llm-shuffled", "levels-uniform"} <= methods
-    for box in (None, WIDE_BOX):
-        for evaluations in (100, 400):
-            seeds = {
-                c.seed
-                for c in cells
-                if (c.task, c.box, c.evaluations) == ("mountaincar", box, evaluations)
-                and c.method == "llm-levels"
-                and c.bias is None
-            }
-            assert seeds == set(range(10))
-    others = {(c.task, c.bias) for c in cells if c.evaluations == 100}
-    others -= {("mountaincar", None), ("swimmer", None)}
-    assert len(others) >= 6
-    for task, bias in others:
-        seeds = {c.seed for c in cells if (c.task, c.bias) == (task, bias)}
-        assert seeds == set(range(5))
-    # Equal terms: whatever differs between two cells of a problem is not the method's doing.
-    for key in {(c.task, c.box, c.bias, c.evaluations) for c in cells}:
-        same = [c for c in cells if (c.task, c.box, c.bias, c.evaluations) == key]
-        assert len({(c.episodes, c.warmup, c.heldout) for c in same}) == 1
-
-
-def test_the_adapter_is_run_on_the_problems_of_all_others():
-    """So that one report can take both files."""
-
-    def problems(name):
-        return {replace(c, method="cma", seed=0, model="", batch=0) for c in SUITES[name]("m", 4)}
-
-    assert problems("adapted") == problems("full")
-    assert not set(SUITES["adapted"]("m", 4)) & set(SUITES["full"]("m", 4))
+    expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp", "turbo"}
+    assert expected | {"llm-columns", "columns-network", "llm-levels"} <= methods
+    for suite, seeds in ((cells, 10), (short, 5)):
+        problems = {(c.task, c.evaluations) for c in suite}
+        assert ("mountaincar", 100) in problems
+        for key in problems:
+            same = [c for c in suite if (c.task, c.evaluations) == key]
+            assert {c.seed for c in same} == set(range(seeds))
+            # Equal terms: whatever differs between two cells of a problem is the method's doing.
+            assert len({(c.episodes, c.warmup, c.heldout, c.box, c.finalists) for c in same}) == 1
+    # A part of the committed suite is whole seeds of all tasks.
+    assert [c.seed for c in short] == sorted(c.seed for c in short)
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))
@@ -366,7 +346,9 @@ def test_gp_takes_part_only_where_torch_is(monkeypatch):
     from llmopt.benchmarks.bench import suites
 
     monkeypatch.setattr(suites, "find_spec", lambda name: None)
-    assert "optuna-gp" not in {c.method for c in SUITES["baselines"]("smollm2", 4)}
+    left = {c.method for c in SUITES["baselines"]("smollm2", 4)}
+    assert "cma" in left
+    assert not {"optuna-gp", "turbo"} & left
     monkeypatch.setattr(suites, "find_spec", lambda name: name)
     assert "optuna-gp" in {c.method for c in SUITES["baselines"]("smollm2", 4)}
 
@@ -384,6 +366,8 @@ def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp
         heldout=1,
         box=None,
         bias=None,
+        wrappers=None,
+        finalists=0,
         model="smollm2",
         batch=4,
         max_tokens=0,

@@ -11,14 +11,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
+from llmopt.client.facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.commands import common, write_reward
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.commands.common import say_step
+from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task
@@ -48,7 +51,7 @@ def give(monkeypatch, *replies):
 @needs_confinement
 class TestCode:
     ARGS = ("code", "mountaincar", "--model", "m", "--steps", "3", "--episodes", "2",
-            "--held-out", "4", "--out")  # fmt: skip
+            "--held-out", "4", "--no-gif", "--out")  # fmt: skip
 
     def test_a_whole_run(self, monkeypatch, tmp_path, capsys):
         client = give(monkeypatch, TAGS, "nothing", IDLE, PUMP)
@@ -212,10 +215,14 @@ def test_reward(monkeypatch, tmp_path, capsys):
     assert len(first["components"][0]["gain"]) == 10
     page = (tmp_path / "run" / "report.html").read_text()
     assert "standard error of 3 trainings" in page
+    assert page.count("<polyline") == 3  # a learning curve for each training
+    assert 'src="data:image/gif;base64,' in page
+    with Image.open(tmp_path / "run" / "best.gif") as picture:
+        assert picture.n_frames > 5
 
 
 REWARD = ("reward", "mountaincar", "--model", "m", "--episodes", "2", "--training", "10",
-          "--held-out", "3", "--trainings", "2")  # fmt: skip
+          "--held-out", "3", "--trainings", "2", "--no-gif")  # fmt: skip
 
 
 @needs_confinement
@@ -264,7 +271,7 @@ def test_a_reward_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path,
 def test_a_code_run_ends_in_order_when_a_cap_is_reached(monkeypatch, tmp_path, capsys):
     client = give(monkeypatch, IDLE, "never asked for")
     out = tmp_path / "run"
-    options = ["--model", "m", "--steps", "3", "--episodes", "1", "--held-out", "2"]
+    options = ["--model", "m", "--steps", "3", "--episodes", "1", "--held-out", "2", "--no-gif"]
     assert cli(["code", "mountaincar", *options, "--max-requests", "1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "stopped: 1 requests were sent" in said
@@ -348,6 +355,11 @@ def test_reward_by_stable_baselines3(monkeypatch, tmp_path, capsys):
         (("code", "NoSuch-v0"), "unknown task 'NoSuch-v0'"),
         (("code", "mountaincar", "--steps", "0"), "--steps 0"),
         (("code", "mountaincar", "--resume"), "--out"),
+        (("code", "cartpole", "--feedback", "hp"), "no language feedback"),
+        (("code", "swimer"), "did you mean 'swimmer'"),
+        (("code", "no_such_module:Env-v0"), "no_such_module"),
+        (("code", "mountaincar", "--model", "replay:none.jsonl"), "cannot read the recording"),
+        (("code", "mountaincar", "--model", "smollm2", "--record", "no/x"), "does not exist"),
         (("reward", "metaworld:reach-v3"), "Gymnasium"),
         (("code", "mountaincar"), "needs a model that can write code"),
         (("reward", "mountaincar"), "needs a model that can write code"),
@@ -457,3 +469,19 @@ def test_code_and_reward_take_every_task_that_run_takes():
             assert found.cap == task.step_cap(env)
         assert "Observed:" in found.notes
         assert found.statistics is not None
+
+
+@needs_confinement
+def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
+    client = give(monkeypatch, "no code")
+    client.facts = lambda: ModelFacts(name="tiny", parameters=135_000_000)
+    with pytest.warns(UserWarning, match="tiny has 135 million weights, too few to write code"):
+        open_and_make(tmp_path / "run")
+    assert client.requests == []
+
+
+def open_and_make(folder):
+    task = find_task("mountaincar")
+    run = CodeRun(folder, {**common.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
+    with common.make_optimizer(run, task, policy_function(task.make(False)), "", ""):
+        pass

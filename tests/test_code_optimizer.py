@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import pickle
 from dataclasses import replace
@@ -969,3 +970,38 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
         # It then counts twice, as does a request that may have been sent before the kill.
         assert again <= rest.usage.requests - whole.usage.requests <= 1
         assert rest.usage.failed_requests == rest.usage.requests - whole.usage.requests
+
+
+class TestTies:
+    def test_they_decide_between_equal_scores_also_after_a_resume(self, tmp_path):
+        told = enumerate([(1.0, 5.0), (2.0, -9.0), (2.0, -8.0), (2.0, -8.0)])
+        options = {"storage": tmp_path / "run.jsonl", "seed": 0}
+        with CodeOptimizer([FUNCTION], client=ScriptedClient([]), **options) as optimizer:
+            for k, ties in told:
+                optimizer.tell(f"def f(x):\n    return {k}.0\n", 1.0, ties=ties)
+            assert optimizer.best.number == 2  # the return first, then the steps, then the age
+            optimizer.tell("def f(x):\n    return 9.0\n", 1.1, ties=(0.0, 0.0))
+            assert optimizer.best.number == 4
+        with CodeOptimizer([FUNCTION], client=ScriptedClient([]), **options) as again:
+            assert again.best.number == 4
+            assert again.trials[1].ties == (2.0, -9.0)
+
+    def test_what_is_no_finite_number_is_refused(self):
+        with CodeOptimizer([FUNCTION], client=ScriptedClient([]), seed=0) as optimizer:
+            for bad in ({"ties": [math.nan]}, {"samples": [1.0, math.inf]}):
+                with pytest.raises(RewardError, match="finite"):
+                    optimizer.tell("def f(x):\n    return 1.0\n", 1.0, **bad)
+            assert not optimizer.trials
+
+    def test_a_difference_comes_with_its_standard_error_start_by_start(self):
+        first = CodeTrial(0, "def f(x): return 1", None, 2.0, samples=(1.0, 2.0, 3.0))
+        then = CodeTrial(
+            1, "def f(x): return 2", None, 2.5, explanation="Went up. " * 80, parent=0,
+            samples=(1.4, 2.5, 3.6),
+        )  # fmt: skip
+        prompt = CodePrompt((FUNCTION,), scoring="At most 9.")
+        text = prompt.messages(then, [first, then], turn=(3, 3))[0].content
+        assert "#Score\nAt most 9.\n" in text
+        assert "try 1: score 2.5 ± 0.64 (+0.5 ± 0.058 against try 0). Went up. Went up." in text
+        assert "Went up. ...\n" in text  # cut at the end of a sentence
+        assert "This is try 3 of 3; it is the last one." in text

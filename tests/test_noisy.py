@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space
+from llmopt.errors import NoTrialsError
 from llmopt.policies import PolicySearch
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -27,6 +28,52 @@ def test_equal_points_merge_to_mean_and_error():
     assert optimizer.best == first
     assert "1 | 3 ± 1.5 (3 times) | 0.5" in client.requests[3].text
     assert optimizer.usage.rejected == {}
+
+
+def test_a_lucky_value_is_not_taken_for_a_good_point():
+    def told(noisy, lucky):
+        optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", noisy=noisy)
+        for reward in (9.0, 11.0, 8.0, 10.0):  # 9.5, give or take 0.65
+            optimizer.tell({"x": 0.5}, reward)
+        optimizer.tell({"x": 0.1}, lucky)
+        return optimizer.recommend(), optimizer.best.params
+
+    assert told(noisy=True, lucky=10.0) == ({"x": 0.5}, {"x": 0.5})
+    assert told(noisy=True, lucky=15.0) == ({"x": 0.1}, {"x": 0.1})
+    assert told(noisy=False, lucky=11.5) == ({"x": 0.1}, {"x": 0.1})
+
+
+def test_told_errors_count_where_nothing_is_repeated():
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", "minimize", noisy=True)
+    with pytest.raises(NoTrialsError):
+        optimizer.recommend()
+    optimizer.tell({"x": 0.1}, 1.0, stderr=3.0)
+    optimizer.tell({"x": 0.2}, 2.0, stderr=0.5)
+    assert optimizer.recommend() == {"x": 0.2}
+
+
+def test_the_adapters_recommend_no_lucky_point_either():
+    optuna = pytest.importorskip("optuna")
+    ng = pytest.importorskip("nevergrad")
+    from llmopt.adapters.nevergrad import ParametrizedLLM
+    from llmopt.adapters.optuna import LLMSampler
+
+    rows = [(0.5, 9.0), (0.5, 11.0), (0.1, 10.0), (0.5, 8.0), (0.5, 10.0)]
+    study = optuna.create_study(direction="maximize")
+    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    for x, value in rows:
+        study.add_trial(
+            optuna.trial.create_trial(params={"x": x}, distributions=space, value=value)
+        )
+    assert LLMSampler.recommend(study).params == {"x": 0.5}
+    with pytest.raises(ValueError, match="no trial"):
+        LLMSampler.recommend(optuna.create_study())
+
+    parameter = ng.p.Scalar(lower=0, upper=1)
+    optimizer = ParametrizedLLM(model=ScriptedClient([]), noisy=True)(parameter, budget=9)
+    for x, value in rows:
+        optimizer.tell(optimizer.parametrization.spawn_child(new_value=x), -value)
+    assert optimizer.recommend().value == pytest.approx(0.5)
 
 
 def test_without_noise_a_repeat_is_refused():

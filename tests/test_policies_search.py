@@ -140,7 +140,7 @@ class Bare(gym.Env):
 
 def test_an_own_environment_without_a_docstring(tmp_path):
     search, answers = searching(
-        Bare, {"a0<-bias": 6}, {}, {}, description="Keep it at rest.", max_steps=7
+        Bare, {"a0<-bias": 6}, {}, {}, description="Keep it at rest.", max_steps=7, clip=False
     )
     search.run(2)
     failed = search.optimizer.trials[1]
@@ -334,3 +334,37 @@ def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
     same, mean = capsys.readouterr().out.split()[-2:]
     assert same == "True"
     assert float(mean) > 400
+
+
+def test_a_search_starts_at_sane_values_outside_the_list():
+    """Raw actions of HalfCheetah are charged with millions."""
+    with PolicySearch("HalfCheetah-v5", ScriptedClient([]), "words", warmup=3, starts=1) as search:
+        search.run(3)
+        assert min(t.reward for t in search.optimizer.trials) > -2000
+        assert "clipped to its bounds" in search.optimizer._model.description
+        policy = search.policy_of(search.optimizer.trials[0].params)
+        assert np.abs(policy(np.full(17, 100.0))).max() <= 1
+    with PolicySearch(
+        "HalfCheetah-v5", ScriptedClient([]), "words", starts=1, clip=False
+    ) as search:
+        assert "clipped to its bounds" not in search.optimizer._model.description
+
+
+def test_choosing_on_fresh_starts(tmp_path):
+    with PolicySearch("MountainCarContinuous-v0", ScriptedClient([]), "words", warmup=12, starts=2,
+                      max_steps=150, seed=4) as search:  # fmt: skip
+        search.run(12)
+        before = search.best
+        chosen = search.choose(finalists=4)
+        assert search.best is chosen
+        rank = [t.number for t in search.optimizer.history.ranked]
+        assert rank.index(chosen.number) < 4
+        assert search.choose(finalists=1).number == before.number
+        assert load_policy_of(search, tmp_path).tolist() == search.best_policy.parameters.tolist()
+
+
+def load_policy_of(search, folder):
+    search.save(folder / "p.json")
+    policy = load_policy(folder / "p.json")
+    assert policy.policy.clip
+    return policy.parameters

@@ -362,3 +362,15 @@ def test_an_unstable_simulation_leaves_no_log():
     env.step(np.zeros(3))
     env.close()
     assert not list(Path().iterdir())
+
+
+def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):
+    client = ScriptedClient(point, default_prompt="words")
+    run(config(iterations=7, requests=2), tmp_path / "run", client=client)
+    lines = (tmp_path / "run" / "trials.jsonl").read_text().splitlines()
+    sources = [r["source"] for r in map(json.loads, lines) if r["method"] == "llm"]
+    assert sources == ["llm"] * 2 + ["refine"] * 5
+    assert len(client.requests) == 2
+    assert estimate.estimate_run(config(iterations=7, requests=2), client).requests == 2
+    with pytest.raises(RunConfigError, match="requests=0"):
+        config(requests=0)

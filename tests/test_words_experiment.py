@@ -96,3 +96,51 @@ def test_a_recorded_run_replays_without_a_key(tmp_path, capsys):
     assert "99.12 82.21 ±" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--seed", "1", "--out", str(tmp_path / "other")]) != 0
     assert "is not among its" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arm", "named", "documented", "seen"),
+    [
+        ("none", False, False, False),
+        ("names", True, False, False),
+        ("words", True, True, True),
+        ("shuffled", True, True, True),
+    ],
+)
+def test_hyper_parameters_on_own_data_have_the_same_arms(monkeypatch, arm, named, documented, seen):
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(words, "STARTS", 2)
+    client = ScriptedClient(["Proposal: stop"])
+    with words.make_search("spills", arm, client, 0, 30) as search:
+        search.run(30)
+        best = search.best.params
+        assert search.evaluate(2).mean != search.measure(best)[0].mean
+    (request,) = client.requests
+    assert ("gamma: a number" in request.text) == named
+    assert ("x2: a number" in request.text) != named
+    assert ("heavy tails" in request.text) == documented
+    assert ("On new rows" in request.text) == seen
+
+
+def test_own_data_are_the_same_for_the_same_seed_and_judged_without_spills():
+    from llmopt.benchmarks.experiments import own_data
+
+    for data in own_data.DATA.values():
+        drawn = [data.draw(np.random.default_rng(3), 50) for _ in range(2)]
+        assert np.array_equal(drawn[0][1], drawn[1][1])
+        _, judged = own_data._clean(data, np.random.default_rng(3))
+        assert len(judged) > 3 * data.rows
+        assert np.ptp(judged) < 12
+
+
+def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
+    monkeypatch.setattr(words, "STARTS", 1)
+    answer = "Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10)
+    scripted = [answer.replace("0.1", f"0.{k}") for k in range(1, 10)] * 2
+    client = ScriptedClient(scripted)
+    with words.make_search("zones", "ten", client, 0, 60) as search:
+        search.run(60)
+        assert 2 < search.optimizer.usage.requests == len(client.requests) <= 10
+        sources = [t.source for t in search.optimizer.trials]
+    assert sources.count("llm") == len(client.requests)
+    assert sources.count("refine") == 55 - len(client.requests)

@@ -409,6 +409,17 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             )
         )
 
+    def recommend(self) -> p.Parameter:
+        """Return the candidate to keep; of noisy losses no lucky one.
+
+        With ``noisy=True`` it has the least mean loss plus standard error, by how far repeated
+        evaluations of one point lie apart; else it is Nevergrad's own choice.
+        """
+        best = self.history.recommended if self._model.noisy else None
+        if best is None or self.num_objectives > 1:
+            return super().recommend()
+        return self._parameters.spawn(self.parametrization, best.values)
+
     def _cheap_violation(self, candidate: p.Parameter) -> float:
         if candidate.can_skip_constraints() or candidate.satisfies_constraints():
             return 0.0

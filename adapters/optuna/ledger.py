@@ -46,7 +46,7 @@ class Ledger:
         limits = meter.limits
         if limits.max_requests is None and limits.max_tokens is None and limits.max_cost is None:
             return
-        meter.record = self._record
+        meter.record, meter.announce = self._record, self._announce
         meter.check = lambda: meter.limits.check(self.total())
 
     def total(self) -> Usage:
@@ -61,18 +61,35 @@ class Ledger:
         _add(total, _entry(self._own.get(study_id, Usage())))
         return total
 
+    def _announce(self, spent: Spent) -> None:
+        """Count a request that is about to be sent: its worker may be killed before it ends.
+
+        Raises:
+            StorageError: The study's storage did not take it; nothing is to be sent.
+        """
+        self._store(self._with(spent, calls=spent.failed + 1))
+
     def _record(self, spent: Spent) -> None:
         """Store what one request cost.
 
         Raises:
             StorageError: The study's storage did not take it.
         """
+        usage = self._with(spent, calls=spent.failed)
+        self._own[self._store(usage)] = usage
+
+    def _with(self, spent: Spent, calls: int) -> Usage:
         assert self._study is not None
-        storage, study_id = self._study._storage, self._study._study_id
-        usage = self._own.get(study_id, Usage()).copy()
-        usage.add_failure(spent.failed, unpriced=spent.unpriced)
+        usage = self._own.get(self._study._study_id, Usage()).copy()
+        usage.add_failure(calls, unpriced=spent.unpriced)
         if spent.reply is not None:
             usage.add_reply(spent.reply)
+        return usage
+
+    def _store(self, usage: Usage) -> int:
+        """Store what this object has spent, and return the study that it was spent on."""
+        assert self._study is not None
+        storage, study_id = self._study._storage, self._study._study_id
         try:
             storage.set_study_system_attr(study_id, self._key, _entry(usage))
         except Exception as error:  # storages raise what their databases do
@@ -80,7 +97,7 @@ class Ledger:
                 f"the study's storage did not take what a request cost ({error}): make it "
                 "writable; it is tried again before the next request"
             ) from error
-        self._own[study_id] = usage
+        return int(study_id)
 
 
 def _entry(usage: Usage) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from optuna.study import Study
@@ -113,6 +114,27 @@ def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> N
         for i, part in enumerate(parts):
             key = f"{_PREFIX}{name}:{i}" if i else _PREFIX + name
             study._storage.set_trial_user_attr(trial._trial_id, key, part)
+
+
+def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:
+    """Show in optuna-dashboard's note of a trial why the model proposed it, and what that cost.
+
+    Raises:
+        ImportError: The package `optuna-dashboard` is not installed.
+    """
+    from optuna_dashboard import save_note
+
+    now = current(study, trial)
+    if read_note(now, "source") != "llm":
+        return
+    tokens = [round(amount_of(read_note(now, f"{k}_tokens"))) for k in ("prompt", "completion")]
+    cost = read_note(now, "cost")
+    facts = f"{text_of(read_note(now, 'model')) or 'model'}, {tokens[0]} + {tokens[1]} tokens"
+    facts += f", ${amount_of(cost):.6f}" if cost is not None else ""
+    reasons = text_of(read_note(now, "explanation")) or "(no reasons given)"
+    # Of a running trial only its id and its study are used, which a `FrozenTrial` has not.
+    place = SimpleNamespace(storage=study._storage, study=study, _trial_id=trial._trial_id)
+    save_note(place, f"{reasons}\n\n*{facts}*")
 
 
 def read_note(trial: FrozenTrial, name: str) -> Any:

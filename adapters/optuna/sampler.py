@@ -17,6 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ import optuna
 from optuna import TrialPruned
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.study import Study
+from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.history import GroupHistory, View, hints, known_params, learned
@@ -36,6 +37,7 @@ from llmopt.adapters.optuna.records import (
     publish,
     read_fixed,
     read_note,
+    write_dashboard_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import (
@@ -49,7 +51,7 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
-from llmopt.history import Proposal, Usage
+from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
@@ -152,6 +154,8 @@ class LLMSampler(BaseSampler):
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
             model is told of them, and no point that breaks one is proposed; one that was
             enqueued ranks after those that keep them. See `llmopt.Space`.
+        dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
+            optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         max_requests: Cap on calls to the model, failed ones included. Caps hold for the
             study: what was spent under caps is kept in its storage, and counts for all
             workers and later runs. Each worker may be a request beyond.
@@ -191,6 +195,7 @@ class LLMSampler(BaseSampler):
         may_stop: bool = False,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
+        dashboard_notes: bool = False,
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
@@ -216,6 +221,12 @@ class LLMSampler(BaseSampler):
         )
         self._partner = partner
         self._constraints = read_constraints(constraints)
+        self._dashboard_notes = dashboard_notes
+        if dashboard_notes and find_spec("optuna_dashboard") is None:
+            raise ImportError(
+                "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
+                name="optuna_dashboard",
+            )
         make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
         self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
@@ -262,6 +273,41 @@ class LLMSampler(BaseSampler):
             return self._model.usage
 
     # -- the interface of an Optuna sampler -------------------------------------------------
+
+    @staticmethod
+    def recommend(study: Study) -> FrozenTrial:
+        """Return the trial to keep of a study with noisy values: no lucky one.
+
+        ``study.best_trial`` is the trial of the best single value. Here trials of equal parameters
+        count as one with their mean, and the best mean less its standard error is taken, by how
+        far values of equal parameters lie apart. Where no parameters are repeated, it is the best
+        trial.
+
+        Args:
+            study: A study of one objective. Trials that break a constraint are left out as far
+                as there are others.
+
+        Raises:
+            ValueError: No trial is complete.
+        """
+        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        trials = tuple(
+            Trial(
+                t.number,
+                None,
+                (repr(sorted(t.params.items())),),
+                (float(t.value or 0.0),),
+                constraint_violation=sum(max(0.0, c) for c in t.constraints.values()),
+            )
+            for t in done
+        )
+        maximize = study.direction == StudyDirection.MAXIMIZE
+        history = History(trials, directions=("maximize" if maximize else "minimize",))
+        merged = history.merged(lambda values: values)
+        best = merged.recommended
+        if best is None:
+            raise ValueError("no trial of the study is complete: there is nothing to recommend")
+        return next(t for t, trial in zip(done, trials, strict=True) if trial.values == best.values)
 
     def reseed_rng(self) -> None:
         """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
@@ -541,6 +587,8 @@ class LLMSampler(BaseSampler):
                         lost = key in view.taken and key not in before and not self._model.noisy
                         if not lost:
                             annotate(study, trial, offer.proposal, offer.cost, offer.model)
+                            if self._dashboard_notes:
+                                write_dashboard_note(study, trial)
                             break
                     else:
                         publish(study, trial, reader.group, {})

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from llmopt.benchmarks.bench.cells import (
     BenchCell,
@@ -17,6 +21,8 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
+from llmopt.benchmarks.report.runs import group, titles
+from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
@@ -65,6 +71,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
     add("--heldout", type=int, default=100, metavar="H", help="fresh starts (default: 100)")
     add("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="bounds of every parameter")
+    add(
+        "--wrap",
+        dest="wrappers",
+        nargs="+",
+        metavar="WRAPPER",
+        help="Gymnasium wrappers in place of the tasks' own, as of llmopt run",
+    )
+    add("--raw", dest="wrappers", action="store_const", const=(), help="no wrappers")
+    add(
+        "--finalists",
+        type=int,
+        default=FINALISTS,
+        metavar="N",
+        help=f"best few policies that are compared on fresh starts (default: {FINALISTS})",
+    )
     add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
 
 
@@ -113,7 +134,31 @@ def main(args: argparse.Namespace) -> int:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
     print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
+    wanted = set(cells)
+    print(_table([line for line in read_results(out) if BenchCell.of(line) in wanted]))
     return 1 if failures else 0
+
+
+def _table(lines: Sequence[dict[str, Any]]) -> str:
+    """Return the held-out returns of some cells as text: a block a problem, a line a method."""
+    grouped = group(lines)
+    names = titles(grouped)
+    blocks = []
+    for key, runs in grouped.items():
+        rows: list[tuple[str, ...]] = [("", "held-out median", "least", "largest", "seeds")]
+        for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
+            spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
+            rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        text = [
+            "  ".join(
+                c.rjust(w) if i else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        blocks.append("\n".join([f"\n{names[key]}", *text]))
+    return "\n".join(blocks)
 
 
 def _cells(args: argparse.Namespace) -> list[BenchCell]:
@@ -138,6 +183,8 @@ def _cells(args: argparse.Namespace) -> list[BenchCell]:
             heldout=args.heldout,
             box=args.box and (args.box[0], args.box[1]),
             bias=args.bias,
+            wrappers=None if args.wrappers is None else tuple(args.wrappers),
+            finalists=args.finalists,
             model=args.model,
             batch=1 if args.batch is None else args.batch,
             max_tokens=args.max_tokens,

@@ -12,26 +12,43 @@ from llmopt.benchmarks.methods.table import METHODS
 BATCH = 4
 """Points that the suites ask of a model in one request."""
 
-WIDE_BOX = (-15.0, 15.0)
-"""A box for MountainCarContinuous-v0 that holds a velocity gain of 15, which solves it."""
-
 BASELINES = tuple(name for name, entry in METHODS.items() if entry.group == "baseline")
 SAMPLERS = ("levels-uniform", "levels-gaussian")
-MODEL = ("llm-levels", *SAMPLERS)
-"""The model, and what answers in its place with no model."""
 
-ADAPTED = (
-    "llm-columns", "columns-uniform", "columns-gaussian", "columns-slope", "columns-network",
-    "llm-hybrid", "hybrid-gaussian",
+EMBEDDED = ("llm-columns", "columns-network", "columns-gaussian")
+"""The embedded model with its adapter, and its two strongest ablations."""
+
+RIVALS = ("cma", "optuna-tpe", "optuna-gp", "turbo", "ars", "random")
+"""What it is ranked among."""
+
+ABLATED = (
+    "llm-columns-shuffled", "columns-uniform", "columns-slope", "llm-hybrid", "hybrid-gaussian",
+    "llm-levels", *SAMPLERS,
 )  # fmt: skip
-"""The embedded model with its adapter, its ablations, and CMA-ES beside it."""
+"""Its further ablations, CMA-ES beside it, and the prompt that any model can read."""
 
 CHAT = ("llm-props", "llm-props-plus", "llm-props-critic", "llm-opro", "llm-published")
 """Prompts that expect a model which can follow instructions."""
 
-_CLASSIC = ("cartpole", "pendulum", "acrobot", "mountaincar-discrete")
-_MUJOCO = ("inverted-pendulum", "inverted-double-pendulum", "reacher", "hopper")
-_TABULAR = ("frozenlake",)
+_TASKS: dict[str, int] = {
+    "mountaincar": 20,
+    "swimmer": 1,  # a start hardly matters to a swimmer, and an episode is a thousand steps
+    "cartpole": 5,
+    "inverted-pendulum": 5,
+    "reacher": 5,
+    "hopper": 5,
+}
+"""Task -> episodes of one evaluation."""
+
+_MORE_TASKS: dict[str, int] = {
+    "mountaincar-published": 20,
+    "mountaincar-discrete": 20,
+    "pendulum": 5,
+    "acrobot": 5,
+    "inverted-double-pendulum": 5,
+    "halfcheetah": 1,
+    "frozenlake": 20,
+}
 
 
 def _grid(
@@ -49,61 +66,33 @@ def _grid(
     ]
 
 
-def _mountaincar(
-    evaluations: int, methods: Sequence[str], model: str, batch: int
-) -> list[BenchCell]:
-    """Return the cells of MountainCarContinuous-v0 in both boxes at one budget, 10 seeds."""
-    cells: list[BenchCell] = []
-    for box in (None, WIDE_BOX):
-        options: dict[str, Any] = {"box": box, "episodes": 20, "evaluations": evaluations}
-        cells += _grid("mountaincar", methods, 10, model, batch, **options)
-    return cells
-
-
-def _swimmer(evaluations: int, methods: Sequence[str], model: str, batch: int) -> list[BenchCell]:
-    """Return the cells of Swimmer-v5 at one budget, 10 seeds."""
-    # A start hardly matters to a swimmer, and an episode takes a thousand steps of MuJoCo.
-    options = {"episodes": 1, "evaluations": evaluations}
-    return _grid("swimmer", methods, 10, model, batch, **options)
-
-
-def _others(methods: Sequence[str], model: str, batch: int) -> list[BenchCell]:
-    """Return the cells of the other tasks at 100 evaluations, 5 seeds."""
-    cells = _grid("mountaincar", methods, 5, model, batch, bias=False, episodes=20)
-    for task in (*_CLASSIC, *_TABULAR):
-        cells += _grid(task, methods, 5, model, batch, episodes=20)
-    for task in _MUJOCO:
-        cells += _grid(task, methods, 5, model, batch, episodes=5)
-    return cells
-
-
 def _available(methods: Sequence[str]) -> tuple[str, ...]:
-    """Leave out Optuna's GP where the large package that it needs is not installed."""
-    return tuple(m for m in methods if m != "optuna-gp" or find_spec("torch"))
+    """Leave out the methods whose large packages are not installed."""
+    return tuple(
+        m
+        for m in methods
+        if "torch" not in METHODS[m].needs or all(map(find_spec, METHODS[m].needs))
+    )
+
+
+def _policies(model: str, batch: int) -> list[BenchCell]:
+    """Return the cells of the committed results, 5 seeds; whole seeds first."""
+    methods = _available((*EMBEDDED, *RIVALS))
+    grids = [
+        _grid(task, methods, 5, model, batch, episodes=episodes)
+        for task, episodes in _TASKS.items()
+    ]
+    return sorted((cell for grid in grids for cell in grid), key=lambda cell: cell.seed)
 
 
 def _full(model: str, batch: int) -> list[BenchCell]:
-    methods = (*MODEL, *_available(BASELINES))
-    # The costly ablation is run where the model has the most seeds for its time.
-    ablated = ("llm-shuffled", *methods)
-    return [
-        *_mountaincar(100, ablated, model, batch),
-        *_others(methods, model, batch),
-        *_mountaincar(400, methods, model, batch),
-        *_swimmer(100, ablated, model, batch),
-        *_swimmer(400, methods, model, batch),
-    ]
-
-
-def _adapted(model: str, batch: int) -> list[BenchCell]:
-    ablated = ("llm-columns-shuffled", *ADAPTED)
-    return [
-        *_mountaincar(100, ablated, model, batch),
-        *_others(ADAPTED, model, batch),
-        *_swimmer(100, ablated, model, batch),
-        *_mountaincar(400, ADAPTED, model, batch),
-        *_swimmer(400, ADAPTED, model, batch),
-    ]
+    methods = (*EMBEDDED, *ABLATED, *_available(BASELINES))
+    cells: list[BenchCell] = []
+    for evaluations in (100, 400):
+        for task, episodes in {**_TASKS, **_MORE_TASKS}.items():
+            options = {"episodes": episodes, "evaluations": evaluations}
+            cells += _grid(task, methods, 10, model, batch, **options)
+    return cells
 
 
 def _baselines(model: str, batch: int) -> list[BenchCell]:
@@ -112,7 +101,8 @@ def _baselines(model: str, batch: int) -> list[BenchCell]:
 
 def _prompts(model: str, batch: int) -> list[BenchCell]:
     # A small model writes on and on; what counts stands in the first line.
-    options: dict[str, Any] = {"episodes": 20, "evaluations": 50, "max_tokens": 160}
+    options: dict[str, Any] = {"evaluations": 50, "max_tokens": 160}
+    options["episodes"] = _TASKS["mountaincar"]
     methods = ("llm-columns", "llm-levels", "llm-pattern", *CHAT)
     cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("mountaincar", ("llm-props-ab",), 2, model, batch, bias=False, **options)
@@ -120,11 +110,8 @@ def _prompts(model: str, batch: int) -> list[BenchCell]:
 
 def _proof(model: str, batch: int) -> list[BenchCell]:
     """Return CMA-ES on Swimmer-v5 by single episodes, for which results are known."""
-    cells: list[BenchCell] = []
-    for evaluations in (600, 2400):
-        options: dict[str, Any] = {"evaluations": evaluations, "episodes": 1, "warmup": 0}
-        cells += _grid("swimmer", ("cma",), 10, model, batch, **options)
-    return cells
+    options: dict[str, Any] = {"evaluations": 600, "episodes": 1, "warmup": 0, "finalists": 0}
+    return _grid("swimmer", ("cma",), 10, model, batch, **options)
 
 
 def _smoke(model: str, batch: int) -> list[BenchCell]:
@@ -135,8 +122,8 @@ def _smoke(model: str, batch: int) -> list[BenchCell]:
 
 
 SUITES: dict[str, Callable[[str, int], list[BenchCell]]] = {
+    "policies": _policies,
     "full": _full,
-    "adapted": _adapted,
     "baselines": _baselines,
     "prompts": _prompts,
     "proof": _proof,
@@ -144,10 +131,10 @@ SUITES: dict[str, Callable[[str, int], list[BenchCell]]] = {
 }
 """Name -> the cells for a model and its batch size.
 
-- ``full``: the model under `levels`, its ablations and all baselines; ``baselines``: the same
-  without the model, which the same file can then take;
-- ``adapted``: the same problems for the embedded model under `columns`, through its adapter, with
-  its ablations; a report takes both files;
+- ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the
+  committed results, in about half an hour of one core without PyTorch's methods;
+- ``full``: all tasks, methods and two budgets, 10 seeds: days; ``baselines``: the same without the
+  model, which the same file can then take;
 - ``prompts``: the model under every shipped prompt, and the published loop;
 - ``proof``: CMA-ES on Swimmer-v5, as proof that the harness is sound;
 - ``smoke``: a minute's worth of everything.

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
+from llmopt.benchmarks.experiments.bbob_page import MAIN, WARMUP, draw, make_page
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
@@ -44,15 +45,13 @@ from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
-from llmopt.search.eventlog import EventLog
+from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "bbob.jsonl"
-WARMUP, BATCH = 20, 4
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bbob.png"
+BATCH = 4
 FUNCTIONS = tuple(range(1, 25))
 DIMENSIONS = (2, 5, 10, 20)
-BUDGETS = (100, 400)
-REACHED = 1e-8
-MAIN = "llm-columns"
 RUN = (
     MAIN,
     "columns-network",
@@ -167,7 +166,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--jobs", type=int, default=1, help="searches run at once")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--picture", type=Path, default=PICTURE)
+    parser.add_argument("--table-only", action="store_true", help="run nothing")
     args = parser.parse_args(argv)
+    if not args.table_only:
+        _run(args)
+    lines = list(read_events(args.results))
+    args.results.with_suffix(".md").write_text(make_page(lines), encoding="utf-8")
+    draw(lines, args.picture)
+
+
+def _run(args: argparse.Namespace) -> None:
     require_packages("the experiment bbob", ("ioh",))
     for method in args.methods:
         check_method(method)

@@ -6,7 +6,7 @@ the one in words for models of its size; two spaces (2 numbers; 2 numbers with a
 category), each with 4 histories of 8 random trials; 8 samples a request, hence 32 first answers for
 each space and way. An answer may have 256 tokens. Both ways get the same histories
 and seeds; no answer is asked again. ``usable`` is readable and not a point that was tried before.
-Runtime: about 5 minutes on two cores.
+Runtime: 23 minutes on two cores that others kept busy.
 
     python -m llmopt.benchmarks.experiments.readable_answers
 
@@ -97,8 +97,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| prompt | space | way | answers | readable | usable | cut off | tokens an answer |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    groups: list[tuple[str, str]] = [(p, s) for p in PROMPTS for s in SPACES]
-    for prompt, name in [*groups, *((p, "all") for p in PROMPTS), ("all", "all")]:
+    for prompt, name in [(p, s) for p in PROMPTS for s in (*SPACES, "all")]:
         for way in WAYS:
             found = [
                 r

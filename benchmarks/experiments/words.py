@@ -12,9 +12,15 @@ Each arm tells the model less or more of the same search (`llmopt.policies.Polic
 - ``docs``: and the environment's own docstring;
 - ``words``: and statistics of what the policy did (the default of `PolicySearch`);
 - ``shuffled``: as ``words``, but each point gets reward and statistics of another one;
+- ``ten``: as ``words``, but with ten requests: small changes of the best point, which cost
+  nothing, do the rest (`LLMOptimizer(requests=10)`);
 - ``props``, ``props-plus``: the published prompts; the second one with the docstring.
 
 `BASELINES` search the same box: ``columns`` (the embedded model), ``cma``, ``random``.
+
+The tasks ``spills`` and ``switches`` tune a learner's hyper-parameters on data sets made for this
+(`llmopt.benchmarks.experiments.own_data`), on 10 data sets, judged on 20 fresh ones: under
+``none`` and ``props`` the names of the hyper-parameters are hidden.
 
 Known tasks are known to a large model from its training: what counts as evidence are the
 systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
@@ -49,6 +55,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RescaleObservation
 
+from llmopt.benchmarks.experiments.own_data import DataSearch
 from llmopt.benchmarks.experiments.systems import (
     Cascade,
     ChangedObservation,
@@ -65,7 +72,7 @@ from llmopt.search.cma import CMA
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
 WARMUP, STARTS, HELD_OUT = 5, 10, 100
-ARMS = ("none", "names", "docs", "words", "shuffled", "props", "props-plus")
+ARMS = ("none", "names", "docs", "words", "shuffled", "props", "props-plus", "ten")
 BASELINES = ("columns", "cma", "random")
 
 
@@ -77,11 +84,13 @@ class WordsTask:
         env: What `PolicySearch` takes.
         known: Whether a model may know it from its training.
         options: Further arguments of `PolicySearch`.
+        search: What searches it.
     """
 
     env: str | Callable[[], gym.Env[Any, Any]]
     known: bool = True
     options: dict[str, Any] = field(default_factory=dict)
+    search: type[PolicySearch] = PolicySearch
 
 
 def _scaled_car() -> gym.Env[Any, Any]:
@@ -115,6 +124,8 @@ TASKS: dict[str, WordsTask] = {
     "zones": WordsTask(lambda: gym.wrappers.TimeLimit(TwoZones(), 96), False),
     "cascade": WordsTask(lambda: gym.wrappers.TimeLimit(Cascade(), 120), False),
     "heavy-car": WordsTask(lambda: gym.wrappers.TimeLimit(HeavyMountainCar(), 600), False),
+    "spills": WordsTask("spills", False, search=DataSearch),
+    "switches": WordsTask("switches", False, search=DataSearch),
     "swimmer-changed": WordsTask(
         _changed_swimmer,
         False,
@@ -149,15 +160,24 @@ class Shuffled(PolicySearch):
         return self.optimizer.tell(params, told.mean, feedback=text, stderr=told.standard_error)
 
 
+class ShuffledData(Shuffled, DataSearch):
+    """The same for hyper-parameters."""
+
+
 def make_search(
     task: str, arm: str, client: Client | str | None, seed: int, evaluations: int
 ) -> PolicySearch:
     """Return the search of one arm."""
     entry = TASKS[task]
+    options = dict(entry.options)
     words = {"none": "none", "props": "none", "names": "names"}.get(arm, "all")
-    feedback = arm in ("words", "shuffled")
+    feedback = arm in ("words", "shuffled", "ten")
     prompt = arm if arm.startswith("props") else "words"
-    kind = Shuffled if arm == "shuffled" else PolicySearch
+    kind = entry.search
+    if arm == "shuffled":
+        kind = ShuffledData if issubclass(kind, DataSearch) else Shuffled
+    if arm == "ten":
+        options["requests"] = 10
     return kind(
         entry.env,
         client,
@@ -168,7 +188,8 @@ def make_search(
         total=evaluations,
         words=words,  # type: ignore[arg-type]
         feedback=feedback,
-        **entry.options,
+        clip=False,  # as the committed recordings have it
+        **options,
     )
 
 
@@ -256,6 +277,7 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
 
 COLUMNS = {
     "words": "words and feedback",
+    "ten": "words, ten requests",
     "shuffled": "words, results shuffled",
     "none": "numbers alone",
     "columns": "embedded model",

@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "else 1)",
     )
     add(
+        "--requests",
+        type=int,
+        metavar="N",
+        help="requests to spend on the model, which proposes first; small changes of the best "
+        "point, at no cost, do the rest",
+    )
+    add(
         "--iterations",
         type=int,
         metavar="N",

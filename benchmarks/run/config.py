@@ -59,6 +59,8 @@ class RunConfig:
         max_cost: US dollars after which it stops; needs a model whose price is known.
         batch: Points asked of a model in one request; ``None`` for four under a prompt of
             numbers (`columns`, `levels`, `pattern`), one under others.
+        requests: Requests to spend on ``"llm"``; small changes of the best point, which cost
+            nothing, do the rest. See `LLMOptimizer`.
         record: File to which the model's requests and answers are appended, for the model
             ``replay:FILE``.
     """
@@ -84,13 +86,14 @@ class RunConfig:
     record: str | None = None
     wrappers: tuple[str, ...] | None = None
     finalists: int = FINALISTS
+    requests: int | None = None
 
     def __post_init__(self) -> None:
         least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
-        least_of["finalists"] = 0
+        least_of |= {"finalists": 0, "requests": 1}
         for name, least in least_of.items():
             value = getattr(self, name)
-            if name in ("batch", "episodes") and value is None:
+            if name in ("batch", "episodes", "requests") and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise RunConfigError(

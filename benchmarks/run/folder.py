@@ -44,7 +44,12 @@ from llmopt.benchmarks.run.published import (
     rollout_text,
 )
 from llmopt.errors import StorageError
-from llmopt.files import read_json_object, write_json_atomically, write_text_atomically
+from llmopt.files import (
+    read_json_object,
+    refuse_links,
+    write_json_atomically,
+    write_text_atomically,
+)
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.eventlog import EventLog
 
@@ -81,6 +86,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        refuse_links(path)
         self.config = read_config(path)
         self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
         try:

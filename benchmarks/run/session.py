@@ -377,6 +377,7 @@ class _Session:
             "storage": self.folder.home(name) / "optimizer.jsonl",
             "ask_warmup": self.old,
             "may_stop": self.contestants.named(name),
+            "requests": self.config.requests if name == "llm" else None,
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
             spent = [self.usage[n] for n in self.usage if self.contestants.specs[n].asks_model]
@@ -471,7 +472,7 @@ class _Session:
                     for r in results
                 },
                 warmup=len(warmup),
-                title=f"{self.task.env_id}, linear policy, seed {self.config.seed}",
+                title=f"{self.task.id}, seed {self.config.seed}",
                 episodes=self.episodes,
                 heldout={r.label: r.heldout for r in results},
             ),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, runtime_checkable
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
@@ -142,10 +143,29 @@ class Reply:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Reply:
-        """Rebuild a reply from `to_dict`'s result."""
-        fields = dict(data)
-        fields["completions"] = tuple(Completion(**c) for c in fields["completions"])
-        return cls(**fields)
+        """Rebuild a reply from `to_dict`'s result.
+
+        Raises:
+            LookupError: Something is missing.
+            TypeError: Something is of another type.
+            ValueError: A count, time or price is negative or not finite: it would lower what
+                was spent.
+        """
+        values = dict(data)
+        values["completions"] = tuple(Completion(**c) for c in values["completions"])
+        reply = cls(**values)
+        texts = [reply.model, *(t for c in reply.completions for t in (c.text, c.finish_reason))]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a text of the reply is no text")
+        for name in _COUNTS:
+            value = getattr(reply, name)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not (number and 0 <= value < math.inf) and not (name == "cost" and value is None):
+                raise ValueError(f"{name}={value!r}: expected a number of 0 or more")
+        return reply
+
+
+_COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "model"))
 
 
 @runtime_checkable

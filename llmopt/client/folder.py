@@ -20,6 +20,7 @@ import atexit
 import contextlib
 import json
 import os
+import stat
 import sys
 import tempfile
 import threading
@@ -30,6 +31,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
+from llmopt.text import printable
 
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""
@@ -160,7 +162,8 @@ class FolderClient:
                 break
             except FileExistsError:
                 continue
-        _write_whole(_text_path(self.folder, number), _text(request))
+        # It may be shown on a terminal; the other file holds the request as it is.
+        _write_whole(_text_path(self.folder, number), printable(_text(request)))
         return number
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
@@ -320,10 +323,21 @@ def _read_json(folder: Path, number: int) -> dict[str, Any]:
 def _read_answer(path: Path) -> Completion | None:
     """Return an answer; an empty file is one that somebody is about to fill."""
     try:
-        with path.open("rb") as file:
-            data = file.read(ANSWER_BYTES + 1)
+        # Not a link, which may lead out of the folder, and nothing to wait for.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        number = os.open(path, flags)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ClientError(
+            f"cannot read the answer {path}: {error.strerror or error}. Answers are plain files, "
+            "not links; write it anew",
+            requests=0,
+        ) from error
+    with os.fdopen(number, "rb") as file:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise ClientError(f"the answer {path} is not a plain file: write it anew", requests=0)
+        data = file.read(ANSWER_BYTES + 1)
     if not data.strip():
         return None
     cut = len(data) > ANSWER_BYTES

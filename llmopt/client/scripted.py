@@ -364,6 +364,8 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     }
     known = {name: data[name] for name in kinds if name in data}
     for name, value in known.items():
+        if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value < 2**63:
+            raise ValueError(f"its fact {name} is {value!r}")
         # The name of a prompt may be the path of a template: a recording names none.
         if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
             raise ValueError(f"its fact {name} is {value!r}")

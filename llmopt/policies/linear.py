@@ -28,8 +28,8 @@ class LinearPolicy:
 
     A ``Box`` observation is flattened; a ``Discrete`` one is one-hot, so that the weights
     are a table with one row for each state. A ``Box`` action is the linear map's own
-    output, never clipped here: an environment clips, and charges, as it sees fit. A
-    ``Discrete`` action is the index of the largest output, the first of equals.
+    output, clipped to its bounds only with `clip`: an environment clips, and charges, as it sees
+    fit. A ``Discrete`` action is the index of the largest output, the first of equals.
 
     The flat parameters are ``W`` row by row (for each observed number its weight on every
     action), then ``b``. This is the order of the published ProPS files.
@@ -38,11 +38,13 @@ class LinearPolicy:
         observation_space: A ``Box`` or ``Discrete`` space.
         action_space: A ``Box`` or ``Discrete`` space.
         bias: Whether there is a ``b``.
+        clip: Whether a ``Box`` action is clipped to its bounds.
     """
 
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     bias: bool = True
+    clip: bool = False
 
     def __post_init__(self) -> None:
         for kind, space in (
@@ -235,7 +237,8 @@ class LinearPolicy:
             outputs = np.einsum("ni,nio->no", rows, weights) + bias
         if isinstance(self.action_space, spaces.Discrete):
             return np.asarray(outputs.argmax(axis=1) + self.action_space.start)
-        return _to_box(outputs.reshape(n, *(self.action_space.shape or ())), self.action_space)
+        outputs = outputs.reshape(n, *(self.action_space.shape or ()))
+        return _to_box(outputs, self.action_space, self.clip)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +278,7 @@ class BoundPolicy:
             outputs = np.ravel(observation) @ self.weights + self.bias
         if isinstance(acts, spaces.Discrete):
             return int(outputs.argmax()) + int(acts.start)
-        return _to_box(outputs.reshape(acts.shape or ()), acts)
+        return _to_box(outputs.reshape(acts.shape or ()), acts, self.policy.clip)
 
 
 def _size(space: spaces.Space[Any]) -> int:
@@ -307,8 +310,10 @@ def _bounds(space: spaces.Space[Any]) -> str:
     return "its bounds"
 
 
-def _to_box(values: np.ndarray, space: spaces.Space[Any]) -> np.ndarray:
-    """Cast to the dtype of a ``Box``; only integers, which cannot hold the rest, are clipped."""
-    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
-        values = np.clip(np.rint(values), space.low, space.high)
+def _to_box(values: np.ndarray, space: spaces.Space[Any], clip: bool) -> np.ndarray:
+    """Cast to the dtype of a ``Box``; integers, which cannot hold the rest, are always clipped."""
+    if isinstance(space, spaces.Box):
+        whole = np.issubdtype(space.dtype, np.integer)
+        values = np.rint(values) if whole else values
+        values = np.clip(values, space.low, space.high) if whole or clip else values
     return values.astype(space.dtype)

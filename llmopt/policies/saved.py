@@ -37,6 +37,7 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         **{key: value for key, value in about.items() if key != "format"},
         "kind": "linear",
         "bias": form.bias,
+        "clip": form.clip,
         "observation_space": _space_to_dict(form.observation_space),
         "action_space": _space_to_dict(form.action_space),
         "inputs": list(policy.inputs),
@@ -68,6 +69,7 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
             _space_from_dict(data["observation_space"]),
             _space_from_dict(data["action_space"]),
             bias=bool(data["bias"]),
+            clip=bool(data.get("clip", False)),
         )
         bound = form.bind([float(x) for x in data["parameters"]])
         if not np.isfinite(bound.parameters).all():

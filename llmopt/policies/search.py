@@ -35,9 +35,11 @@ from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
     Evaluator,
+    final_seeds,
     held_out_seeds,
     selection_seeds,
 )
+from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
@@ -75,6 +77,8 @@ class PolicySearch:
         box: Bound of every parameter, or a pair of bounds. A weight's bounds are widened by
             the action's size, where it is above 1, and the observed number's, where that is
             below 1: 6 on a velocity up to 0.07 is 86.
+        clip: Whether an action is clipped to its bounds before the environment sees it: some
+            charge for what lies beyond.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
             place of those in the docstring; for a ``Discrete`` observation one text on how
             the states are numbered.
@@ -118,6 +122,7 @@ class PolicySearch:
         starts: int = 10,
         bias: bool | None = None,
         box: float | tuple[float, float] = 6.0,
+        clip: bool = True,
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
         words: Words = "all",
@@ -140,7 +145,7 @@ class PolicySearch:
         if ceiling is not None and not math.isfinite(ceiling):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env)
-        self._bias, self._max_steps = bias, max_steps
+        self._bias, self._max_steps, self._clip = bias, max_steps, clip
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
         self.seed = seed
         self.starts = selection_seeds(seed, starts)
@@ -170,12 +175,15 @@ class PolicySearch:
         self._space = self._table_space() if self._choices else self._box_space(_pair(box))
         text = description.strip()
         if named:
-            meaning = describe_parameters(self.policy, choices=self._choices)
+            meaning = describe_parameters(
+                self.policy, choices=self._choices, clipped=self.policy.clip
+            )
             parts = [describe_goal(starts, ceiling), self.words.text, meaning]
             if words == "all" and feedback and self._inputs:
                 inputs = self.policy.observation_space
                 parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
             text = "\n\n".join(part for part in parts if part)
+        self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
@@ -212,7 +220,7 @@ class PolicySearch:
                 f"{self._make.title}: a linear policy has {policy.n_parameters} parameters, "
                 f"expected at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
             )
-        return policy
+        return replace(policy, clip=self._clip)
 
     def _cap(self, env: gym.Env[Any, Any]) -> int:
         limit = env.spec.max_episode_steps if env.spec is not None else None
@@ -317,13 +325,16 @@ class PolicySearch:
 
     @property
     def best(self) -> Trial[dict[str, Any]]:
-        """The best trial so far: its `params` by name and its `reward`.
+        """The best trial so far, or the one that `choose` took: its `params` and its `reward`.
 
         Raises:
             NoTrialsError: No policy was evaluated with success yet.
         """
         if not self.optimizer.trials:
             raise NoTrialsError("no policy was evaluated yet: call run() first")
+        count, chosen = self._chosen
+        if chosen is not None and count == len(self.optimizer.trials):
+            return chosen
         return self.optimizer.best
 
     @property
@@ -354,6 +365,40 @@ class PolicySearch:
         """
         policy = self.best_policy if params is None else self.policy_of(params)
         return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
+
+    def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
+        """Choose the policy to keep on fresh starts: the best of many on a few was lucky on them.
+
+        From then on `best_policy`, `evaluate`, `save` and `gif` are of the chosen one, until the
+        search goes on.
+
+        Args:
+            finalists: How many of the best policies are compared.
+            starts: Fresh starts for each; ``None`` for twice those of an evaluation. They are
+                neither selection starts nor those of `evaluate`.
+
+        Returns:
+            The trial with the best mean over all of its starts.
+
+        Raises:
+            NoTrialsError: No policy was evaluated with success yet.
+        """
+        fresh = final_seeds(self.seed, starts or 2 * len(self.starts))
+        trials = self.optimizer.history.complete
+        points = [self._flat(t.params) for t in trials]
+        best: tuple[float, Trial[dict[str, Any]]] | None = None
+        for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):
+            trial = trials[i]
+            outcome = self._evaluator.evaluate(points[i], fresh)
+            if outcome.mean is None or not trial.rewards:
+                continue
+            told = len(self.starts) * trial.rewards[0]
+            mean = (told + math.fsum(outcome.returns)) / (len(self.starts) + len(fresh))
+            if best is None or mean > best[0]:
+                best = mean, trial
+        chosen = self.optimizer.best if best is None else best[1]
+        self._chosen = (len(self.optimizer.trials), chosen)
+        return chosen
 
     # -- files ----------------------------------------------------------------------------
 

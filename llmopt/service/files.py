@@ -197,7 +197,7 @@ def of_trial(trial: Trial[Any]) -> dict[str, Any]:
 
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return where a search stands, as JSON."""
-    best = optimizer.best
+    best = optimizer.history.best
     return {
         "trials": len(optimizer.trials),
         "directions": list(optimizer.directions),

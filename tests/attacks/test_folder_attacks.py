@@ -189,7 +189,7 @@ def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, polic
     file = folder / "candidates" / "000.json"
     stored = json.loads(file.read_text())
     del stored["crc"]
-    file.write_text(json.dumps({**stored, "policy": policy}))
+    file.write_text(json.dumps({**stored, "policies": [policy]}))
     read = []
     monkeypatch.setattr(write_reward, "judge", lambda *args: read.append(args))
     assert cli(["reward", "mountaincar", "--resume", "--out", str(folder)]) == 2

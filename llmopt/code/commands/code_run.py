@@ -20,7 +20,12 @@ from typing import Any
 from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import read_json_object, write_json_atomically, write_text_atomically
+from llmopt.files import (
+    read_json_object,
+    refuse_links,
+    write_json_atomically,
+    write_text_atomically,
+)
 
 
 class CodeRun:
@@ -58,6 +63,7 @@ class CodeRun:
                 f"{self.path} holds a run: go on with --resume, or give another --out"
             )
         if resume:
+            refuse_links(self.path)
             stored = read_config(self.path)
             other = [k for k in config if k not in free and stored.get(k) != config[k]]
             if other:

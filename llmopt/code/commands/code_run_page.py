@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import os
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import jinja2
 
+from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import read_config
 from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
-from llmopt.files import read_json_object, write_text_atomically
+from llmopt.files import read_json_object, refuse_links, write_text_atomically
 from llmopt.search.eventlog import read_events
 
 
@@ -30,6 +32,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
         LLMOptError: The folder holds no run, or a file in it cannot be read.
     """
     folder = Path(path)
+    refuse_links(folder)
     config = read_config(folder)
     candidates = [_read_candidate(file) for file in sorted((folder / "candidates").glob("*.json"))]
     events = (
@@ -44,8 +47,9 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     try:
         page = environment.get_template("code_run_page.html.j2").render(
             config=config,
-            candidates=candidates,
+            candidates=[_drawn(candidate) for candidate in candidates],
             best=_best(candidates),
+            picture=_picture(folder / "best.gif"),
             measured=any(c["mean_return"] is not None for c in candidates),
             diffs=_diffs(candidates),
             rejections=[e for e in events if e.get("event") == "reject"],
@@ -62,6 +66,38 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _picture(file: Path) -> str:
+    """Return a GIF as a data URI, so that the page is one file; empty if there is none."""
+    try:
+        data = file.read_bytes()
+    except OSError:
+        return ""
+    return "data:image/gif;base64," + base64.b64encode(data).decode()
+
+
+_WIDTH, _HEIGHT = 360, 120  # of a drawing, in pixels
+
+
+def _drawing(curves: Any) -> list[str]:
+    """Return learning curves as the points of polylines, all on one scale.
+
+    Args:
+        curves: The environment's own return at each checkpoint, for each training.
+    """
+    rows = [[float(v) for v in row] for row in curves or [] if len(row) > 1]
+    if not rows:
+        return []
+    low, high = min(map(min, rows)), max(map(max, rows))
+    span = (high - low) or 1.0
+    return [
+        " ".join(
+            f"{_WIDTH * k / (len(row) - 1):.1f},{_HEIGHT - _HEIGHT * (v - low) / span:.1f}"
+            for k, v in enumerate(row)
+        )
+        for row in rows
+    ]
+
+
 def _read_candidate(file: Path) -> dict[str, Any]:
     measures = read_json_object(file)
     missing = {"number", "score", "parent", "explanation", "feedback"} - set(measures)
@@ -73,6 +109,17 @@ def _read_candidate(file: Path) -> dict[str, Any]:
         raise StorageError(f"cannot read {file.with_suffix('.py')}: {error}") from error
     none = dict.fromkeys(("mean_return", "success_rate"))  # where a kill came before them
     return {**none, **measures, "source": source}
+
+
+def _drawn(candidate: dict[str, Any]) -> dict[str, Any]:
+    """Return a candidate with the spread of its score and its learning curves."""
+    curves = candidate.get("curves") or []
+    return {
+        **candidate,
+        "spread": standard_error([float(v) for v in candidate.get("samples") or ()]),
+        "lines": _drawing(curves),
+        "ends": ", ".join(f"{float(row[-1]):.4g}" for row in curves),
+    }
 
 
 def _best(candidates: list[dict[str, Any]]) -> dict[str, Any] | None:

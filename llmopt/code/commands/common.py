@@ -8,9 +8,12 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import gymnasium as gym
 
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
@@ -25,6 +28,8 @@ from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import ALIASES, CodeTask
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError, StorageError
+from llmopt.files import write_bytes_atomically
+from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
 
 DEFAULTS: dict[str, Any] = {
@@ -46,10 +51,11 @@ DEFAULTS: dict[str, Any] = {
     "max_cost": None,
     "allow_unsandboxed": False,
     "record": None,
+    "gif": True,
 }
 FREE = (
     *("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out"),
-    "record",
+    *("record", "gif"),
 )
 """Settings that a resumed run may change."""
 _OF_THE_SEARCH = (
@@ -65,6 +71,8 @@ _LEAST = {
     "call_seconds": 0.001,
 }
 """The smallest value of each number that an option gives."""
+_LEAST_PARAMETERS = 1_000_000_000
+"""A model with fewer weights is warned of."""
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +109,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     )
     add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
     add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
+    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")
     add(
@@ -206,8 +215,15 @@ def make_optimizer(
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
+    facts = model_facts(client)
+    if facts.parameters is not None and facts.parameters < _LEAST_PARAMETERS:
+        warnings.warn(
+            f"{facts.name} has {facts.parameters / 1e6:,.0f} million weights, too few to write "
+            "code: expect answers that cannot be used",
+            stacklevel=2,
+        )
     if search["max_output_tokens"] is None:
-        context = model_facts(client).context_tokens
+        context = facts.context_tokens
         search["max_output_tokens"] = min(16_000, (context or 64_000) // 4)
     require_confinement(config["allow_unsandboxed"])
     if config["initial"] and not run.search.exists():
@@ -308,6 +324,49 @@ def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
             f"{left} tries are left over",
             flush=True,
         )
+
+
+class _Begun(gym.Wrapper[Any, Any, Any, Any]):
+    """Calls a function before each episode."""
+
+    def __init__(self, env: gym.Env[Any, Any], begin: Callable[[], None]) -> None:
+        super().__init__(env)
+        self._begin = begin
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        self._begin()
+        return self.env.reset(**options)
+
+
+def draw(
+    run: CodeRun,
+    task: CodeTask,
+    act: Callable[[Any], Any],
+    seed: int,
+    begin: Callable[[], None] = lambda: None,
+) -> None:
+    """Write ``best.gif``, one episode of a policy; a line says why where that cannot be.
+
+    Args:
+        run: The run.
+        task: Its task.
+        act: The policy.
+        seed: Seed of the start.
+        begin: Called before each episode.
+    """
+    if not run.config["gif"] or task.draw is None:
+        return
+    try:
+        env, act, cap = task.draw(act)
+        try:
+            picture = policy_gif(_Begun(env, begin), act, seed, cap)
+        finally:
+            env.close()
+    except Exception as error:  # of graphics drivers: a picture must not cost a finished run
+        first = (str(error).splitlines() or [""])[0]
+        print(f"no picture of the best policy ({type(error).__name__}: {first})", flush=True)
+        return
+    write_bytes_atomically(run.path / "best.gif", picture)
 
 
 def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] | None) -> None:

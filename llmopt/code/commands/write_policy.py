@@ -9,6 +9,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
+    draw,
     finish,
     make_optimizer,
     open_run,
@@ -18,9 +19,10 @@ from llmopt.code.commands.common import (
     until_a_cap,
 )
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
+from llmopt.code.tasks.language import FEEDBACK_KINDS
 from llmopt.code.tasks.table import find_task
 
-_DEFAULTS = {"episodes": 10}
+_DEFAULTS = {"episodes": 10, "feedback": list(FEEDBACK_KINDS)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="K",
         help="starts that candidates are compared on (default: 10)",
+    )
+    parser.add_argument(
+        "--feedback",
+        nargs="*",
+        choices=FEEDBACK_KINDS,
+        metavar="KIND",
+        help="language feedback on the steps that are told: r (reward), hp (good moves), hn (bad "
+        "moves), fp (what the expert would do); for tasks that have it (default: all)",
     )
 
 
@@ -51,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _search(run: CodeRun) -> None:
     config = run.config
-    task = find_task(config["task"], config["seed"])
+    task = find_task(config["task"], config["seed"], config["feedback"])
     # Even seeds to select on, odd ones to report on.
     seeds = [2 * k for k in range(config["episodes"])]
     env = task.make(False)
@@ -108,6 +118,7 @@ def _search(run: CodeRun) -> None:
                 score = evaluate_policy(
                     candidate, fresh, starts, cap=task.cap, success=task.success, every=True
                 )
+                draw(run, task, candidate, starts[0], candidate.reset)
             fresh.close()
             mean = _finite(score.mean_return)
             held_out = {

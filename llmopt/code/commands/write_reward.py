@@ -15,6 +15,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
+    draw,
     finish,
     make_optimizer,
     open_run,
@@ -23,7 +24,7 @@ from llmopt.code.commands.common import (
     telling_how_to_resume,
     until_a_cap,
 )
-from llmopt.code.reward.judge import Judgement, judge
+from llmopt.code.reward.judge import Judgement, actor, judge
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
@@ -175,6 +176,10 @@ def _search(run: CodeRun, trusted: bool) -> None:
                 judge(task.env_id, _readable(run, policy, made, trusted), starts, task.cap)
                 for policy in policies
             ]
+            if config["trainer"] == "linear":
+                at = max(range(len(judged)), key=lambda k: judged[k].mean_return)
+                with gym.make(task.env_id) as env:
+                    draw(run, task, actor(env, policies[at]), starts[0])
             error = standard_error([j.mean_return for j in judged])
             held_out = {
                 "starts": len(starts),

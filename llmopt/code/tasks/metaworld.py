@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,12 @@ INNER_STEPS = 20
 
 MAX_TARGETS = 30
 """Target poses in one episode, as in LLF-Bench."""
+
+CAMERA = "corner2"
+"""The camera of pictures. It hangs upside down."""
+
+STRIDE = 3
+"""Inner steps from one frame of a picture to the next."""
 
 REACHED = 1e-4
 """Distance in metres in each axis at which a target pose counts as reached (as LLF-Bench)."""
@@ -138,6 +144,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         held_out: Take goals of another seed, which training never sees.
         max_steps: Target poses in one episode, in place of Meta-World's limit of 500 steps.
         inner_steps: Environment steps that one target may take.
+        render_mode: ``"rgb_array"`` for pictures, from the camera `CAMERA`.
 
     Attributes:
         distance: The entry of ``info`` that says how far success is, in metres.
@@ -153,6 +160,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         held_out: bool = False,
         max_steps: int = MAX_TARGETS,
         inner_steps: int = INNER_STEPS,
+        render_mode: str | None = None,
     ) -> None:
         metaworld = _metaworld()
         if name not in metaworld.MT1.ENV_NAMES:
@@ -160,7 +168,8 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
             raise LLMOptError(f"unknown Meta-World task {name!r}: {valid}")
         # Odd and even seeds: no run's held-out goals are another run's training goals.
         benchmark = _benchmark(name, 2 * seed + held_out)
-        env = benchmark.train_classes[name]()
+        drawn = {} if render_mode is None else {"render_mode": render_mode, "camera_name": CAMERA}
+        env = benchmark.train_classes[name](**drawn)
         super().__init__(env)
         self.name, self.distance = name, "distance"
         self.expert = Expert(name)
@@ -169,6 +178,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         self._max_steps, self._inner_steps, self._steps = max_steps, inner_steps, 0
         env.max_path_length = max_steps * inner_steps + 1  # its own limit never comes first
         self._observation = np.zeros(39)
+        self._last: tuple[np.ndarray, float, bool, bool, dict[str, Any]]
         low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
         self.action_space = gym.spaces.Box(
             np.append(low, -1.0), np.append(high, 1.0), dtype=np.float64
@@ -187,24 +197,32 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Steer to a target."""
+        for _ in self._towards(action):
+            pass
+        return self._last
+
+    def _towards(self, action: Any) -> Iterator[None]:
+        """Steer to a target; yield after each inner step. `_last` is then what came of it."""
         target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
         gain = self.expert.target(self._observation)[1]
-        reward = 0.0
-        info: dict[str, Any] = {}
+        self._steps += 1
         for _ in range(self._inner_steps):
             move = np.clip(gain * (target[:3] - self._observation[:3]), -1.0, 1.0)
             observation, value, _, _, info = self.env.step(
                 np.append(move, target[3]).astype(np.float32)
             )
             self._observation = np.array(observation, dtype=np.float64)
-            reward = float(value)
-            if info["success"] or np.abs(target[:3] - self._observation[:3]).max() < REACHED:
+            success = bool(info["success"])
+            ended = self._steps >= self._max_steps
+            info = {**info, "success": success, **self._measured(info)}
+            self._last = (self._observation.copy(), float(value), success, ended, info)
+            yield
+            if success or np.abs(target[:3] - self._observation[:3]).max() < REACHED:
                 break
-        self._steps += 1
-        success = bool(info["success"])
-        ended = self._steps >= self._max_steps
-        info = {**info, "success": success, **self._measured(info)}
-        return self._observation.copy(), reward, success, ended, info
+
+    def render(self) -> Any:
+        """Return a picture, the right way up and of half the size."""
+        return np.asarray(self.env.render())[::-2, ::-2]
 
     def _measured(self, info: Mapping[str, Any]) -> dict[str, float]:
         """Return how far success is, where that is known."""
@@ -247,6 +265,42 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         space: Any = self.action_space
         return space.low, space.high
+
+
+class SlowMotion(gym.Wrapper[Any, Any, Any, Any]):
+    """Shows inner steps, `STRIDE` at once, for pictures; its actions are ignored.
+
+    Args:
+        env: The task.
+        act: The policy.
+    """
+
+    def __init__(self, env: TargetPose, act: Callable[[Any], Any]) -> None:
+        super().__init__(env)
+        self._act = act
+        self._move: Iterator[None] = iter(())
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode."""
+        observation, info = self.env.reset(**options)
+        self._move = self._moves(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Make some inner steps."""
+        inner: Any = self.env
+        for _ in range(STRIDE):
+            next(self._move)
+            observation, reward, success, _, info = inner._last
+            if success:
+                break
+        return observation, reward, success, False, info
+
+    def _moves(self, observation: Any) -> Iterator[None]:
+        inner: Any = self.env
+        while True:
+            yield from inner._towards(self._act(observation))
+            observation = inner._last[0]
 
 
 class MetaWorldTeacher:

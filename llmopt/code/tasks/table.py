@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 from llmopt.code.policy import PolicyScore
 from llmopt.code.tasks import classic
+from llmopt.code.tasks.language import FEEDBACK_KINDS
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.picture import choose_renderer, follow
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import describe_environment
 
@@ -48,6 +50,9 @@ _NO_SUCCESS = {"MountainCarContinuous-v0": 0.0, "MountainCar-v0": -200.0}
 _STATISTICS = 2500  # characters
 
 
+Drawn: TypeAlias = tuple[gym.Env[Any, Any], Callable[[Any], Any], int]
+
+
 @dataclass(frozen=True)
 class CodeTask:
     """What a policy or a reward is written for.
@@ -65,6 +70,8 @@ class CodeTask:
         highest: The highest score that there can be; ``None`` where nobody knows.
         notes: The environment in words: limits, times, rewards, ends of an episode.
         statistics: Makes what watches the episodes of one candidate, where that suits.
+        draw: Returns, for a policy, a fresh environment that renders held-out starts, what acts
+            in it, and its largest number of steps.
     """
 
     name: str
@@ -78,6 +85,7 @@ class CodeTask:
     highest: float | None = None
     notes: str = ""
     statistics: Callable[[], EpisodeStatistics] | None = None
+    draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
         """Return the number that the search maximizes, and those that break ties.
@@ -130,28 +138,36 @@ class CodeTask:
         return f" The highest possible score is {self.highest:g}; the search ends with it."
 
 
-def find_task(name: str, seed: int = 0) -> CodeTask:
+def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
     """Return the task of a name.
 
     Args:
         name: One of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any
             Gymnasium id (``"module:Id-v0"`` imports the module first).
         seed: Seed of the wording, and of Meta-World's goals.
+        feedback: Kinds of language feedback, for tasks with a teacher.
 
     Raises:
         ImportError: A package is missing; the message says which extra has it.
         LLMOptError: There is no such task.
     """
     if name.startswith("metaworld:"):
-        return _metaworld_task(name, seed)
+        return _metaworld_task(name, seed, feedback)
     env_id = ALIASES.get(name, name.removesuffix("/linear-v1"))
     taught = env_id in classic.TAUGHT
+    if not taught and set(feedback) != set(FEEDBACK_KINDS):
+        raise LLMOptError(
+            f"{name} gives no language feedback, so none can be chosen; that is for "
+            f"{', '.join(classic.TAUGHT)} and metaworld:TASK-v3"
+        )
     env = _make(name, env_id)
     limit = env.spec.max_episode_steps if env.spec is not None else None
     cap = limit or _CAPS.get(env_id, 1000)
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return classic.make_env(env_id, paraphrase_seed=seed) if taught else make_gymnasium(env_id)
+        if taught:
+            return classic.make_env(env_id, paraphrase_seed=seed, feedback=feedback)
+        return make_gymnasium(env_id)
 
     try:
         words = describe_environment(
@@ -183,6 +199,12 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
         def success(total: float, info: dict[str, Any]) -> bool:
             return total > worst
 
+    def draw(act: Callable[[Any], Any]) -> Drawn:
+        choose_renderer()
+        drawn = make_gymnasium(env_id, render_mode="rgb_array")
+        follow(drawn)
+        return drawn, act, cap
+
     doc = f"obs: {env.observation_space}."
     if notes:
         doc = "obs: the number of the state." if discrete else (
@@ -202,6 +224,7 @@ def find_task(name: str, seed: int = 0) -> CodeTask:
         highest=_HIGHEST.get(env_id),
         notes=notes,
         statistics=statistics,
+        draw=draw,
     )
 
 
@@ -219,7 +242,7 @@ def _make(name: str, env_id: str) -> gym.Env[Any, Any]:
         ) from error
 
 
-def _metaworld_task(name: str, seed: int) -> CodeTask:
+def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     from llmopt.code.tasks import metaworld
 
     task = name.partition(":")[2]
@@ -243,7 +266,14 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
     )
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
-        return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed)
+        return metaworld.make_env(task, seed, held_out, paraphrase_seed=seed, feedback=feedback)
+
+    def draw(act: Callable[[Any], Any]) -> Drawn:
+        choose_renderer()
+        drawn = metaworld.TargetPose(task, seed, True, render_mode="rgb_array")
+        slow = metaworld.SlowMotion(drawn, act)
+        steps = metaworld.MAX_TARGETS * metaworld.INNER_STEPS // metaworld.STRIDE
+        return slow, lambda observation: None, steps
 
     env = make(False)
     objective = env.reset(seed=0)[1]["language"]["instruction"]
@@ -256,5 +286,14 @@ def _metaworld_task(name: str, seed: int) -> CodeTask:
     notes = env.get_wrapper_attr("words")()
     env.close()
     return CodeTask(
-        name, task, objective, doc + ".", make, metaworld.MAX_TARGETS, "success", None, 1.0, notes
+        name,
+        task,
+        objective,
+        doc + ".",
+        make,
+        metaworld.MAX_TARGETS,
+        "success",
+        highest=1.0,
+        notes=notes,
+        draw=draw,
     )

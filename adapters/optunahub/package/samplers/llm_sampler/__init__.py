@@ -2,4 +2,5 @@
 
 from llmopt.adapters.optuna import LLMSampler
 
+
 __all__ = ["LLMSampler"]

@@ -1,0 +1,250 @@
+"""The tables and the picture of `llmopt.benchmarks.experiments.bbob`, made from its lines alone.
+
+python -m llmopt.benchmarks.experiments.bbob --table-only
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.report.charts import COLORS, GREY
+from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+
+WARMUP = 20
+REACHED = 1e-8
+"""Distance to the optimum that counts as reached."""
+
+TARGETS = 10.0 ** np.linspace(2, -8, 51)
+"""The field's targets: Hansen et al. 2021, COCO (arXiv 1603.08785), section 4."""
+
+MAIN = "llm-columns"
+ABLATIONS = ("columns-network", "columns-gaussian")
+Key = tuple[int, int, int]
+Runs = Mapping[str, Mapping[Key, Sequence[Sequence[float]]]]
+
+
+def read_runs(lines: Iterable[Mapping[str, Any]], budget: int) -> dict[str, dict[Key, Any]]:
+    """Return the improvements of each method's searches of at least `budget` evaluations.
+
+    Returns:
+        By method, then by dimension, function and instance.
+    """
+    found: dict[str, dict[Key, Any]] = {}
+    for line in sorted(lines, key=lambda line: list(METHODS).index(line["method"])):
+        if line["budget"] >= budget:
+            key = line["dimension"], line["function"], line["instance"]
+            found.setdefault(line["method"], {})[key] = line["steps"]
+    return found
+
+
+def precision(steps: Sequence[Sequence[float]], evaluation: int) -> float:
+    """Return the distance to the optimum after some evaluations, warm-up included."""
+    place = bisect_right([step[0] for step in steps], evaluation)
+    return max(steps[place - 1][1], REACHED)
+
+
+def shared(runs: Runs, methods: Sequence[str], dimension: int | None = None) -> list[Key]:
+    """Return the instances that all of some methods have finished."""
+    keys = set.intersection(*(set(runs.get(m, ())) for m in methods)) if methods else set()
+    return sorted(key for key in keys if dimension in (None, key[0]))
+
+
+def reached(
+    runs: Mapping[Key, Sequence[Sequence[float]]], keys: Sequence[Key], evaluations: np.ndarray
+) -> np.ndarray:
+    """Return the share of pairs of instance and target that is reached after some evaluations."""
+    shares = [
+        [(TARGETS >= precision(runs[key], int(n))).mean() for n in evaluations] for key in keys
+    ]
+    mean: np.ndarray = np.mean(shares, axis=0)
+    return mean
+
+
+def label(method: str) -> str:
+    """Return what tables call a method."""
+    return METHODS[method].label.replace("{model}", "smollm2")
+
+
+def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the Markdown page."""
+    everything = read_runs(lines, 1)
+    dimensions = sorted({key[0] for runs in everything.values() for key in runs})
+    text = [
+        "# BBOB",
+        "",
+        "24 functions of the package `ioh`; 20 shared warm-up points, then 100 or 400 evaluations. "
+        "Made by `python -m llmopt.benchmarks.experiments.bbob --table-only` from the committed "
+        "lines alone.",
+        "",
+        "## What was run",
+        "",
+        "Searches of at least 100 evaluations (in brackets: of 400), by dimension; 24 are one "
+        "instance of each function. CPU seconds and waiting together, on cores shared with other "
+        "work.",
+        "",
+        *_header("method", *(f"{d}-D" for d in dimensions), "s a search of 100"),
+    ]
+    long = read_runs(lines, 400)
+    for method, runs in everything.items():
+        counts = []
+        for d in dimensions:
+            short = sum(key[0] == d for key in runs)
+            more = sum(key[0] == d for key in long.get(method, ()))
+            counts.append(f"{short} ({more})" if more else str(short))
+        taken = [r["seconds"] / r["budget"] for r in lines if r["method"] == method]
+        text.append(_row(label(method), *counts, f"{100 * np.mean(taken):.1f}"))
+    short_runs = read_runs(lines, 100)
+    text += _ranked("100 evaluations, all methods", short_runs, 100, MAIN)
+    cheap = [m for m in short_runs if len(short_runs[m]) == max(map(len, short_runs.values()))]
+    if set(cheap) != set(short_runs) and "columns-network" in cheap:
+        few = {m: short_runs[m] for m in cheap}
+        text += _ranked("100 evaluations, methods that ran everywhere", few, 100, "columns-network")
+    if long:
+        main = MAIN if MAIN in long else "columns-network"
+        text += _ranked("400 evaluations", long, 400, main)
+    return "\n".join([*text, ""])
+
+
+def _header(*names: str) -> list[str]:
+    return [_row(*names), "|" + " --- |" * len(names)]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _ranked(title: str, runs: Runs, budget: int, main: str) -> list[str]:
+    """Return a section: ranks on what all have, and pairwise tests on what each pair has."""
+    methods = list(runs)
+    keys = shared(runs, methods)
+    if main not in runs or not keys:
+        return []
+    end = WARMUP + budget
+    table = np.array([ranks([-precision(runs[m][k], end) for m in methods]) for k in keys])
+    dimensions = sorted({key[0] for key in keys})
+    duels = {m: duel(runs, main, m, end) for m in methods if m != main}
+    adjusted = dict(zip(duels, holm([d[3] for d in duels.values()]), strict=True))
+    text = [
+        "",
+        f"## {title}",
+        "",
+        f"Mean rank of {len(methods)} on the {len(keys)} instances that all have finished, the "
+        "share of the targets (1e2 to 1e-8) reached there, and, pair by pair, the instances of "
+        f"both in which {label(main)} is better : worse (p: two-sided Wilcoxon test of the "
+        "logarithms of the distances to the optimum, after Holm's correction).",
+        "",
+        *_header(
+            "method",
+            "mean rank",
+            *(f"{d}-D" for d in dimensions),
+            "targets",
+            "better : worse",
+            "p",
+        ),
+    ]
+    for i in np.argsort(table.mean(axis=0), kind="stable"):
+        method = methods[i]
+        by = [
+            f"{table[[k for k, key in enumerate(keys) if key[0] == d], i].mean():.2f}"
+            for d in dimensions
+        ]
+        share = reached(runs[method], keys, np.array([end]))[0]
+        fought = ["", ""]
+        if method in duels:
+            better, worse, _, _ = duels[method]
+            fought = [f"{better} : {worse}", format_p(adjusted[method])]
+        text.append(_row(label(method), f"{table[:, i].mean():.2f}", *by, f"{share:.3f}", *fought))
+    return text
+
+
+def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int, int, float]:
+    """Return in how many instances of both the first is better, worse, equal, and the p value."""
+    keys = shared(runs, (first, second))
+    gains = [
+        float(
+            np.log10(precision(runs[second][k], evaluation))
+            - np.log10(precision(runs[first][k], evaluation))
+        )
+        for k in keys
+    ]
+    better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
+    return better, worse, len(gains) - better - worse, paired_test(gains)
+
+
+def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the runtime profiles: the share of targets reached over evaluations / dimension."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    sets = [(b, read_runs(lines, b)) for b in (100, 400)]
+    sets = [(budget, runs) for budget, runs in sets if runs]
+    if not sets:
+        return
+    dimensions = sorted({key[0] for _, runs in sets for own in runs.values() for key in own})
+    figure, grid = pyplot.subplots(
+        len(sets),
+        len(dimensions),
+        figsize=(3.3 * len(dimensions), 3.1 * len(sets) + 0.9),
+        squeeze=False,
+        sharey="row",
+    )
+    styles = _styles({m for _, runs in sets for m in runs})
+    handles = {}
+    for axes, (budget, runs) in zip(grid, sets, strict=True):
+        evaluations = np.unique(np.geomspace(1, WARMUP + budget, 60).astype(int))
+        for axis, d in zip(axes, dimensions, strict=True):
+            # A panel shows the methods that have an instance of every function there.
+            here = [m for m in runs if len({k[1] for k in runs[m] if k[0] == d}) == 24]
+            keys = shared(runs, here, d)
+            for method in here if keys else ():
+                share = reached(runs[method], keys, evaluations)
+                (handles[method],) = axis.plot(
+                    evaluations / d, share, label=label(method), **styles[method]
+                )
+            axis.set_xscale("log")
+            axis.axvline(WARMUP / d, color="#cccccc", linewidth=0.8, zorder=0)
+            axis.set_title(f"{d}-D, {budget} evaluations, {len(keys)} searches each", fontsize=9)
+            axis.grid(alpha=0.25)
+            if runs is sets[-1][1]:
+                axis.set_xlabel("evaluations / dimension")
+        axes[0].set_ylabel("share of targets reached")
+    order = [m for m in styles if m in handles]
+    figure.legend(
+        [handles[m] for m in order],
+        [label(m) for m in order],
+        loc="lower center",
+        ncol=min(5, max(1, len(order))),
+        fontsize=8,
+        frameon=False,
+    )
+    figure.tight_layout(rect=(0, 0.1 if len(sets) > 1 else 0.16, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _styles(methods: set[str]) -> dict[str, dict[str, Any]]:
+    """Return a line for each method: ablations dashed, random search grey."""
+    styles: dict[str, dict[str, Any]] = {}
+    colours = iter((*COLORS[1:], "#7f3c8d", "#994f00"))
+    for method in METHODS:
+        if method not in methods:
+            continue
+        if method == MAIN:
+            styles[method] = {"color": COLORS[0], "linewidth": 2.4, "zorder": 5}
+        elif method in ABLATIONS:
+            dashes = "--" if method == ABLATIONS[0] else ":"
+            styles[method] = {"color": COLORS[0], "linewidth": 1.6, "linestyle": dashes}
+        elif method == "random":
+            styles[method] = {"color": GREY, "linewidth": 1.3}
+        else:
+            styles[method] = {"color": next(colours), "linewidth": 1.4}
+    return styles

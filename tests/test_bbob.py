@@ -1,0 +1,110 @@
+"""The experiment on BBOB: its searches, which of them are missing, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from llmopt.benchmarks.experiments import bbob
+from llmopt.benchmarks.experiments.bbob import BbobCell, Instance, improvements, missing_cells
+from llmopt.benchmarks.experiments.bbob_page import (
+    TARGETS,
+    draw,
+    duel,
+    make_page,
+    precision,
+    reached,
+    read_runs,
+)
+
+
+def line(method, function, steps, *, dimension=2, instance=1, budget=100):
+    return {
+        "method": method,
+        "function": function,
+        "instance": instance,
+        "dimension": dimension,
+        "budget": budget,
+        "model": "smollm2" if method == "llm-columns" else "",
+        "steps": steps,
+        "seconds": 1.0,
+    }
+
+
+def test_the_steps_are_the_improvements():
+    assert improvements([5.0, 7.0, 4.0, 4.0, 1.23456e-9]) == [[1, 5.0], [3, 4.0], [5, 1.235e-09]]
+
+
+def test_a_precision_is_that_of_the_last_improvement_before():
+    steps = [[1, 5.0], [3, 4.0], [90, 1e-12]]
+    assert [precision(steps, n) for n in (1, 2, 3, 89, 90, 500)] == [5, 5, 4, 4, 1e-8, 1e-8]
+
+
+def test_a_longer_search_holds_the_shorter_one():
+    wanted = [BbobCell("cma", f, 1, 2, 100) for f in (1, 2, 3)]
+    lines = [line("cma", 1, [], budget=400), line("cma", 2, [], budget=50)]
+    assert [cell.function for cell in missing_cells(wanted, lines)] == [2, 3]
+    lines.append(line("random", 3, []))
+    assert len(missing_cells(wanted, lines)) == 2
+
+
+def test_all_targets_are_reached_at_the_optimum_and_none_far_from_it():
+    runs = {(2, 1, 1): [[1, 200.0], [10, 1.0], [20, 0.0]]}
+    share = reached(runs, list(runs), np.array([1, 10, 20]))
+    assert share[0] == 0
+    assert share[1] == (TARGETS >= 1).mean() == pytest.approx(11 / 51)
+    assert share[2] == 1
+
+
+def test_methods_are_ranked_where_all_have_run(tmp_path):
+    lines = [line("llm-columns", f, [[1, 10.0 - f], [50, 0.1]]) for f in range(1, 7)]
+    lines += [line("cma", f, [[1, 10.0 - f], [60, 0.5]], budget=400) for f in range(1, 9)]
+    lines += [line("random", f, [[1, 10.0 - f]]) for f in range(1, 9)]
+    lines += [line("optuna-tpe", 9, [[1, 0.0]])]
+    runs = read_runs(lines, 100)
+    assert duel(runs, "llm-columns", "cma", 120)[:3] == (6, 0, 0)
+    assert duel(runs, "cma", "random", 55)[:3] == (0, 0, 8)
+    page = make_page(lines[:-1])
+    assert "on the 6 instances that all have finished" in page
+    rows = {r.split(" | ")[0].strip("| "): r for r in page.splitlines() if " | 1.00 | " in r}
+    assert "smollm2 (columns)" in rows
+    assert "6 : 0" in page
+    draw(lines, tmp_path / "b.png")
+    assert (tmp_path / "b.png").stat().st_size > 5000
+
+
+class TestSearches:
+    @pytest.fixture(autouse=True)
+    def _package(self):
+        pytest.importorskip("ioh")
+
+    def test_an_instance_measures_the_distance_to_its_optimum(self):
+        for function in (1, 8, 24):
+            instance = Instance(function, 2, 3)
+            best = np.array(instance._problem.optimum.x)
+            assert instance(best) == pytest.approx(0, abs=1e-9)
+            assert instance(best + 0.5) > 1e-3
+        assert Instance(1, 1, 2).name == "Sphere"
+
+    def test_methods_share_the_warmup_and_repeat(self):
+        cells = [BbobCell(m, 8, 1, 2, 20) for m in ("cma", "columns-network", "cma")]
+        lines = [bbob.run_cell(cell) for cell in cells]
+        first = [[s for s in found["steps"] if s[0] <= 20] for found in lines]
+        assert first[0] == first[1]
+        assert lines[0]["steps"] == lines[2]["steps"]
+        assert lines[0]["steps"] != lines[1]["steps"]
+
+    def test_finished_searches_are_not_run_again(self, tmp_path, capsys):
+        results = tmp_path / "r.jsonl"
+        options = ["--methods", "random", "--functions", "1", "2", "--dimensions", "2"]
+        options += ["--instances", "1", "--results", str(results), "--picture"]
+        bbob.main([*options, str(tmp_path / "p.png"), "--budget", "30"])
+        before = results.read_text()
+        assert [json.loads(t)["function"] for t in before.splitlines()] == [1, 2]
+        bbob.main([*options, str(tmp_path / "p.png"), "--budget", "10"])
+        assert results.read_text() == before
+        assert "0 to run" in capsys.readouterr().err
+        assert (tmp_path / "r.md").is_file()
+        assert not (tmp_path / "p.png").exists()  # no search is long enough for it
