@@ -366,6 +366,8 @@ def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp
         heldout=1,
         box=None,
         bias=None,
+        wrappers=None,
+        finalists=0,
         model="smollm2",
         batch=4,
         max_tokens=0,

@@ -15,11 +15,13 @@ from PIL import Image
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.cli import main as cli
+from llmopt.client.facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.commands import common, write_reward
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.commands.common import say_step
+from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task
@@ -467,3 +469,19 @@ def test_code_and_reward_take_every_task_that_run_takes():
             assert found.cap == task.step_cap(env)
         assert "Observed:" in found.notes
         assert found.statistics is not None
+
+
+@needs_confinement
+def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
+    client = give(monkeypatch, "no code")
+    client.facts = lambda: ModelFacts(name="tiny", parameters=135_000_000)
+    with pytest.warns(UserWarning, match="tiny has 135 million weights, too few to write code"):
+        open_and_make(tmp_path / "run")
+    assert client.requests == []
+
+
+def open_and_make(folder):
+    task = find_task("mountaincar")
+    run = CodeRun(folder, {**common.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
+    with common.make_optimizer(run, task, policy_function(task.make(False)), "", ""):
+        pass

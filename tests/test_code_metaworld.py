@@ -11,7 +11,7 @@ from llmopt import ScriptedClient
 from llmopt.cli import main as cli
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands import common
-from llmopt.code.policy import evaluate_policy, improve, policy_function
+from llmopt.code.policy import evaluate_policy, improve, policy_function, run_episode
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks import metaworld
 from llmopt.code.tasks.table import find_task
@@ -182,7 +182,7 @@ def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     give(TO_THE_GOAL, PICK_AND_PLACE)
     folder = tmp_path / "run"
     task = "metaworld:pick-place-v3"
-    out = ["--out", str(folder)]
+    out = ["--no-gif", "--out", str(folder)]
     assert cli(["code", task, "--model", "m", "--steps", "5", "--held-out", "3", *out]) == 0
     assert (
         "solved: candidate 1 has the highest possible score, 1; 3 tries are left over"
@@ -223,3 +223,50 @@ def test_pick_place_is_solved_on_held_out_goals_after_three_steps_of_feedback():
     shown = client.requests[1].text
     for part in ("NOT done", "hand_pos is [", "gripper"):
         assert part in shown
+
+
+def test_slow_motion_is_the_same_episode():
+    names = {"np": np}
+    exec(PICK_AND_PLACE, names)
+    env = metaworld.TargetPose("pick-place-v3", held_out=True)
+    episode = run_episode(names["controller"], env, 1, cap=30)
+    asked = []
+
+    def act(observation):
+        asked.append(observation)
+        return names["controller"](observation)
+
+    slow = metaworld.SlowMotion(metaworld.TargetPose("pick-place-v3", held_out=True), act)
+    shown = run_episode(lambda obs: None, slow, 1, cap=200)
+    assert episode.success is shown.success is True
+    assert len(asked) == episode.length
+    assert shown.length > 3 * episode.length
+    assert shown.course[-1] == episode.course[-1] <= 0.07
+    assert "distance to success: " in episode.account()
+    assert env.get_wrapper_attr("distance") == "distance"
+
+
+def test_code_is_told_what_success_is_and_what_a_call_can_do():
+    for name in ("pick-place", "push", "reach", "door-open", "drawer-open", "button-press"):
+        task = find_task(f"metaworld:{name}-v3")
+        assert task.cap == 30
+        assert task.highest == 1.0
+        assert " m of the goal" in task.notes.splitlines()[0]
+        assert "up to 20 steps of simulation" in task.notes
+        assert "0.045 m below hand_pos" in task.doc
+        env = task.make(False)
+        observation, _ = env.reset(seed=0)
+        info = env.step(env.env.wanted(observation))[4]
+        assert info["distance"] > 0.02
+        env.close()
+
+
+def test_language_feedback_of_one_kind():
+    def told(*kinds):
+        env = find_task("metaworld:reach-v3", 0, kinds).make(False)
+        env.reset(seed=0)
+        return env.step(np.array([0.0, 0.5, 0.5, 1.0]))[4]["language"]["feedback"]
+
+    assert "move the hand to [" in told("fp")
+    assert "move the hand to [" not in told("r", "hp", "hn")
+    assert told() == ""

@@ -709,7 +709,7 @@ def test_the_small_network():
 MANY = Space({f"x{i}": Float(-1, 1) for i in range(30)})
 
 
-@pytest.mark.parametrize(("samples", "count"), [(1, 10), (2, 20), (4, 20)])
+@pytest.mark.parametrize(("samples", "count"), [(1, 8), (2, 16), (4, 20)])
 def test_of_many_parameters_a_part_is_asked_for(samples, count):
     query = ColumnsPrompt().prepare(situation(MANY, 40, samples=samples, seed=5))
     lines = query.request.columns

@@ -341,9 +341,13 @@ def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
         check_method("ng-de")
     with pytest.raises(
         LLMOptError,
-        match=r'needs optuna and torch and scipy.*pip install "llmopt\[optuna,bench\]" torch$',
+        match=r'needs optuna and torch and scipy.*pip install "llmopt\[optuna,rivals,bench\]"$',
     ):
         check_method("optuna-gp")
+    with pytest.raises(
+        LLMOptError, match=r'needs torch and botorch.*pip install "llmopt\[rivals\]"$'
+    ):
+        check_method("turbo")
     check_method("random")
 
 

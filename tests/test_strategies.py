@@ -11,7 +11,6 @@ from llmopt.benchmarks.experiments import strategies
 from llmopt.benchmarks.experiments.strategies import (
     ALL,
     FUNCTIONS,
-    SETS,
     VARIANTS,
     StrategyCell,
     problem_of,
@@ -80,12 +79,6 @@ def test_finished_cells_are_not_run_again(tmp_path, capsys):
     assert results.read_text() == before
     assert {json.loads(text)["variant"] for text in before.splitlines()} == {"random"}
     assert (tmp_path / "s.md").is_file()
-
-
-def test_the_held_out_functions_are_not_those_to_choose_by():
-    assert not set(SETS["held-out"].functions) & set(SETS["choosing"].functions)
-    assert len(SETS["held-out"].functions) == 8
-    assert SETS["held-out"].seeds == 10
 
 
 def test_the_table_goes_function_by_function_too():

@@ -22,6 +22,7 @@ from llmopt.benchmarks.bench.cells import (
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.runs import group, titles
+from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
@@ -75,6 +76,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
     add("--heldout", type=int, default=100, metavar="H", help="fresh starts (default: 100)")
     add("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="bounds of every parameter")
+    add(
+        "--wrap",
+        dest="wrappers",
+        nargs="+",
+        metavar="WRAPPER",
+        help="Gymnasium wrappers in place of the tasks' own, as of llmopt run",
+    )
+    add("--raw", dest="wrappers", action="store_const", const=(), help="no wrappers")
+    add(
+        "--finalists",
+        type=int,
+        default=FINALISTS,
+        metavar="N",
+        help=f"best few policies that are compared on fresh starts (default: {FINALISTS})",
+    )
     add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
 
 
@@ -137,7 +153,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
     names = titles(grouped)
     blocks = []
     for key, runs in grouped.items():
-        rows = [("", "held-out median", "least", "largest", "seeds")]
+        rows: list[tuple[str, ...]] = [("", "held-out median", "least", "largest", "seeds")]
         for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
             spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
             rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
@@ -175,6 +191,8 @@ def _cells(args: argparse.Namespace) -> list[BenchCell]:
             heldout=args.heldout,
             box=args.box and (args.box[0], args.box[1]),
             bias=args.bias,
+            wrappers=None if args.wrappers is None else tuple(args.wrappers),
+            finalists=args.finalists,
             model=args.model,
             batch=1 if args.batch is None else args.batch,
             max_tokens=args.max_tokens,

@@ -85,7 +85,7 @@ def learning_curve(
             place = longest * (1.03 + 0.02 * number) + 0.5
             axes.plot([place], [scores[label]], marker="D", color=color, ms=6, ls="", clip_on=False)
     if scores:
-        axes.plot([], [], marker="D", color="0.35", ls="", label="same policy, held-out starts")
+        axes.plot([], [], marker="D", color="0.35", ls="", label="chosen policy, held-out starts")
     right = longest * (1.03 + 0.02 * len(curves)) + 0.5 if scores else longest + 0.5
     axes.set_xlim(0.5, max(right, 2.0))
     _limit(axes, curves, warmup, list(scores.values()))

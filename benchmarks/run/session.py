@@ -488,7 +488,7 @@ class _Session:
                     for r in results
                 },
                 warmup=len(warmup),
-                title=f"{self.task.env_id}, linear policy, seed {self.config.seed}",
+                title=f"{self.task.id}, seed {self.config.seed}",
                 episodes=self.episodes,
                 heldout={r.label: r.heldout for r in results},
             ),

@@ -77,7 +77,7 @@ FEWEST = 5
 MOST_LINES = 20
 """Most lines of a request: as many parameters as the adapter was trained with."""
 
-LINES_OF_ONE = 10
+LINES_OF_ONE = 8
 """With more parameters than that, lines for each sample of a request: about a second's work."""
 
 _NOTATION = Letters()

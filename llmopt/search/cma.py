@@ -80,10 +80,9 @@ class CMAEmitter(Follower):
     From then on every told point counts towards a generation. Where it has converged, it
     begins again from a random point.
 
-    A failed point of its own ranks last in its generation. A quarter of a generation may have
+    A failed point ranks last in its generation. A quarter of a generation may have
     failed; failures beyond that are not counted, since they would stand among the points that
-    the mean moves to. Where nothing but failures came for ten generations, it begins again. A
-    failed point of anyone else is left out: it would only take a place of the generation.
+    the mean moves to. Where nothing but failures came for ten generations, it begins again.
 
     Args:
         seed: Decides where it begins again. ``None`` takes the first trial for it, so that
@@ -189,8 +188,6 @@ class CMAEmitter(Follower):
             if rank < FAILED and (self._start is None or rank < self._start[0]):
                 self._start = rank, self._encode(trial)
                 self._strategy = None
-            return
-        if rank == FAILED and trial.source != "cma":
             return
         if self._strategy is None:
             self._begin(self._start and self._start[1])

@@ -8,6 +8,7 @@ import math
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ _LEAST = {
     "call_seconds": 0.001,
 }
 """The smallest value of each number that an option gives."""
+_LEAST_PARAMETERS = 1_000_000_000
+"""A model with fewer weights is warned of."""
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -212,8 +215,15 @@ def make_optimizer(
         "strategy": Strategy(config["strategy"], config["samples"], config["width"]),
         "limits": WorkerLimits(call_seconds=config["call_seconds"]),
     }
+    facts = model_facts(client)
+    if facts.parameters is not None and facts.parameters < _LEAST_PARAMETERS:
+        warnings.warn(
+            f"{facts.name} has {facts.parameters / 1e6:,.0f} million weights, too few to write "
+            "code: expect answers that cannot be used",
+            stacklevel=2,
+        )
     if search["max_output_tokens"] is None:
-        context = model_facts(client).context_tokens
+        context = facts.context_tokens
         search["max_output_tokens"] = min(16_000, (context or 64_000) // 4)
     require_confinement(config["allow_unsandboxed"])
     if config["initial"] and not run.search.exists():

@@ -178,7 +178,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         self._max_steps, self._inner_steps, self._steps = max_steps, inner_steps, 0
         env.max_path_length = max_steps * inner_steps + 1  # its own limit never comes first
         self._observation = np.zeros(39)
-        self._last: Any = None
+        self._last: tuple[np.ndarray, float, bool, bool, dict[str, Any]]
         low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
         self.action_space = gym.spaces.Box(
             np.append(low, -1.0), np.append(high, 1.0), dtype=np.float64
