@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("metaworld")
 
+from recorded_code import play, recorded
+
 from llmopt import ScriptedClient
 from llmopt.cli import main as cli
 from llmopt.code.code_optimizer import CodeOptimizer
@@ -270,3 +272,15 @@ def test_language_feedback_of_one_kind():
     assert "move the hand to [" in told("fp")
     assert "move the hand to [" not in told("r", "hp", "hn")
     assert told() == ""
+
+
+@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+@pytest.mark.parametrize(
+    "name",
+    recorded(*(f"code-{task}" for task in ("pick-place", "push", "door-open"))),
+)
+def test_a_recorded_search_is_played_again(name, tmp_path):
+    task = f"metaworld:{name.removeprefix('code-')}-v3"
+    held_out, before = play(name, task, tmp_path / "run")
+    assert held_out["success rate"] == before["held_out"]["success rate"]
+    assert len(list((tmp_path / "run" / "candidates").glob("*.py"))) == len(before["candidates"])

@@ -35,6 +35,7 @@ from typing import Any
 from llmopt.code.commands.code_run import read_config
 from llmopt.files import read_json_object
 from llmopt.search.eventlog import read_events
+from llmopt.search.resume import names_a_place
 
 _HOME = Path(__file__).parents[1] / "results"
 RESULTS = _HOME / "code.jsonl"
@@ -171,6 +172,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print what was measured")
     args = parser.parse_args()
     lines = [read_run(folder, args.answered_by) for folder in args.runs]
+    for line in lines:
+        if names_a_place(line["model"]):
+            parser.error(f"the model {line['model']} is a place: say who answered, --answered-by")
     if lines:
         with args.out.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
