@@ -26,7 +26,10 @@ from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
+from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
+from llmopt.files import write_bytes_atomically
+from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
     add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
     add_option_argument(parser)
+    add_config_argument(parser)
+    add_track_argument(parser)
     add(
         "--batch",
         type=int,
@@ -129,7 +134,10 @@ def main(args: argparse.Namespace) -> int:
     for model in dict.fromkeys(c.model for c in missing if METHODS[c.method].asks_model):
         check_ready(load_model(model))  # before anything is evaluated
     try:
-        failures = run_bench(cells, out, jobs=args.jobs)
+        callbacks = callbacks_of(getattr(args, "track", ()))
+        if (kept := getattr(args, "config", None)) is not None:
+            write_bytes_atomically(Path(f"{out}.toml"), kept.read_bytes())
+        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
