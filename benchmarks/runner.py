@@ -23,12 +23,13 @@ from llmopt.benchmarks.tasks.words import task_words
 from llmopt.client.base import Client
 from llmopt.client.local import LocalClient
 from llmopt.errors import SearchStopped
-from llmopt.history import Proposal
+from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, finalists, stream
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.pattern import PatternPrompt
+from llmopt.trackers.base import Bell
 
 FINALISTS = 5
 """The best few policies of a search, of which the best on fresh starts is chosen."""
@@ -84,25 +85,41 @@ class Outcome:
         return cls(evaluation.mean, note, evaluation.standard_error)
 
 
-def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> str:
+def search(
+    method: Method,
+    count: int,
+    evaluate: Callable[[Asked], Outcome],
+    bell: Bell | None = None,
+    known: int = 0,
+) -> str:
     """Ask a method for its points one by one, and tell it what each one scored.
 
     Args:
         method: What searches.
         count: Points wanted.
         evaluate: Evaluates a point, or looks it up where a run goes on.
+        bell: Whom to tell what happens.
+        known: Points of before the run went on, which are no news.
 
     Returns:
         Why the model ended the search before; empty where it did not.
     """
     model = method if isinstance(method, ModelMethod) else None
+    if bell is not None and model is not None:
+        model.observe(bell)
+    best: Trial | None = None
     for index in range(count):
         started = time.process_time()
         try:
             params = method.ask()
         except SearchStopped as end:
+            if bell is not None:
+                bell.reason = str(end)
             return str(end)
         proposal = model.last if model is not None else None
+        point = proposal or Proposal(tuple(map(float, params)), "user")
+        if bell is not None and index >= known:
+            bell.ring("asked", point)
         outcome = evaluate(Asked(index, params, proposal, time.process_time() - started))
         if outcome.reward is None:
             method.tell_failure(params, outcome.note)
@@ -110,7 +127,27 @@ def search(method: Method, count: int, evaluate: Callable[[Asked], Outcome]) -> 
             model.tell(params, outcome.reward, outcome.note, outcome.stderr)
         else:
             method.tell(params, outcome.reward)
+        if bell is not None:
+            trial = _trial(index, point, outcome)
+            best = max(filter(None, [best, trial]), key=lambda t: t.rewards or (-math.inf,))
+            if index >= known:
+                usage = Usage() if model is None else model.usage
+                bell.ring("told", trial, best if best.rewards else None, usage)
     return ""
+
+
+def _trial(index: int, point: Proposal, outcome: Outcome) -> Trial:
+    return Trial(
+        index,
+        point.values,
+        point.values,
+        None if outcome.reward is None else (outcome.reward,),
+        "failed" if outcome.reward is None else "complete",
+        outcome.note,
+        point.source,
+        point.explanation,
+        stderr=outcome.stderr,
+    )
 
 
 def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.ndarray:

@@ -59,18 +59,22 @@ def test_all_targets_are_reached_at_the_optimum_and_none_far_from_it():
 
 
 def test_methods_are_ranked_where_all_have_run(tmp_path):
-    lines = [line("llm-columns", f, [[1, 10.0 - f], [50, 0.1]]) for f in range(1, 7)]
-    lines += [line("cma", f, [[1, 10.0 - f], [60, 0.5]], budget=400) for f in range(1, 9)]
-    lines += [line("random", f, [[1, 10.0 - f]]) for f in range(1, 9)]
-    lines += [line("optuna-tpe", 9, [[1, 0.0]])]
+    every = range(1, 25)
+    lines = [line("llm-columns", f, [[1, 30.0], [50, 0.1]]) for f in every]
+    lines += [line("cma", f, [[1, 30.0], [60, 0.5]], budget=400) for f in every]
+    lines += [line("cma", 1, [[1, 30.0], [60, 0.5]], instance=2)]
+    lines += [line("random", f, [[1, 30.0]]) for f in every]
+    lines += [line("optuna-tpe", f, [[1, 0.0]]) for f in every[:-1]]
     runs = read_runs(lines, 100)
-    assert duel(runs, "llm-columns", "cma", 120)[:3] == (6, 0, 0)
-    assert duel(runs, "cma", "random", 55)[:3] == (0, 0, 8)
-    page = make_page(lines[:-1])
-    assert "on the 6 instances that all have finished" in page
-    rows = {r.split(" | ")[0].strip("| "): r for r in page.splitlines() if " | 1.00 | " in r}
-    assert "smollm2 (columns)" in rows
-    assert "6 : 0" in page
+    assert duel(runs, "llm-columns", "cma", 120)[:3] == (24, 0, 0)
+    assert duel(runs, "cma", "random", 55)[:3] == (0, 0, 24)
+    page = make_page(lines)
+    assert "2-D: rank of 3, 24 searches" in page
+    rows = {r.split(" | ")[0].strip("| "): r for r in page.splitlines() if "." in r}
+    assert "| 1.00 |" in rows["smollm2 (columns)"]
+    assert "| 2.00 | 24 : 0, < 0.001 |" in rows["CMA-ES"] or "2-D: rank of 1" in page
+    # The one that lacks a function has no rank.
+    assert "|  | 0 : 23, < 0.001 |" in rows["Optuna TPE"]
     draw(lines, tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 5000
 

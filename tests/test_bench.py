@@ -262,7 +262,13 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     assert len(read_results("bench.jsonl")) == 4
     assert "llmopt report bench.jsonl" in capsys.readouterr().err
     assert main([*command.split(), "--heldout", "2", "--episodes", "1", "--seeds", "3"]) == 0
-    assert "6 cells, 4 of them done, 2 to run" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "6 cells, 4 of them done, 2 to run" in told.err
+    # The table at the end: of these cells alone, the best median first.
+    head, *rows = [line.split() for line in told.out.splitlines() if line][1:]
+    assert head == ["held-out", "median", "least", "largest", "seeds"]
+    assert [row[-1] for row in rows] == ["3", "3"]
+    assert float(rows[0][-4].replace(",", "")) >= float(rows[1][-4].replace(",", ""))
     assert main([*command.split(), "--dry-run"]) == 0
     listed = [json.loads(x) for x in capsys.readouterr().out.splitlines()]
     assert [(c["method"], c["heldout"]) for c in listed] == [("random", 100), ("ars", 100)] * 2

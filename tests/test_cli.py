@@ -166,6 +166,28 @@ def test_resume_needs_only_the_task_and_the_folder(tmp_path, capsys):
     assert "give --resume" in errors(capsys)[0]
 
 
+def test_a_run_is_named_by_its_folder_alone_and_extended(tmp_path, capsys):
+    assert main(["run", "cartpole", *QUICK, "--out", "r"]) == 0
+    assert main(["run", "--resume", "r", "--iterations", "5"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "r" / "trials.jsonl").open()]
+    assert sum(row["method"] == "random" for row in rows) == 5
+    assert main(["run", "--resume", "r", "--iterations", "4"]) == 2
+    assert "holds a run of 5 iterations: give as many or more" in errors(capsys)[-1]
+    assert main(["run", "--resume", "r", "--out", "other"]) == 2
+    assert "give the folder once" in errors(capsys)[-1]
+
+
+def test_wrappers_on_the_command_line(tmp_path, capsys):
+    wrapped = ["--wrap", "NormalizeObservation", "RepeatAction=3"]
+    assert main(["run", "cartpole", *QUICK, *wrapped, "--out", "r"]) == 0
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert config["task"]["id"] == "CartPole-v1/linear-v1/NormalizeObservation+RepeatAction=3"
+    assert config["task"]["box"] == [-2, 2]
+    capsys.readouterr()
+    assert main(["run", "cartpole", *QUICK, "--wrap", "RepeatActoin=3"]) == 2
+    assert "did you mean 'RepeatAction'" in errors(capsys)[0]
+
+
 def test_an_error_in_the_middle_says_how_to_go_on(capsys, monkeypatch):
     client = ScriptedClient(["1" + ", 1.0" * 9])
     monkeypatch.setattr(contestants, "get_client", lambda model: client)

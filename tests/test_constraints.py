@@ -274,9 +274,9 @@ class TestStart:
         loaded.save(tmp_path / "copy.jsonl")
         copy = LLMOptimizer.load(tmp_path / "copy.jsonl", ScriptedClient([]))
         assert copy.pending == loaded.pending
-        with pytest.raises(StorageError, match="start="):
+        with pytest.raises(StorageError, match="start "):
             made(storage=path)
-        with pytest.raises(StorageError, match="space="):
+        with pytest.raises(StorageError, match="constraints"):
             made(**{**options, "constraints": ()})
         with pytest.raises(TypeError, match="start"):
             LLMOptimizer.load(path, start=[])

@@ -72,7 +72,7 @@ def test_golden(check_golden):
             BOX,
             6,
             history=History(tuple(made), pending=((1.0, 2.0, 3.0),)),
-            description=get_task("mountaincar").words(
+            description=get_task("mountaincar-published").words(
                 LinearPolicy(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
             ),
             notes=("Two other workers search along with you.",),

@@ -70,7 +70,12 @@ space, model = {"x": Float(0, 1)}, "smollm2"
 }
 SHORTER = {
     "optuna.md": [("n_trials=50", "n_trials=12"), ("< 80", "< 16")],
-    "policies.md": [("run(30,", "run(6,"), ("search.evaluate()", "search.evaluate(2)")],
+    "nevergrad.md": [("budget=60", "budget=12")],
+    "policies.md": [
+        ('storage="swimmer.jsonl"', "starts=1, max_steps=100"),
+        ("run(30,", "run(7,"),
+        ("search.evaluate()", "search.evaluate(2)"),
+    ],
 }
 NEEDS = {
     "limits.md": ["nevergrad", "optuna"],

@@ -313,7 +313,7 @@ def test_a_stopped_trial_is_no_start_up_trial():
 def test_the_dashboards_note_says_why(tmp_path):
     dashboard = pytest.importorskip("optuna_dashboard")
     reply = Reply(
-        (Completion("x: 1.5\n**larger** was better"),),
+        (Completion("x: 1.5\nlarger was **better**"),),
         model="answerer",
         prompt_tokens=90,
         completion_tokens=8,
@@ -331,4 +331,4 @@ def test_the_dashboards_note_says_why(tmp_path):
         return x
 
     study.optimize(objective, n_trials=2)
-    assert notes == ["", "**larger** was better\n\n*answerer, 90 + 8 tokens, $0.250000*"]
+    assert notes == ["", "larger was **better**\n\n*answerer, 90 + 8 tokens, $0.250000*"]

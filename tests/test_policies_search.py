@@ -368,3 +368,20 @@ def load_policy_of(search, folder):
     policy = load_policy(folder / "p.json")
     assert policy.policy.clip
     return policy.parameters
+
+
+def test_a_search_is_scaled_as_a_run_is(tmp_path):
+    with PolicySearch("InvertedPendulum-v5", ScriptedClient([]), "words", wrappers="usual",
+                      warmup=2, starts=1) as search:  # fmt: skip
+        search.run(2)
+        text = search.optimizer._model.description
+        assert "shown as (own - centre) / size" in text
+        assert "scaled as said above" in text
+        with search.make_env() as env, search.make_env() as other:
+            assert env.reset(seed=1)[0].tolist() == other.reset(seed=1)[0].tolist()  # frozen
+        search.save(tmp_path / "p.json")
+    stored = json.loads((tmp_path / "p.json").read_text())
+    assert stored["wrappers"] == ["NormalizeObservation", "RescaleAction=-1,1", "ClipAction"]
+    assert len(stored["normal"][0]) == 4
+    with pytest.raises(LLMOptError, match="did you mean 'ClipAction'"):
+        PolicySearch("CartPole-v1", ScriptedClient([]), wrappers=["ClipActoin"])

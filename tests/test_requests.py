@@ -172,3 +172,18 @@ def test_steps_grow_where_they_help_and_a_new_best_of_the_model_begins_anew():
     emitter.propose(space, History(more), np.random.default_rng(0))
     assert emitter._size == 1.0
     assert copy.copy(emitter) is not emitter
+
+
+def test_random_points_do_not_widen_the_steps():
+    """The spread of a warm-up says nothing about how far apart good points lie."""
+    space = Space(SPACE)
+    near = history(space, [(2.0, 1.0), (2.1, 1.0)], [5.0, 4.0])
+    wild = tuple(
+        Trial(2 + i, {}, (x, -x), (3.0 - i,), source="warmup") for i, x in enumerate((-6.0, 6.0))
+    )
+    first, second = (
+        RefineEmitter().propose(space, told, np.random.default_rng(0), 5)
+        for told in (near, History((*near.trials, *wild)))
+    )
+    assert first == second
+    assert all(abs(p.values[0] - 2.0) < 1.5 for p in first)

@@ -459,8 +459,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         may_stop: Whether the model may end the search where it expects no further gain (the
             prompt ``"words"`` offers it): `minimize` then returns its recommendation, and `ask`
             raises `SearchStopped`.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
-            and gives the more of the next ones, the more its last ones were good. For one
+        partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
+            the one whose latest points were better proposes more of the next ones. For one
             objective and parametrizations of numbers; needs the package `cma`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
             ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one

@@ -145,12 +145,12 @@ class LLMSampler(BaseSampler):
             prompt ``"words"`` offers it). ``study.stop()`` is then called, and the trial
             that was begun is pruned at its first suggestion. Where no ``study.optimize`` is
             running, ``study.ask()`` raises `SearchStopped`.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points,
-            and gives the more of the next ones, the more its last ones were good. CMA-ES
+        partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
+            the one whose latest points were better proposes more of the next ones. CMA-ES
             searches each group of parameters by itself, and only groups of numbers: points
             of a group with a categorical parameter all come from the model, which is
-            logged. For one objective; needs the package `cma`. What CMA-ES does follows
-            from the study's storage alone, so that workers share one search.
+            logged. For one objective; needs the package `cma`. CMA-ES is computed from
+            the study's storage, so that workers share one search.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
             model is told of them, and no point that breaks one is proposed; one that was
             enqueued ranks after those that keep them. See `llmopt.Space`.

@@ -48,6 +48,7 @@ from llmopt.policies.rollout import (
     selection_seeds,
 )
 from llmopt.search.eventlog import EventLog, read_events
+from llmopt.trackers.base import Bell, Callback, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
 
@@ -157,12 +158,15 @@ class BenchCell:
         return get_task(self.task, bias=self.bias, box=self.box, wrappers=self.wrappers)
 
 
-def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
+def run_cell(
+    cell: BenchCell, client: Client | None = None, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
     """Run one cell in this process, on one core.
 
     Args:
         cell: What to run.
         client: The model, in place of the one that the cell names.
+        callbacks: Whom to tell what the search does: see `llmopt.trackers`.
 
     Returns:
         Its line of raw data: the cell, every mean return (warm-up first), the best point
@@ -223,7 +227,14 @@ def run_cell(cell: BenchCell, client: Client | None = None) -> dict[str, Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
-        search(method, cell.evaluations, evaluate)
+        bell = None
+        if callbacks:
+            names = tuple(f"params[{i}]" for i in range(policy.n_parameters))
+            title = f"{cell.task}-{cell.method}-{cell.seed}"
+            bell = Bell(callbacks, Search(title, names, ("maximize",), asdict(cell)))
+        search(method, cell.evaluations, evaluate, bell)
+        if bell is not None:
+            bell.end()
     proposing = time.perf_counter() - started - evaluating
     means = [outcome.mean for outcome in outcomes]
     fresh = final_seeds(cell.seed, FINAL_ROUNDS * cell.episodes)
@@ -302,7 +313,12 @@ def _short(value: float | None) -> float | None:
 
 
 def run_bench(
-    cells: Iterable[BenchCell], out: str | Path, *, jobs: int = 1, client: Client | None = None
+    cells: Iterable[BenchCell],
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    client: Client | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[tuple[BenchCell, str]]:
     """Run the cells that a file does not hold yet, and append a line for each.
 
@@ -312,6 +328,7 @@ def run_bench(
         jobs: Processes. With more than one, each keeps to one core, a local model included.
         client: The model for all cells that ask one, in place of those that they name; only
             with one job.
+        callbacks: Whom to tell what each search does; only with one job.
 
     Returns:
         The cells that could not be run, each with the reason. They are not in the file, and
@@ -321,18 +338,21 @@ def run_bench(
         BenchConfigError: `jobs` is less than 1, or is more than one with a client.
         StorageError: The file cannot be used.
     """
-    if jobs < 1 or (jobs > 1 and client is not None):
+    if jobs < 1 or (jobs > 1 and (client is not None or callbacks)):
         raise BenchConfigError(
-            f"jobs={jobs}: expected at least 1, and exactly 1 with a client object"
+            f"jobs={jobs}: expected at least 1, and exactly 1 with a client object or callbacks"
         )
-    run = functools.partial(_run, threads=None if jobs == 1 else 1, client=client)
+    threads = None if jobs == 1 else 1
+    run = functools.partial(_run, threads=threads, client=client, callbacks=tuple(callbacks))
     return run_pool(cells, run, EventLog(out), BenchCell.of, jobs=jobs, summary=_summary)
 
 
-def _run(cell: BenchCell, threads: int | None, client: Client | None) -> dict[str, Any]:
+def _run(
+    cell: BenchCell, threads: int | None, client: Client | None, callbacks: Sequence[Callback]
+) -> dict[str, Any]:
     if client is None and threads and METHODS[cell.method].asks_model:
         client = repeatable(load_model(cell.model, threads), METHODS[cell.method].prompt)
-    return run_cell(cell, client)
+    return run_cell(cell, client, callbacks)
 
 
 def _summary(line: dict[str, Any]) -> str:

@@ -23,10 +23,13 @@ from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.runs import group, titles
 from llmopt.benchmarks.runner import FINALISTS
-from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
+from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
+from llmopt.files import write_bytes_atomically
+from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
     add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
     add_option_argument(parser)
+    add_config_argument(parser)
+    add_track_argument(parser)
     add(
         "--batch",
         type=int,
@@ -67,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tasks", nargs="+", metavar="TASK", help=f"{aliases}, or any Gymnasium id")
     add("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N-1 (default: 5)")
     add("--evaluations", type=int, default=100, metavar="N", help="of each cell (default: 100)")
-    add("--episodes", type=int, default=5, metavar="K", help="of one evaluation (default: 5)")
+    add("--episodes", type=int, metavar="K", help="of one evaluation (default: the task's own)")
     add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
     add("--heldout", type=int, default=100, metavar="H", help="fresh starts (default: 100)")
     add("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="bounds of every parameter")
@@ -129,7 +134,10 @@ def main(args: argparse.Namespace) -> int:
     for model in dict.fromkeys(c.model for c in missing if METHODS[c.method].asks_model):
         check_ready(load_model(model))  # before anything is evaluated
     try:
-        failures = run_bench(cells, out, jobs=args.jobs)
+        callbacks = callbacks_of(getattr(args, "track", ()))
+        if (kept := getattr(args, "config", None)) is not None:
+            write_bytes_atomically(Path(f"{out}.toml"), kept.read_bytes())
+        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
@@ -178,7 +186,7 @@ def _cells(args: argparse.Namespace) -> list[BenchCell]:
             method=method,
             seed=seed,
             evaluations=args.evaluations,
-            episodes=args.episodes,
+            episodes=get_task(task).episodes if args.episodes is None else args.episodes,
             warmup=args.warmup,
             heldout=args.heldout,
             box=args.box and (args.box[0], args.box[1]),

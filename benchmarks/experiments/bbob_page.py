@@ -99,15 +99,8 @@ def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
             counts.append(f"{short} ({more})" if more else str(short))
         taken = [r["seconds"] / r["budget"] for r in lines if r["method"] == method]
         text.append(_row(label(method), *counts, f"{100 * np.mean(taken):.1f}"))
-    short_runs = read_runs(lines, 100)
-    text += _ranked("100 evaluations, all methods", short_runs, 100, MAIN)
-    cheap = [m for m in short_runs if len(short_runs[m]) == max(map(len, short_runs.values()))]
-    if set(cheap) != set(short_runs) and "columns-network" in cheap:
-        few = {m: short_runs[m] for m in cheap}
-        text += _ranked("100 evaluations, methods that ran everywhere", few, 100, "columns-network")
-    if long:
-        main = MAIN if MAIN in long else "columns-network"
-        text += _ranked("400 evaluations", long, 400, main)
+    for budget in (100, 400):
+        text += _ranked(read_runs(lines, budget), budget)
     return "\n".join([*text, ""])
 
 
@@ -119,48 +112,47 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _ranked(title: str, runs: Runs, budget: int, main: str) -> list[str]:
-    """Return a section: ranks on what all have, and pairwise tests on what each pair has."""
-    methods = list(runs)
-    keys = shared(runs, methods)
-    if main not in runs or not keys:
-        return []
+def everywhere(runs: Runs, dimension: int) -> list[str]:
+    """Return the methods that have finished every function in a dimension."""
+    return [m for m in runs if len({k[1] for k in runs[m] if k[0] == dimension}) == 24]
+
+
+def _ranked(runs: Runs, budget: int) -> list[str]:
+    """Return a section: ranks in each dimension, and pairwise tests on what each pair has."""
     end = WARMUP + budget
-    table = np.array([ranks([-precision(runs[m][k], end) for m in methods]) for k in keys])
-    dimensions = sorted({key[0] for key in keys})
-    duels = {m: duel(runs, main, m, end) for m in methods if m != main}
-    adjusted = dict(zip(duels, holm([d[3] for d in duels.values()]), strict=True))
-    text = [
+    columns: dict[str, dict[str, str]] = {}
+    for d in sorted({key[0] for own in runs.values() for key in own}):
+        methods = everywhere(runs, d)
+        keys = shared(runs, methods, d)
+        if keys:
+            places = [ranks([-precision(runs[m][k], end) for m in methods]) for k in keys]
+            means = (f"{rank:.2f}" for rank in np.mean(places, axis=0))
+            columns[f"{d}-D: rank of {len(methods)}, {len(keys)} searches"] = dict(
+                zip(methods, means, strict=True)
+            )
+    if not columns:
+        return []
+    for main in (MAIN, ABLATIONS[0]):
+        duels = {m: duel(runs, main, m, end) for m in runs if m != main and main in runs}
+        adjusted = holm([d[3] for d in duels.values()])
+        columns[f"{label(main)} better : worse, p"] = {
+            m: f"{d[0]} : {d[1]}, {format_p(p)}"
+            for (m, d), p in zip(duels.items(), adjusted, strict=True)
+            if d[0] + d[1] + d[2]
+        }
+    columns = {name: cells for name, cells in columns.items() if cells}
+    return [
         "",
-        f"## {title}",
+        f"## {budget} evaluations",
         "",
-        f"Mean rank of {len(methods)} on the {len(keys)} instances that all have finished, the "
-        "share of the targets (1e2 to 1e-8) reached there, and, pair by pair, the instances of "
-        f"both in which {label(main)} is better : worse (p: two-sided Wilcoxon test of the "
-        "logarithms of the distances to the optimum, after Holm's correction).",
+        "Mean rank in each dimension, among the methods that have every function there, on the "
+        "instances that all of these have finished. Pairs: on the instances of both, in all "
+        "dimensions (p: two-sided Wilcoxon test of the logarithms of the distances to the optimum, "
+        "after Holm's correction for the column).",
         "",
-        *_header(
-            "method",
-            "mean rank",
-            *(f"{d}-D" for d in dimensions),
-            "targets",
-            "better : worse",
-            "p",
-        ),
+        *_header("method", *columns),
+        *(_row(label(m), *(cells.get(m, "") for cells in columns.values())) for m in runs),
     ]
-    for i in np.argsort(table.mean(axis=0), kind="stable"):
-        method = methods[i]
-        by = [
-            f"{table[[k for k, key in enumerate(keys) if key[0] == d], i].mean():.2f}"
-            for d in dimensions
-        ]
-        share = reached(runs[method], keys, np.array([end]))[0]
-        fought = ["", ""]
-        if method in duels:
-            better, worse, _, _ = duels[method]
-            fought = [f"{better} : {worse}", format_p(adjusted[method])]
-        text.append(_row(label(method), f"{table[:, i].mean():.2f}", *by, f"{share:.3f}", *fought))
-    return text
 
 
 def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int, int, float]:
@@ -186,9 +178,10 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     sets = [(b, read_runs(lines, b)) for b in (100, 400)]
     sets = [(budget, runs) for budget, runs in sets if runs]
-    if not sets:
+    if not any(everywhere(runs, d) for _, runs in sets for own in runs.values() for d, *_ in own):
         return
-    dimensions = sorted({key[0] for _, runs in sets for own in runs.values() for key in own})
+    found = {key[0] for _, runs in sets for own in runs.values() for key in own}
+    dimensions = sorted(d for d in found if any(everywhere(runs, d) for _, runs in sets))
     figure, grid = pyplot.subplots(
         len(sets),
         len(dimensions),
@@ -202,7 +195,7 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
         evaluations = np.unique(np.geomspace(1, WARMUP + budget, 60).astype(int))
         for axis, d in zip(axes, dimensions, strict=True):
             # A panel shows the methods that have an instance of every function there.
-            here = [m for m in runs if len({k[1] for k in runs[m] if k[0] == d}) == 24]
+            here = everywhere(runs, d)
             keys = shared(runs, here, d)
             for method in here if keys else ():
                 share = reached(runs[method], keys, evaluations)

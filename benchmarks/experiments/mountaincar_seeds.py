@@ -2,7 +2,7 @@
 
 Question: how does `llmopt run mountaincar` come out over seeds? Protocol: exactly that
 command, seeds 0 to 9, all methods with the same warm-up points, episodes and held-out
-starts; medians and quartiles of the best policy's return. Runtime: about ten minutes on two
+starts; medians and quartiles of the chosen policy's return. Runtime: about six minutes on two
 idle cores.
 
     python -m llmopt.benchmarks.experiments.mountaincar_seeds --runs runs/mountaincar-seeds

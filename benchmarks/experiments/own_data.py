@@ -116,6 +116,7 @@ class DataSearch(PolicySearch):
     ) -> None:
         self.data = DATA[env]
         self.seed, self.stopped, self._feedback = seed, "", feedback
+        self._chosen = (0, None)
         self.starts = selection_seeds(seed, starts)
         names = [f"x{i}" for i in range(len(SPACE))] if words == "none" else list(SPACE)
         space = dict(zip(names, SPACE.values(), strict=True))

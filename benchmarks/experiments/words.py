@@ -178,6 +178,8 @@ def make_search(
         kind = ShuffledData if issubclass(kind, DataSearch) else Shuffled
     if arm == "ten":
         options["requests"] = 10
+    if not issubclass(kind, DataSearch):
+        options["clip"] = False  # as the committed recordings have it
     return kind(
         entry.env,
         client,
@@ -188,7 +190,6 @@ def make_search(
         total=evaluations,
         words=words,  # type: ignore[arg-type]
         feedback=feedback,
-        clip=False,  # as the committed recordings have it
         **options,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.prompt import Prompt, Query, Situation
 from llmopt.search.scheduler import Partner
 from llmopt.space import Float, Space
+from llmopt.trackers.base import Bell
 
 
 def shown_decimals(low: float, high: float) -> int:
@@ -120,6 +122,10 @@ class ModelMethod:
     def usage(self) -> Usage:
         """What the model has cost so far."""
         return self._optimizer.usage
+
+    def observe(self, bell: Bell) -> None:
+        """Tell callbacks of every request from now on."""
+        self._optimizer._meter.observe = partial(bell.ring, "sent")
 
     def ask(self) -> np.ndarray:
         """Return the next point; one model request for each batch.

@@ -94,8 +94,8 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
     return [
         "Mean return of each run's best policy on starts that no search saw: median over seeds "
         "[quartiles]; bold is the best of the line. The budget is evaluations × seeds. Within a "
-        "line all methods have the same box (±6 unless said), warm-up policies, evaluations and "
-        "starts. “Best baseline” is chosen afterwards by these very scores"
+        "line all methods have the same box (±6, scaled ±2, unless said), warm-up policies, "
+        "evaluations and starts. “Best baseline” is chosen afterwards by these very scores"
         + (
             "; “place” is the model's among all methods run there, by medians, shared where equal."
             if model

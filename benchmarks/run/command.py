@@ -18,10 +18,13 @@ from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.files import write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
+from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,6 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
     add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
     add_option_argument(parser)
+    add_config_argument(parser)
+    add_track_argument(parser)
 
 
 def _count_or_folder(text: str) -> int | str:
@@ -163,6 +168,7 @@ def main(args: argparse.Namespace) -> int:
     """
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
+    kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))
     take_options(given, None if resume else RunConfig.model)
     for name in ("methods", "box", "wrappers"):
         if name in given:
@@ -202,6 +208,8 @@ def main(args: argparse.Namespace) -> int:
 
     def announce(path: Path) -> None:
         begun.append(path)
+        if kept is not None:
+            write_bytes_atomically(path / "options.toml", kept.read_bytes())
         print(f"llmopt: writing to {path}", file=sys.stderr)
 
     def advice() -> str:
@@ -213,7 +221,14 @@ def main(args: argparse.Namespace) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
-            result = run(config, out, resume=resume, progress=True, announce=announce)
+            result = run(
+                config,
+                out,
+                resume=resume,
+                progress=True,
+                announce=announce,
+                callbacks=callbacks,
+            )
         except KeyboardInterrupt:
             if not begun:
                 raise

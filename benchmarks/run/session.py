@@ -79,6 +79,7 @@ from llmopt.policies.rollout import (
     stream,
 )
 from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.trackers.base import Bell, Callback, Search
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.
 _OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
@@ -96,6 +97,7 @@ def run(
     resume: bool = False,
     progress: bool = False,
     announce: Callable[[Path], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunResult:
     """Run every method on a task and write everything to a run folder.
 
@@ -109,6 +111,8 @@ def run(
             ``runs/`` goes on (the latest, where none was stopped).
         progress: Whether to show a progress bar on standard error.
         announce: Called with the folder once the run has begun in it.
+        callbacks: Whom to tell what each method's search does: see `llmopt.trackers`. What was
+            done before a resume is not told again.
 
     Returns:
         What each method found.
@@ -154,7 +158,8 @@ def run(
         with folder:
             if announce is not None:
                 announce(path)
-            return _Session(config, task, evaluator, folder, contestants).all(points, progress)
+            session = _Session(config, task, evaluator, folder, contestants, callbacks)
+            return session.all(points, progress)
 
 
 class _Session:
@@ -167,7 +172,9 @@ class _Session:
         evaluator: FastEvaluator,
         folder: RunFolder,
         contestants: Contestants,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
+        self.callbacks = callbacks
         self.config = config
         self.task = task
         self.evaluator = evaluator
@@ -308,21 +315,30 @@ class _Session:
         asking = Asking(client, batch, options=self._model_options(name, spec))
         method = spec.make(problem, self._stream(name), asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
-        if not isinstance(method, ModelMethod):
-            search(method, self.config.iterations, evaluate)
-            return
+        bell, known = self._bell(name), len(done)
         try:
+            if not isinstance(method, ModelMethod):
+                search(method, self.config.iterations, evaluate, bell, known)
+                return
             # What the model ended is not asked for further points when the run goes on.
-            count = len(done) if name in self.folder.stopped else self.config.iterations
-            reason = search(method, count, evaluate)
+            count = known if name in self.folder.stopped else self.config.iterations
+            reason = search(method, count, evaluate, bell, known)
             self.usage[name] = method.usage
         finally:
-            method.close()
+            if isinstance(method, ModelMethod):
+                method.close()
+            bell.end()
         if reason:
             self.folder.stop(name, reason)
             self.progress.tell(f"{label}: {reason}")
         if name in self.folder.stopped:
             self.progress.drop(self.config.iterations - len(self.folder.records[name]))
+
+    def _bell(self, name: str) -> Bell:
+        names = tuple(f"params[{i}]" for i in range(self.evaluator.policy.n_parameters))
+        settings = {**asdict(self.config), "method": name, "model": self.contestants.model}
+        title = f"{self.folder.path.name}-{name}"
+        return Bell(self.callbacks, Search(title, names, ("maximize",), settings))
 
     def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
         """Look a point up among those of an interrupted run, or evaluate it."""

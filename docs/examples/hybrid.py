@@ -5,7 +5,7 @@ ones. The function is Rosenbrock's valley in five dimensions; the same search al
 the partner.
 
     python hybrid.py             # 120 evaluations, three seeds: some minutes
-    python hybrid.py --quick     # 20 evaluations, one seed
+    python hybrid.py --quick     # 14 evaluations, one seed
 """
 
 import itertools
@@ -23,7 +23,7 @@ def valley(params: dict[str, float]) -> float:
 
 
 if __name__ == "__main__":
-    evaluations, seeds = (20, 1) if "--quick" in sys.argv else (120, 3)
+    evaluations, seeds = (14, 1) if "--quick" in sys.argv else (120, 3)
     for partner in (None, "cma"):
         ends, sources = [], {}
         for seed in range(seeds):

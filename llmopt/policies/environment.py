@@ -5,13 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from llmopt.errors import LLMOptError
+from llmopt.policies.wrapping import (
+    NORMALIZE,
+    Normal,
+    check_wrapper,
+    measure_normal,
+    usual_wrappers,
+    wrap,
+)
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
@@ -25,15 +33,24 @@ class EnvMaker:
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an `EnvSpec` (its wrappers included), an
             environment made by ``gymnasium.make``, or a function that makes one.
+        wrappers: What it is wrapped in besides, the innermost first (see
+            `llmopt.policies.wrapping`); ``"usual"`` for what its spaces call for.
 
     Attributes:
         title: Its id, or the function's name.
 
     Raises:
         LLMOptError: It is none of these.
+        WrapperError: There is no such wrapper.
     """
 
-    def __init__(self, env: EnvLike) -> None:
+    def __init__(self, env: EnvLike, wrappers: Sequence[str] | Literal["usual"] = ()) -> None:
+        self._wrappers: tuple[str, ...] | None = None
+        if wrappers != "usual":
+            self._wrappers = tuple([wrappers] if isinstance(wrappers, str) else wrappers)
+            for each in self._wrappers:
+                check_wrapper(each)
+        self._normal: Normal | None = None
         self._source: str | EnvSpec | Callable[..., gym.Env[Any, Any]]
         if isinstance(env, gym.Env):
             spec = env.spec
@@ -65,6 +82,26 @@ class EnvMaker:
         Raises:
             LLMOptError: It cannot be made; the message names a missing package's extra.
         """
+        made = self._bare(render_mode)
+        try:
+            if self._wrappers is None:
+                self._wrappers = usual_wrappers(made)
+            if NORMALIZE in self._wrappers and self._normal is None:
+                wrappers = self._wrappers
+                self._normal = measure_normal(lambda: wrap(self._bare(None), wrappers))
+            return wrap(made, self._wrappers, self._normal)
+        except BaseException:
+            made.close()
+            raise
+
+    @property
+    def wrapped_in(self) -> dict[str, Any]:
+        """The wrappers, and mean and variance of a frozen normalization, in JSON's types."""
+        if not self._wrappers:
+            return {}
+        return {"wrappers": list(self._wrappers), "normal": self._normal}
+
+    def _bare(self, render_mode: str | None) -> gym.Env[Any, Any]:
         source = self._source
         mode: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         if isinstance(source, str | EnvSpec):

@@ -43,6 +43,7 @@ from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
+from llmopt.policies.wrapping import scaling
 from llmopt.space import Categorical, Float, Space
 
 STEP_CAP = 1000
@@ -77,6 +78,9 @@ class PolicySearch:
         box: Bound of every parameter, or a pair of bounds. A weight's bounds are widened by
             the action's size, where it is above 1, and the observed number's, where that is
             below 1: 6 on a velocity up to 0.07 is 86.
+        wrappers: Gymnasium wrappers by name, the innermost first, such as
+            ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
+            scales observations as ``llmopt run`` does. Policies then act in `make_env`.
         clip: Whether an action is clipped to its bounds before the environment sees it: some
             charge for what lies beyond.
         observations: Names of the observed numbers, as ``"name"`` or ``"name: meaning"``, in
@@ -122,6 +126,7 @@ class PolicySearch:
         starts: int = 10,
         bias: bool | None = None,
         box: float | tuple[float, float] = 6.0,
+        wrappers: Sequence[str] | Literal["usual"] = (),
         clip: bool = True,
         observations: Sequence[str] = (),
         actions: Sequence[str] = (),
@@ -144,7 +149,7 @@ class PolicySearch:
             raise ValueError(f"starts={starts!r}: expected a whole number of at least 1")
         if ceiling is not None and not math.isfinite(ceiling):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
-        self._make = EnvMaker(env)
+        self._make = EnvMaker(env, wrappers)
         self._bias, self._max_steps, self._clip = bias, max_steps, clip
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
         self.seed = seed
@@ -153,6 +158,7 @@ class PolicySearch:
         try:
             self.policy = self._policy(made)
             self._step_cap = self._cap(made)
+            scaled = scaling(made) is not None
             self.words: EnvironmentWords = describe_environment(
                 made,
                 words=description,
@@ -176,7 +182,7 @@ class PolicySearch:
         text = description.strip()
         if named:
             meaning = describe_parameters(
-                self.policy, choices=self._choices, clipped=self.policy.clip
+                self.policy, choices=self._choices, scaled=scaled, clipped=self.policy.clip
             )
             parts = [describe_goal(starts, ceiling), self.words.text, meaning]
             if words == "all" and feedback and self._inputs:
@@ -346,6 +352,10 @@ class PolicySearch:
         """
         return self.policy_of(self.best.params)
 
+    def make_env(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        """Make the environment that the policies act in, with its wrappers."""
+        return self._make(render_mode)
+
     def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
         """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
         bound = self.policy.bind(self._flat(params))
@@ -411,7 +421,8 @@ class PolicySearch:
         """
         best = self.best
         policy = self.policy_of(best.params)
-        save_policy(policy, path, environment=self._make.title, mean_return=best.reward)
+        about = {"environment": self._make.title, **self._make.wrapped_in}
+        save_policy(policy, path, **about, mean_return=best.reward)
 
     def gif(self, path: str | os.PathLike[str]) -> None:
         """Write one held-out episode of the best policy as an animated GIF.

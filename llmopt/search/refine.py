@@ -21,8 +21,8 @@ from llmopt.space.dimensions import Categorical
 
 _CHANGED = 0.3  # of the values, at least one
 _OF_VALUE = 0.1  # a first step as a share of a value
-_OF_SPREAD = 0.3  # and of the standard deviation of the best points
-_LEAST = 0.003  # and at least this share of the range
+_OF_SPREAD = 0.3  # and of the standard deviation of the best points that were proposed
+_LEAST = 0.003  # of the range, for a value that is 0 in all of them
 _TOP = 5
 _GROW, _SHRINK = 1.5, 1.5**-0.25
 _SMALLEST, _LARGEST = 0.05, 10.0
@@ -34,18 +34,21 @@ class RefineEmitter(Follower):
 
     def _forget(self) -> None:
         super()._forget()
-        # Rank, number and values of the best points.
+        self._best: tuple[tuple[float, float], tuple[Value, ...]] | None = None
+        # Rank, number and values of the best points that nobody drew or gave.
         self._top: list[tuple[tuple[float, float], int, tuple[Value, ...]]] = []
         self._size = 1.0
 
     def _take(self, trial: Trial, sign: float) -> None:
         rank = rank_of(trial, sign)
-        best = not self._top or rank < self._top[0][0]
+        best = rank < (self._best[0] if self._best else FAILED)
+        if best:
+            self._best = rank, trial.values
         if trial.source == "refine":
             self._size = min(max(self._size * (_GROW if best else _SHRINK), _SMALLEST), _LARGEST)
         elif best:
             self._size = 1.0
-        if rank < FAILED:
+        if rank < FAILED and trial.source in ("llm", "cma", "refine"):
             insort(self._top, (rank, self._read, trial.values))
             del self._top[_TOP:]
 
@@ -64,15 +67,13 @@ class RefineEmitter(Follower):
         There are fewer where nothing was measured yet, or where few new points are near.
         """
         self._follow(history)
-        if not self._top:
+        if self._best is None:
             return []
-        best = self._top[0][2]
-        units = np.stack([space.encode(values) for *_, values in self._top])
-        start = space.encode(best)
+        start = space.encode(self._best[1])
+        units = np.stack([space.encode(values) for *_, values in self._top] or [start])
         zero = np.array([_zero(d) for d in space.dimensions])
-        steps = np.maximum(
-            _OF_VALUE * np.abs(start - zero), np.maximum(_OF_SPREAD * units.std(axis=0), _LEAST)
-        )
+        steps = np.maximum(_OF_VALUE * np.abs(start - zero), _OF_SPREAD * units.std(axis=0))
+        steps[steps == 0] = _LEAST
         seen = keys_of(space, history) if taken is None else set(taken)
         found: list[Proposal] = []
         size = self._size

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.scripted import ScriptedClient
+from llmopt.commands.config_file import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
@@ -24,22 +23,6 @@ from llmopt.service.description import read_description
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
-
-
-def load_toml(text: str) -> dict[str, Any]:
-    """Read TOML.
-
-    Raises:
-        ImportError: Python is older than 3.11, and the package `tomli` is not installed.
-        ValueError: It is not valid.
-    """
-    name = "tomllib" if find_spec("tomllib") else "tomli"
-    try:
-        toml: Any = importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ImportError("TOML needs Python 3.11 or newer, or: pip install tomli") from None
-    found: dict[str, Any] = toml.loads(text)
-    return found
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

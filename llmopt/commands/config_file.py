@@ -1,0 +1,117 @@
+"""``--config FILE``: the options of a command in a TOML file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from llmopt.errors import LLMOptError, did_you_mean
+
+
+def load_toml(text: str) -> dict[str, Any]:
+    """Read TOML.
+
+    Raises:
+        ImportError: Python is older than 3.11, and the package `tomli` is not installed.
+        ValueError: It is not valid.
+    """
+    name = "tomllib" if find_spec("tomllib") else "tomli"
+    try:
+        toml: Any = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ImportError("TOML needs Python 3.11 or newer, or: pip install tomli") from None
+    found: dict[str, Any] = toml.loads(text)
+    return found
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config``; `take_config` reads the file before the command line is parsed."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        default=argparse.SUPPRESS,
+        help="TOML file with these options, by their long names; the command line goes before it",
+    )
+
+
+def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Make what a config file says the defaults of a parser, if one is named.
+
+    Args:
+        parser: The command's parser; changed.
+        arguments: What it is to parse.
+
+    Raises:
+        LLMOptError: The file cannot be read, or an option in it is not valid.
+    """
+    if "--config" not in parser._option_string_actions:
+        return
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument("--config", type=Path)
+    path = first.parse_known_args(list(arguments))[0].config
+    if path is None:
+        return
+    try:
+        options = load_toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LLMOptError(f"--config: cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise LLMOptError(f"--config: {path} is not valid TOML: {error}") from error
+    actions = {_name(a): a for a in parser._actions if a.dest not in ("help", "config")}
+    for name, value in options.items():
+        action = actions.get(name.replace("_", "-"))
+        if action is None:
+            raise LLMOptError(f"{path}: unknown option {name!r}; {did_you_mean(name, actions)}")
+        try:
+            found = _value(action, value)
+        except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
+            raise LLMOptError(f"{path}: {name} = {value!r}: {error}") from None
+        if not action.option_strings:
+            action.nargs = "?"
+        parser.set_defaults(**{action.dest: found})
+
+
+def _name(action: argparse.Action) -> str:
+    """Return what an option is called in the file: its long name, without the dashes."""
+    longest = max(action.option_strings, key=len, default="")
+    return longest.removeprefix("--").removeprefix("no-") or action.dest.replace("_", "-")
+
+
+def _value(action: argparse.Action, value: Any) -> Any:
+    """Return an option's value as the command line would give it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
+        if not isinstance(value, bool):
+            raise ValueError("expected true or false")
+        return value
+    several = isinstance(action.nargs, int) or action.nargs in ("+", "*")
+    appended = isinstance(action, argparse._AppendAction)
+    if appended and isinstance(value, dict):
+        value = [f"{k}={v}" for k, v in value.items()]
+    if not several and not appended:
+        return _one(action, value)
+    if not isinstance(value, list):
+        raise ValueError("expected a list")
+    if isinstance(action.nargs, int) and len(value) != action.nargs:
+        raise ValueError(f"expected {action.nargs} values")
+    return [_one(action, one) for one in value]
+
+
+def _one(action: argparse.Action, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ValueError("expected a text or a number")
+    if action.type is None and not isinstance(value, str):
+        raise ValueError("expected a text")
+    convert: Any = action.type or str
+    found = convert(str(value))
+    if action.choices is not None and found not in action.choices:
+        raise ValueError(f"expected one of {', '.join(map(str, action.choices))}")
+    return found

@@ -1,0 +1,181 @@
+"""``--config FILE`` and ``--track`` of ``llmopt run`` and ``bench``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from llmopt import Completion, Reply, ScriptedClient
+from llmopt.benchmarks.bench import run_cell
+from llmopt.benchmarks.bench.cells import BenchCell
+from llmopt.benchmarks.run import RunConfig, run
+from llmopt.cli import main
+from llmopt.trackers import Callback
+
+RUN = """
+task = "mountaincar"
+iterations = 2
+episodes = 1
+warmup = 2
+heldout = 2
+finalists = 0
+methods = ["random"]
+gif = false
+bias = true
+box = [-3, 3.5]
+max-requests = 50
+"""
+
+
+def write(tmp_path, text, name="options.toml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+class TestConfig:
+    def test_of_a_run_is_kept_in_its_folder(self, tmp_path, capsys):
+        file, out = write(tmp_path, RUN), tmp_path / "run"
+        assert main(["run", "--config", file, "--out", str(out), "--iterations", "3"]) == 0
+        kept = json.loads((out / "config.json").read_text())["run"]
+        assert (kept["task"], kept["iterations"], kept["box"]) == ("mountaincar", 3, [-3.0, 3.5])
+        assert (kept["gif"], kept["bias"], kept["max_requests"]) == (False, True, 50)
+        assert (out / "options.toml").read_text() == RUN
+
+    def test_of_bench_lies_beside_the_results(self, tmp_path, capsys):
+        text = 'tasks = ["mountaincar"]\nmethods = ["random"]\nseeds = 2\nevaluations = 3\n'
+        file, out = write(tmp_path, text), tmp_path / "b.jsonl"
+        arguments = ["bench", "--config", file, "--out", str(out), "--seeds", "1", "--dry-run"]
+        assert main(arguments) == 0
+        cells = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(c["task"], c["seed"], c["evaluations"]) for c in cells] == [("mountaincar", 0, 3)]
+        more = "episodes = 1\nwarmup = 1\nheldout = 1\n"
+        write(tmp_path, text + more)
+        assert main([*arguments[:-1]]) == 0
+        assert (tmp_path / "b.jsonl.toml").read_text() == text + more
+
+    def test_a_task_on_the_command_line_goes_before(self, tmp_path, capsys):
+        file, out = write(tmp_path, RUN), tmp_path / "run"
+        assert main(["run", "cartpole", f"--config={file}", "--out", str(out)]) == 0
+        assert json.loads((out / "config.json").read_text())["run"]["task"] == "cartpole"
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("giff = 1", "unknown option 'giff'; did you mean 'gif'"),
+            ("gif = 1", "expected true or false"),
+            ('iterations = "many"', "iterations = 'many'"),
+            ("iterations = 1.5", "iterations = 1.5"),
+            ("iterations = true", "expected a text or a number"),
+            ('methods = "cma"', "expected a list"),
+            ("box = [1, 2, 3]", "expected 2 values"),
+            ("model = 3", "expected a text"),
+            ('config = "other.toml"', "unknown option 'config'"),
+            ("x = ", "not valid TOML"),
+        ],
+    )
+    def test_what_is_wrong_is_named_in_one_line(self, tmp_path, capsys, text, said):
+        assert main(["run", "--config", write(tmp_path, text)]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+
+    def test_a_missing_file(self, tmp_path, capsys):
+        assert main(["run", "--config", str(tmp_path / "no.toml")]) == 2
+        assert "cannot read" in capsys.readouterr().err
+
+
+class Everything(Callback):
+    def __init__(self):
+        self.events = []
+
+    def asked(self, search, proposal):
+        self.events.append(("asked", search.name, proposal.source))
+
+    def told(self, search, trial, best, usage):
+        assert len(search.parameters) == len(trial.values) == 3
+        assert best.reward >= trial.reward
+        self.events.append(("told", search.name, trial.number))
+
+    def sent(self, search, spent):
+        self.events.append(("sent", search.name, spent.reply.prompt_tokens))
+
+    def ended(self, search, reason):
+        self.events.append(("ended", search.name, reason))
+
+
+def answers(request):
+    rng = np.random.default_rng(request.seed)
+    values = ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-3, 3, 3)))
+    return Reply(tuple(Completion(values) for _ in range(request.n)), prompt_tokens=7)
+
+
+CONFIG = RunConfig(
+    "mountaincar",
+    prompt="props",
+    iterations=2,
+    episodes=1,
+    warmup=2,
+    heldout=2,
+    finalists=0,
+    methods=("llm", "random"),
+    gif=False,
+    bias=True,
+    batch=1,
+)
+
+
+class TestTrack:
+    def test_a_run_tells_of_every_method(self, tmp_path):
+        told = Everything()
+        run(CONFIG, tmp_path / "r", client=ScriptedClient(answers), callbacks=[told])
+        llm = [
+            ("sent", "r-llm", 7),
+            ("asked", "r-llm", "llm"),
+            ("told", "r-llm", 0),
+            ("sent", "r-llm", 7),
+            ("asked", "r-llm", "llm"),
+            ("told", "r-llm", 1),
+            ("ended", "r-llm", ""),
+        ]
+        assert told.events[:7] == llm
+        assert [e[:2] for e in told.events[7:]] == [
+            *[("asked", "r-random"), ("told", "r-random")] * 2,
+            ("ended", "r-random"),
+        ]
+
+    def test_what_was_before_a_resume_is_not_told_again(self, tmp_path):
+        run(CONFIG, tmp_path / "r", client=ScriptedClient(answers))
+        (tmp_path / "r" / "summary.json").unlink()
+        told = Everything()
+        run(CONFIG, tmp_path / "r", client=ScriptedClient(answers), resume=True, callbacks=[told])
+        assert {e[0] for e in told.events} <= {"ended"}
+
+    def test_the_run_is_the_same_with_and_without(self, tmp_path):
+        both = [
+            run(CONFIG, tmp_path / name, client=ScriptedClient(answers), callbacks=callbacks)
+            for name, callbacks in (("a", [Everything()]), ("b", []))
+        ]
+        assert both[0].methods[0].params == both[1].methods[0].params
+
+    def test_a_cell_of_bench(self):
+        told = Everything()
+        cell = BenchCell.make(
+            task="mountaincar",
+            method="llm-props",
+            seed=0,
+            evaluations=2,
+            episodes=1,
+            warmup=2,
+            heldout=1,
+            bias=True,
+        )
+        run_cell(cell, ScriptedClient(answers), callbacks=[told])
+        assert [e[0] for e in told.events] == ["sent", "asked", "told"] * 2 + ["ended"]
+
+    @pytest.mark.parametrize("name", ["neptune", "log:file", "MLflow"])
+    def test_an_unknown_name(self, capsys, name):
+        assert main(["run", "mountaincar", "--track", name]) == 2
+        assert "--track" in capsys.readouterr().err
