@@ -155,7 +155,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed, feedback)
     # `llmopt run` names forms of linear policies, too, which are nothing to code.
-    env_id = re.sub(r"-published$|/linear-v\d.*$", "", name)
+    env_id = re.sub(r"-published$|/(linear|scaled)-v\d.*$", "", name)
     env_id = ALIASES.get(env_id, env_id)
     taught = env_id in classic.TAUGHT
     if not taught and set(feedback) != set(FEEDBACK_KINDS):
