@@ -647,6 +647,7 @@ def test_resume_with_other_versions_warns(tmp_path):
     file = tmp_path / "r" / "config.json"
     config = json.loads(file.read_text())
     config["versions"]["gymnasium"] = "0.0.1"
+    del config["crc"]  # it is changed on purpose
     file.write_text(json.dumps(config))
     with pytest.warns(UserWarning, match=r"gymnasium 0\.0\.1 -> "):
         run(CONFIG, tmp_path / "r", client=model(), resume=True)
