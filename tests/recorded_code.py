@@ -16,16 +16,23 @@ def recorded(*names):
     return [name for name in names if (RECORDINGS / f"{name}.jsonl").exists()]
 
 
-def play(name, task, folder):
-    """Run a recorded search again; return what it was worth, and what it was when recorded."""
+def play(name, task, folder, requests):
+    """Run the first requests of a recorded search again.
+
+    Returns:
+        The scores of its candidates now, and as many as they were when they were recorded.
+    """
     recording = RECORDINGS / f"{name}.jsonl"
     command = name.partition("-")[0]
     # The prompt says how many tries and starts there are: the same are to be given again.
     text = recording.read_text(encoding="utf-8")
     steps = re.search(r"This is try 1 of (\d+)", text)[1]
     starts = re.search(r"over (?:the same )?(\d+) random starts", text)[1]
-    model = ["--model", f"replay:{recording}", "--steps", steps, "--episodes", starts, "--no-gif"]
-    assert cli([command, task, *model, "--out", str(folder)]) == 0
+    options = f"--steps {steps} --episodes {starts} --max-requests {requests} --held-out 2 --no-gif"
+    model = ["--model", f"replay:{recording}", *options.split(), "--out", str(folder)]
+    assert cli([command, task, *model]) == 0
+    files = sorted((folder / "candidates").glob("*.json"))
+    now = [json.loads(file.read_text(encoding="utf-8"))["score"] for file in files]
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
     before = next(x for x in lines if (x["command"], x["task"]) == (command, task))
-    return json.loads((folder / "held_out.json").read_text(encoding="utf-8")), before
+    return now, [c["score"] for c in before["candidates"]][: len(now)]

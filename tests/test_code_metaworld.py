@@ -281,6 +281,6 @@ def test_language_feedback_of_one_kind():
 )
 def test_a_recorded_search_is_played_again(name, tmp_path):
     task = f"metaworld:{name.removeprefix('code-')}-v3"
-    held_out, before = play(name, task, tmp_path / "run")
-    assert held_out["success rate"] == before["held_out"]["success rate"]
-    assert len(list((tmp_path / "run" / "candidates").glob("*.py"))) == len(before["candidates"])
+    now, before = play(name, task, tmp_path / "run", requests=3)
+    assert now
+    assert now == before
