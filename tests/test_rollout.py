@@ -70,7 +70,13 @@ def plain_return(env_id, params, seed, bias=True):
 
 
 @pytest.mark.parametrize(
-    ("task", "count"), [("mountaincar", 3), ("pendulum", 4), ("swimmer", 18), ("reacher", 22)]
+    ("task", "count"),
+    [
+        ("mountaincar-published", 3),
+        ("pendulum", 4),
+        ("swimmer", 18),
+        ("reacher-published", 22),
+    ],
 )
 def test_returns_are_those_of_the_plain_loop(task, count):
     params = np.random.default_rng(3).normal(0, 2, count)
@@ -83,7 +89,7 @@ def test_returns_are_those_of_the_plain_loop(task, count):
 
 def test_mountaincar_charges_the_unclipped_action():
     # A bias of 6 is a force of 1 and a cost of 3.6 a step.
-    outcome = evaluate(get_task("mountaincar"), [0, 0, 6.0], (0,))
+    outcome = evaluate(get_task("mountaincar-published"), [0, 0, 6.0], (0,))
     assert outcome.lengths == (999,)
     assert outcome.returns[0] == pytest.approx(-3.6 * 999, rel=1e-5)
 

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.run.folder import RunFolder, best_record, is_empty, read_config
+from llmopt.benchmarks.run.folder import RunFolder, is_empty, read_config
 from llmopt.benchmarks.run.published import (
     OVERALL_HEADER,
     OverallLog,
@@ -17,9 +17,11 @@ from llmopt.benchmarks.run.published import (
     rollout_text,
     step_line,
 )
+from llmopt.benchmarks.runner import choose
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluation
 
 CONFIG = {"run": {"task": "cartpole"}}
 
@@ -132,12 +134,28 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
-def test_best_record():
-    rows = [record(0, returns=()), record(1, returns=(3.0,)), record(2, returns=(3.0,))]
-    rows.append(record(3, returns=(9.0,), failure="no"))
-    assert best_record(rows) is rows[1]
-    assert best_record(rows[:1]) is None
-    assert best_record([]) is None
+def test_the_choice_of_a_policy():
+    def outcome(*returns, failure=""):
+        return Evaluation(returns, (1,) * len(returns), failure)
+
+    points = [(0.0,), (1.0,), (2.0,), (1.0,), (4.0,)]
+    rows = [outcome(), outcome(3.0), outcome(3.0), outcome(5.0), outcome(9.0, failure="no")]
+    assert choose(points, rows[:3], 0, lambda i: pytest.fail("nothing is run"))[0] == 1
+    assert choose(points[:1], rows[:1], 0, outcome)[0] is None
+    assert choose(points[:1], rows[:1], 3, outcome) == (None, [])
+    # The lucky one falls back; a point that was tried twice is one finalist.
+    fresh = {3: outcome(1.0, 1.0), 2: outcome(3.0, 3.6), 1: outcome(9.9)}
+    best, finals = choose(points, rows, 2, fresh.__getitem__)
+    assert best == 2
+    assert [(f.index, f.mean) for f in finals] == [
+        (3, pytest.approx(7 / 3)),
+        (2, pytest.approx(3.2)),
+    ]
+    # A policy that fails on a fresh start is not chosen, unless all do.
+    fresh[2] = outcome(3.0, failure="it broke")
+    assert choose(points, rows, 2, fresh.__getitem__)[0] == 3
+    fresh[3] = outcome(failure="it broke")
+    assert choose(points, rows, 2, fresh.__getitem__)[0] == 3
 
 
 # -- the published layout -----------------------------------------------------------------

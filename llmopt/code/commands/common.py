@@ -208,6 +208,7 @@ def make_optimizer(
     check_ready = getattr(client, "check_ready", None)
     if check_ready is not None:
         check_ready()
+    client = _recorded(client, config["record"], begun=run.search.exists())
     search: dict[str, Any] = {name: config[name] for name in _OF_THE_SEARCH} | {
         "objective": task.objective,
         "scoring": scoring,
@@ -229,7 +230,6 @@ def make_optimizer(
     if config["initial"] and not run.search.exists():
         with CodeOptimizer(function, client=client, **search) as trial:
             trial.ask_initial()
-    client = _recorded(client, config["record"], begun=run.search.exists())
     client = _Announced(client)
     print(f"run folder: {run.path}", flush=True)
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)

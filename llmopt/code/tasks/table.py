@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -153,7 +154,9 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     """
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed, feedback)
-    env_id = ALIASES.get(name, name.removesuffix("/linear-v1"))
+    # `llmopt run` names forms of linear policies, too, which are nothing to code.
+    env_id = re.sub(r"-published$|/(linear|scaled)-v\d.*$", "", name)
+    env_id = ALIASES.get(env_id, env_id)
     taught = env_id in classic.TAUGHT
     if not taught and set(feedback) != set(FEEDBACK_KINDS):
         raise LLMOptError(
