@@ -326,21 +326,22 @@ def test_statistics_of_another_choice_are_another_run():
 
 
 @pytest.mark.parametrize(
-    ("task", "message"),
+    ("task", "prompt", "message"),
     [
-        ("Line-v0", "an environment of your own is MODULE:Line-v0"),
-        ("ALE/Pong-v5", "(pip install ale-py) and say ale_py:ALE/Pong-v5"),
-        ("Humanoid-v5", "too many parameters for a linear policy, 5,933"),
+        ("Line-v0", "props", "an environment of your own is MODULE:Line-v0"),
+        ("ALE/Pong-v5", "props", "(pip install ale-py) and say ale_py:ALE/Pong-v5"),
+        ("Humanoid-v5", "props", "too many parameters for a linear policy, 5,933"),
+        ("Humanoid-v5", "levels", "too many parameters for a linear policy, 5,933"),
     ],
 )
-def test_what_cannot_be_searched_says_what_can_be_done(capsys, task, message):
+def test_what_cannot_be_searched_says_what_can_be_done(capsys, task, prompt, message):
     if task.startswith("Human"):
         pytest.importorskip("mujoco")
     answered = ScriptedClient(point)
     answered.context_tokens = 8192
     with pytest.MonkeyPatch.context() as patch:
         use(patch, answered)
-        assert main(["run", task, *OPTIONS, "--prompt", "props"]) == 2
+        assert main(["run", task, *OPTIONS, "--prompt", prompt]) == 2
     assert message in capsys.readouterr().err
     assert not Path("runs").exists()
 

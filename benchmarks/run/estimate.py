@@ -15,7 +15,7 @@ from llmopt.commands.estimate import Estimate, estimate
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds
-from llmopt.prompt import get_prompt
+from llmopt.prompt import ColumnsPrompt, PatternPrompt, get_prompt
 
 _MANY_PARAMETERS = 1000
 
@@ -90,6 +90,14 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         selection_seeds(config.seed, config.episodes or task.episodes),
     )
     batch = config.batch or usual_batch(shown)
+    too_many = SpaceError(
+        f"{task.env_id}: too many parameters for a linear policy, {policy.n_parameters:,}: no "
+        "prompt holds them. Wrap the environment to observe fewer numbers, or leave the model "
+        "out (--methods cma random)"
+    )
+    # Letters would fit, but their axes are the eigenvectors of a matrix of this size: minutes each.
+    if policy.n_parameters > _MANY_PARAMETERS and isinstance(shown, PatternPrompt | ColumnsPrompt):
+        raise too_many
     try:
         each = estimate(
             parameter_space(*task.box, policy.n_parameters, problem.names),
@@ -110,8 +118,4 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     except PromptTooLongError as error:
         if policy.n_parameters < _MANY_PARAMETERS:
             raise
-        raise SpaceError(
-            f"{task.env_id}: too many parameters for a linear policy, {policy.n_parameters:,}: no "
-            "prompt holds them. Wrap the environment to observe fewer numbers, or leave the model "
-            "out (--methods cma random)"
-        ) from error
+        raise too_many from error
