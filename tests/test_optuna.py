@@ -842,6 +842,7 @@ class TestOptunaHub:
             "README.md",
             "__init__.py",
             "example.py",
+            "images",
             "requirements.txt",
         }
         front = self.FOLDER.joinpath("README.md").read_text().split("---\n")[1]
