@@ -58,6 +58,16 @@ def test_a_request_is_spent_once_nothing_free_gains():
     assert "You are asked about 2 more times" in text
 
 
+@pytest.mark.parametrize("total", [12, 20, 30])
+def test_no_request_stays_unspent_where_the_end_is_known(total):
+    points = [(5 - 0.5 * k, 5) for k in range(8)]
+    optimizer = made(answers(*points), requests=8, total=total)
+    sources = run(optimizer, total)
+    assert sources.count("llm") == 8
+    spread = [k for k, source in enumerate(sources) if source == "llm"]
+    assert spread[-1] >= total - 1 - total // 8
+
+
 def test_a_model_that_gains_keeps_its_turn():
     steps = [(0.6 + 0.4 * k, -1.7) for k in range(7)]
     optimizer = made(answers(*steps), requests=7, warmup=[{"x": -3.0, "y": 3.0}])

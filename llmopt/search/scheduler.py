@@ -92,7 +92,8 @@ class Turns:
     The model's turn ends after two points in a row without a gain; that of the partner, after
     eight. This number doubles with each turn of the model that brought no gain, and is eight
     again after one that did: so requests are spent where they gain. A gain is a new best by more
-    than a hundredth of the distance from the best ten points' median to the best.
+    than a hundredth of the distance from the best ten points' median to the best. Where it is
+    known how many points there will be, the partner's turn is short enough for all requests.
     """
 
     def __init__(self) -> None:
@@ -110,6 +111,8 @@ class Turns:
         if rank[0] == 0:
             insort(self._losses, rank[1])
         if arm is None or (arm == "llm") != self.model:
+            if arm == "llm":  # asked out of turn, by `due`: the partner's turn begins anew
+                self._since = 0
             return
         self._since = 0 if gained else self._since + 1
         if self.model:
@@ -119,6 +122,15 @@ class Turns:
                 self.model, self._since = False, 0
         elif self._since >= self._quiet:
             self.model, self._since, self._helped = True, 0, False
+
+    def due(self, pace: float) -> bool:
+        """Whether the model is to be asked.
+
+        Args:
+            pace: Points left for each request left: where the turn of the partner has brought as
+                many without a gain, its turn is over, so that no request stays unspent.
+        """
+        return self.model or self._since + 1 >= pace
 
     def _gains(self, rank: tuple[float, float]) -> bool:
         if rank >= self._best or rank == FAILED:
@@ -161,6 +173,13 @@ class Scheduler(Follower):
         self._bandit = Bandit()
         self._turns = Turns()
 
+    def _pace(self, history: History, spent: int) -> float:
+        """Return how many points there are left for each request that is left."""
+        if self.model.total is None or self.requests is None:
+            return math.inf
+        told = len(history.trials) + len(history.pending)
+        return max(0, self.model.total - told) / max(1, self.requests - spent)
+
     def _take(self, trial: Trial, sign: float) -> None:
         arm, rank = _ARMS.get(trial.source), rank_of(trial, sign)
         self._bandit.take(arm, rank)
@@ -187,8 +206,9 @@ class Scheduler(Follower):
         if self.requests is not None:
             usage = self.model.usage
             # A reply that was paid for and not used yet is no further request.
-            paid = usage.requests - len(self.model.meter.paid) < self.requests
-            wanted = 0 if paid and self._turns.model else n
+            spent = usage.requests - len(self.model.meter.paid)
+            paid = spent < self.requests
+            wanted = 0 if paid and self._turns.due(self._pace(history, spent)) else n
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
             notes = (*notes, _NOTE.format(left=max(1, self.requests - asked)))
         found: list[Proposal] = []
