@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, overload
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client
-from llmopt.errors import BudgetExceededError, ClientError, FallbackWarning, SearchStopped
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    FallbackWarning,
+    RewardError,
+    SearchStopped,
+)
 from llmopt.history import Direction, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.space import Dimension, Space
@@ -258,6 +264,11 @@ def _search(
                 break
             trial = _evaluate(optimizer, f, params, catch)
             best = optimizer.history.best
+            if best is None and not catch and len(optimizer.trials) == WARMUP:
+                raise RewardError(
+                    f"none of the first {WARMUP} evaluations gave a number: is a return missing in "
+                    "f? None stands for a failed evaluation; no more are made"
+                )
             if best is not None and best.rewards:
                 bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
             bar.update()

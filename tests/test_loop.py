@@ -246,3 +246,10 @@ def test_a_fallback_is_announced_at_the_callers_line():
     with pytest.warns(llmopt.FallbackWarning) as caught:
         minimize(bowl, SPACE, 1, ScriptedClient(["?"] * 3), warmup=0, prompt="props")
     assert caught[0].filename == __file__
+
+
+def test_a_forgotten_return_is_noticed_before_the_model_is_asked():
+    client = ScriptedClient([])
+    with pytest.raises(RewardError, match="none of the first 5 evaluations gave a number"):
+        minimize(lambda p: None, SPACE, 20, client)
+    assert client.requests == []

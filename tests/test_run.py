@@ -899,3 +899,18 @@ def test_sigkill_in_a_process_and_resume_on_cartpole(tmp_path):
         assert len(folder.records["llm"]) == 3
     assert child(str(tmp_path / "cut"), "0", "resume") == 0
     check_facts(tmp_path / "cut", facts(tmp_path / "whole"))
+
+
+def test_an_environment_of_a_module_of_the_users(tmp_path, monkeypatch, capsys):
+    from llmopt.cli import main
+
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium as gym\n"
+        "gym.register('Pole-v7', entry_point='gymnasium.envs.classic_control:CartPoleEnv',\n"
+        "             max_episode_steps=9)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = "--methods random --iterations 1 --warmup 1 --episodes 1 --no-gif --out".split()
+    assert main(["run", "my_envs:Pole-v7", *options, str(tmp_path / "run")]) == 0
+    assert main(["run", "no_such_module:Pole-v7", *options, str(tmp_path / "other")]) != 0
+    assert "PYTHONPATH=." in capsys.readouterr().err

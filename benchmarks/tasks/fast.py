@@ -70,7 +70,8 @@ class FastEvaluator:
 
     def _choose(self, workers: int) -> _Engine:
         env_id, env = self.task.env_id, self._env
-        usual = gym.spec(env_id).kwargs == {} and Wrapped.can_batch(env)
+        known = env_id in CONTROL or env_id in PHYSICS  # others may live in a module of the user's
+        usual = known and gym.spec(env_id).kwargs == {} and Wrapped.can_batch(env)
         if usual and env_id in CONTROL:
             return ControlEngine(env_id, env, self.policy, self.step_cap)
         engine: _Engine = _Serial(self._plain)

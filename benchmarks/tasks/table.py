@@ -608,7 +608,8 @@ def _check_id(name: str) -> None:
             importlib.import_module(module)
         except (ImportError, ValueError) as error:
             raise UnknownTaskError(
-                f"task {name!r}: cannot import the module {module!r} ({error})"
+                f"task {name!r}: cannot import the module {module!r} ({error}); for a module in "
+                "this folder set PYTHONPATH=."
             ) from error
     try:
         gym.spec(env_id)

@@ -441,8 +441,9 @@ class PolicySearch:
                 data = policy_gif(env, policy, held_out_seeds(self.seed, 1)[0], self._step_cap)
             except NotImplementedError as error:
                 raise LLMOptError(
-                    f"{self._make.title} renders no picture: it must take render_mode='rgb_array' "
-                    "(a function that makes it, as an argument of that name)"
+                    f"{self._make.title} renders no picture: it needs a method render() "
+                    "and must take render_mode='rgb_array' (a function that makes it, as an "
+                    "argument of that name)"
                 ) from error
             except (gym.error.Error, ImportError) as error:
                 raise LLMOptError(
