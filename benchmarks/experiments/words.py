@@ -317,7 +317,10 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the best value so far of each search on the systems that no model can know."""
+    """Draw the best value so far of each search on systems that no model can know.
+
+    Systems that were not searched without words are left out.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -325,7 +328,8 @@ def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
     names = {"words": "strong model, words", "none": "strong model, numbers alone"}
     colours = {"words": "C3", "none": "C1", "shuffled": "C4", "cma": "C0", "random": "C7"}
-    tasks = [t for t, entry in TASKS.items() if not entry.known]
+    compared = {line["task"] for line in lines if line["arm"] == "none"}
+    tasks = [t for t, entry in TASKS.items() if not entry.known and t in compared]
     figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), layout="constrained")
     for axis, task in zip(axes, tasks, strict=True):
         drawn = set()
