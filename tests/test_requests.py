@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
+from llmopt import Categorical, FallbackWarning, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.history import History, Trial
 from llmopt.search.refine import RefineEmitter
 from llmopt.search.scheduler import Turns
@@ -66,6 +66,13 @@ def test_no_request_stays_unspent_where_the_end_is_known(total):
     assert sources.count("llm") == 8
     spread = [k for k, source in enumerate(sources) if source == "llm"]
     assert spread[-1] >= total - 1 - total // 8
+
+
+def test_answers_that_cannot_be_used_take_no_further_requests():
+    optimizer = made(answers((2, -1)) * 9, requests=4, total=30)
+    with pytest.warns(FallbackWarning):
+        run(optimizer, 30)
+    assert optimizer.usage.requests == len(optimizer.client.requests) == 4
 
 
 def test_a_model_that_gains_keeps_its_turn():

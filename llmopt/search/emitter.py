@@ -179,6 +179,7 @@ class ModelEmitter:
         *,
         taken: Set[Hashable] | None = None,
         notes: tuple[str, ...] = (),
+        most_requests: int | None = None,
     ) -> list[Proposal]:
         """Return `n` new points, different from each other and from all that were tried.
 
@@ -192,6 +193,7 @@ class ModelEmitter:
             taken: Keys (`Space.key`) of the points not to propose again; computed from
                 `history` if not given.
             notes: Further lines for the prompt.
+            most_requests: Requests that may be sent, however many answers cannot be used.
 
         Returns:
             `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
@@ -206,7 +208,9 @@ class ModelEmitter:
         notes = (*what_is_known(space, history, self._labels(space)), *notes)
         with self.meter.asking() as draft:
             taken = keys_of(space, history) if taken is None else taken
-            proposals = self._propose(space, history, rng, n, set(taken), notes, draft)
+            proposals = self._propose(
+                space, history, rng, n, set(taken), notes, draft, most_requests
+            )
         if draft.settled:
             for text in draft.warnings:
                 warnings.warn(text, FallbackWarning, stacklevel=2)
@@ -226,6 +230,7 @@ class ModelEmitter:
         seen: set[Hashable],
         notes: tuple[str, ...],
         draft: Draft,
+        most_requests: int | None,
     ) -> list[Proposal]:
         facts = model_facts(self.client)
         found: list[Proposal] = []
@@ -234,7 +239,8 @@ class ModelEmitter:
         trouble = ""
         misses = 0
         new = self.noisy or len(seen) < space.cardinality
-        while len(found) < n and misses < self.attempts and new:
+        most = math.inf if most_requests is None else most_requests
+        while len(found) < n and misses < self.attempts and len(replies) < most and new:
             wanted = n - len(found)
             left = () if self.noisy else untried(space, seen)
             hints = (*notes, _list_of(space, left)) if left else notes

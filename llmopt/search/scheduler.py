@@ -203,11 +203,13 @@ class Scheduler(Follower):
         self._follow(history)
         taken = keys_of(space, history) if taken is None else taken
         wanted, paid = math.floor(n * self._bandit.share + rng.random()), True
+        most: int | None = None
         if self.requests is not None:
             usage = self.model.usage
             # A reply that was paid for and not used yet is no further request.
             spent = usage.requests - len(self.model.meter.paid)
-            paid = spent < self.requests
+            most = self.requests - spent
+            paid = most > 0
             wanted = 0 if paid and self._turns.due(self._pace(history, spent)) else n
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
             notes = (*notes, _NOTE.format(left=max(1, self.requests - asked)))
@@ -227,7 +229,13 @@ class Scheduler(Follower):
                 history = replace(history, pending=history.pending + points)
                 taken = {*taken, *map(space.key, points)}
                 found += self.model.propose(
-                    space, history, rng, n - len(found), taken=taken, notes=notes
+                    space,
+                    history,
+                    rng,
+                    n - len(found),
+                    taken=taken,
+                    notes=notes,
+                    most_requests=most,
                 )
         return found
 
