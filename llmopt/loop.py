@@ -160,7 +160,8 @@ def minimize(
 
     Raises:
         ClientError: The model cannot be asked, and nothing was found yet.
-        RewardError: `f` returned something else than a score.
+        RewardError: `f` returned something else than a score, or, without `catch`, no number in
+            the first five evaluations.
         SpaceError: The space cannot be searched.
         StorageError: The storage cannot be used, or holds another search.
     """

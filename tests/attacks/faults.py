@@ -130,3 +130,19 @@ class Faults:
         for module, name, old in reversed(self._kept):
             setattr(module, name, old)
         self._kept.clear()
+
+
+def killed(play: Callable[[], Any], folder: Path, at: int, how: str) -> bool:
+    """Play in a process of its own that a change may kill; return whether one did."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            with Faults(folder, at, how):
+                play()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"{how} at change {at}"
+    return os.WIFSIGNALED(status)

@@ -23,7 +23,7 @@ optuna = pytest.importorskip("optuna")
 ng = pytest.importorskip("nevergrad")
 
 sys.path.insert(0, str(Path(__file__).parent))
-from faults import FAILURES, KILLS, Faults  # noqa: E402
+from faults import FAILURES, KILLS, Faults, killed  # noqa: E402
 from optuna.storages import JournalStorage  # noqa: E402
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock  # noqa: E402
 from test_storage_attacks import Model, quiet  # noqa: E402
@@ -95,18 +95,7 @@ def attack(name: str, home: Path, at: int, how: str) -> str:
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     with quiet():
         if how in KILLS:
-            child = os.fork()
-            if not child:
-                code = 1
-                try:
-                    with Faults(folder, at, how):
-                        play(folder, model)
-                    code = 0
-                finally:
-                    os._exit(code)
-            status = os.waitpid(child, 0)[1]
-            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, where
-            hit = "kill" if os.WIFSIGNALED(status) else ""
+            hit = "kill" if killed(lambda: play(folder, model), folder, at, how) else ""
             found, requests = play(folder, model)
         else:
             with Faults(folder, at, how) as faults:

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from faults import FAILURES, KILLS, Faults
+from faults import FAILURES, KILLS, Faults, killed
 
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Completion, Reply
@@ -220,18 +220,7 @@ def attack(name: str, home: Path, at: int, how: str, expected: Any) -> bool:
     where = f"{name}, {how} at change {at}"
     with quiet():
         if how in KILLS:
-            child = os.fork()
-            if not child:
-                code = 1
-                try:
-                    with Faults(folder, at, how):
-                        play()
-                    code = 0
-                finally:
-                    os._exit(code)
-            status = os.waitpid(child, 0)[1]
-            assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, where
-            hit = os.WIFSIGNALED(status)
+            hit = killed(play, folder, at, how)
         else:
             with Faults(folder, at, how) as faults, contextlib.suppress(StorageError):
                 play()
