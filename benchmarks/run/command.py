@@ -24,6 +24,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
+from llmopt.text import printable
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
@@ -236,7 +237,7 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
-    print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
+    print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
     shown = "" if result.best is None else f"  (of {result.best.label})"
     for name, note in (
         ("learning_curve.png", ""),
@@ -288,4 +289,4 @@ def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> Non
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     from tqdm import tqdm
 
-    tqdm.write(f"llmopt: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    tqdm.write(printable(f"llmopt: warning: {' '.join(str(message).split())}"), file=sys.stderr)
