@@ -34,6 +34,24 @@ def describe_physics(env: Any) -> list[str]:
         return []  # some other thing of the same name
 
 
+def touching(env: Any) -> frozenset[str]:
+    """Return the bodies of a MuJoCo model that touch what does not move, such as the floor.
+
+    Args:
+        env: An environment without its wrappers, which was reset.
+    """
+    try:
+        model, contact = env.model, env.data.contact
+        if not env.data.ncon:
+            return frozenset()
+        owner = model.geom_bodyid
+        pairs = zip(owner[contact.geom1].tolist(), owner[contact.geom2].tolist(), strict=True)
+        bodies = {max(pair) for pair in pairs if min(pair) == 0 < max(pair)}
+        return frozenset(model.body(b).name or f"body {b}" for b in bodies)
+    except Exception:
+        return frozenset()  # no MuJoCo
+
+
 def _lines(model: Any, skip: int) -> list[str]:
     x, y, z = (float(g) for g in model.opt.gravity)
     pull = f"gravity {z:.4g} m/s²" if abs(x) + abs(y) < 0.01 else f"gravity ({x:g}, {y:g}, {z:g})"

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.physics import touching
 
 HELD_OUT_STARTS = 100
 
@@ -328,6 +329,15 @@ class Evaluator:
             except Exception:
                 # It is thrown away in any case, and often because it is broken.
                 return
+
+    @property
+    def has_ground(self) -> bool:
+        """Whether the environment has bodies that may touch the ground (MuJoCo's)."""
+        return self._env is not None and hasattr(getattr(self._env.unwrapped, "data", None), "ncon")
+
+    def touching(self) -> frozenset[str]:
+        """Return what touches the ground now."""
+        return touching(self._env.unwrapped) if self._env is not None else frozenset()
 
     def evaluate(
         self,

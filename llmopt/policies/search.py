@@ -316,6 +316,7 @@ class PolicySearch:
             self._outputs,
             max_chars=self._max_feedback,
             detail=self._detail,
+            touching=self._evaluator.touching if self._evaluator.has_ground else None,
         )
         outcome = self._evaluator.evaluate(
             self._flat(params), self.starts, watch=statistics if self._feedback else None

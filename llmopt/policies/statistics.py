@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
 
-MAX_FEEDBACK = 1900
-"""Characters of one evaluation's feedback, about 800 tokens."""
+MAX_FEEDBACK = 2600
+"""Characters of one evaluation's feedback, about 1,100 tokens."""
 
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
 _LISTED_EPISODES = 20
@@ -34,6 +34,7 @@ _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the
 _CORRELATED = 0.8
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _TRACED = 8  # steps of an episode that are shown
+_LEAST_PERIOD = 6  # steps; shorter ones are chattering
 _LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
@@ -46,6 +47,7 @@ class _Episode:
     rewards: list[float] = field(default_factory=list)
     parts: dict[str, float] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
+    touched: list[frozenset[str]] = field(default_factory=list)
     last: Any = None
     end: str = ""
 
@@ -75,6 +77,7 @@ class EpisodeStatistics:
         actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
         max_chars: Characters of `text`.
         detail: Whether to say all: no budget, and each episode's start and end besides.
+        touching: Called after each step: the names of what touches the ground then.
 
     Raises:
         SpaceError: There is not one name for each number.
@@ -88,6 +91,7 @@ class EpisodeStatistics:
         *,
         max_chars: int = MAX_FEEDBACK,
         detail: bool = False,
+        touching: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._policy = policy
         self._table = isinstance(policy.observation_space, spaces.Discrete)
@@ -101,6 +105,7 @@ class EpisodeStatistics:
             )
         self._max_chars = max_chars
         self._detail = detail
+        self._touching = touching
         self._episodes: list[_Episode] = []
 
     def __call__(self, step: Step) -> None:
@@ -113,6 +118,8 @@ class EpisodeStatistics:
             episode.last = self._copy(step.following)
         episode.done.append(np.array(step.action, dtype=np.float64).ravel())
         episode.rewards.append(step.reward)
+        if self._touching is not None:
+            episode.touched.append(self._touching())
         if step.terminated:
             episode.end = "terminated"
         elif step.truncated:
@@ -144,6 +151,7 @@ class EpisodeStatistics:
             _quarters(episodes),
             _parts(episodes),
             self._actions(episodes, wave),
+            self._contacts(episodes, wave),
         ]
         if self._table:
             lines += [self._ends_of_table(episodes), self._visited(episodes)]
@@ -218,6 +226,17 @@ class EpisodeStatistics:
                 item += ")"
             items.append(item + (wave.lag(len(self._inputs) + j) if wave else ""))
         return "Actions, mean ± sd (share at or beyond each bound):", items
+
+    def _contacts(self, episodes: list[_Episode], wave: _Wave | None) -> tuple[str, list[str]]:
+        """Return for which share of the steps each body touched the ground, and when."""
+        items = []
+        for k, name in enumerate(_bodies(episodes)):
+            late = [name in t for e in episodes for t in e.touched[len(e.touched) // 2 :]]
+            lag = wave.lag(len(self._inputs) + len(self._outputs) + k) if wave else ""
+            if np.mean(late) < 0.01:
+                continue
+            items.append(f"{name} {np.mean(late):.0%}" + (f" (middle at{lag})" if lag else ""))
+        return "On the ground, share of the steps of the second half:", items
 
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
         space = self._policy.action_space
@@ -302,11 +321,12 @@ class EpisodeStatistics:
         lengths = [len(episodes[k].rewards) for k in order]
         episode = episodes[order[(len(order) - 1) // 2]]
         rows = [*episode.seen, episode.last]
-        back = [b for b in ((10, 3, 0) if first else (10, 0)) if b < len(rows)]
+        back = [b for b in (10, 0) if b < len(rows)]
         change = np.ptp(np.stack(rows[-back[0] - 1 :]), axis=0) / (
             np.ptp(np.stack(rows), axis=0) + 1e-12
         )
-        few = range(len(self._inputs)) if len(self._inputs) <= 12 else np.argsort(-change)[:12]
+        most = 12 if first else 5
+        few = np.sort(np.argsort(-change, kind="stable")[:most])
         scale = np.abs(np.stack(rows)).max(axis=0)
         items = [
             f"{self._inputs[i]} " + ", ".join(_scaled(rows[-1 - b][i], scale[i]) for b in back)
@@ -328,7 +348,8 @@ class EpisodeStatistics:
         for e in episodes:
             if len(e.rewards) >= max(0.8 * longest, 2 * _MIN_STEPS):
                 acts = np.clip(np.stack(e.done), low, high)
-                signals.append(_detrended(np.hstack([np.stack(e.seen), acts])[len(e.seen) // 2 :]))
+                rows = np.hstack([np.stack(e.seen), acts, _contact_rows(e, _bodies(episodes))])
+                signals.append(_detrended(rows[len(rows) // 2 :]))
         if not signals:
             return None
         n_seen = len(self._inputs)
@@ -353,6 +374,8 @@ class EpisodeStatistics:
             for i in range(len(lag))
             if share[i] > 0.2 and agree[i] > _COHERENT and amplitude[i] > 1e-6
         }
+        if len(lags) < 2:
+            return None  # nothing that goes with it
         other = {i: periods[i][0] for i in strong if abs(periods[i][0] / period - 1) >= 0.1}
         return _Wave(first, period, {**lags, first: 0.0}, other)
 
@@ -373,7 +396,7 @@ class EpisodeStatistics:
         steps, at = _traced(len(rows)), "at steps"
         if wave is not None:
             peaks = _peaks(rows[:, wave.reference], wave.period)
-            if len(peaks) >= _LEAST_PEAKS:
+            if wave.period >= _LEAST_PERIOD and len(peaks) >= _LEAST_PEAKS:
                 steps = _thinned(peaks)
                 at = f"at peaks of {names[wave.reference]}, at steps"
         if len(steps) < 2:
@@ -548,6 +571,19 @@ def _is_number(value: Any) -> bool:
 
 def _second_half(rows: list[np.ndarray]) -> np.ndarray:
     return np.stack(rows[len(rows) // 2 :])
+
+
+def _bodies(episodes: list[_Episode]) -> list[str]:
+    """Return what ever touched the ground."""
+    return sorted({name for e in episodes for touched in e.touched for name in touched})
+
+
+def _contact_rows(episode: _Episode, bodies: list[str]) -> np.ndarray:
+    """Return 1 for each step and body that touches the ground, else 0."""
+    rows = np.zeros((len(episode.seen), len(bodies)))
+    for row, touched in zip(rows, episode.touched, strict=False):
+        row[:] = [name in touched for name in bodies]
+    return rows
 
 
 def _traced(length: int) -> list[int]:

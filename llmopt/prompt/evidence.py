@@ -40,6 +40,7 @@ _LESSON = re.compile(
     r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
 )
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
+_RANDOM = ("warmup", "fallback")
 _SOURCES = {
     "warmup": "warm-up",
     "cma": "found by CMA-ES",
@@ -72,7 +73,7 @@ class Evidence:
     space: Space
     labels: tuple[str, ...]
     shown: tuple[Trial, ...]
-    feedback_limit: int = 2000
+    feedback_limit: int = 2700
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
     _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
@@ -379,8 +380,9 @@ class Evidence:
         """Return the values of the best points and the latest, where the log has no columns."""
         if len(self.labels) <= _COLUMNS:
             return []
-        latest = [t for t in self.history.trials[-1:] if t.source == "llm"]
-        chosen = {t.number: t for t in (*self.history.ranked[:_SHOWN], *latest)}
+        ranked, latest = self.history.ranked, self.history.trials[-1:]
+        best = [*ranked[:1], *(t for t in ranked[1:_SHOWN] if t.source not in _RANDOM)]
+        chosen = {t.number: t for t in (*best, *latest) if t in best or t.source == "llm"}
         return [f"#{number + 1}: {self.values(t)}" for number, t in chosen.items()]
 
     def drawn(self) -> int:
