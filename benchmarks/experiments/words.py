@@ -201,8 +201,8 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
     with make_search(task, arm, client, seed, evaluations) as search:
         measure = search.measure
 
-        def kept(params: Any) -> Any:
-            outcome, text = measure(params)
+        def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
+            outcome, text = measure(params, seeds)
             measured.append((outcome.mean, params))
             return outcome, text
 

@@ -35,6 +35,8 @@ from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
     Evaluator,
+    check_seeds,
+    fails_elsewhere,
     final_seeds,
     held_out_seeds,
     selection_seeds,
@@ -51,6 +53,9 @@ STEP_CAP = 1000
 
 MAX_PARAMETERS = 10_000
 """Larger policies are refused: no prompt holds them."""
+
+CHECKED = 5
+"""Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
 
 Words = Literal["all", "names", "none"]
 
@@ -189,6 +194,7 @@ class PolicySearch:
                 inputs = self.policy.observation_space
                 parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
             text = "\n\n".join(part for part in parts if part)
+        self._requests: int | None = options.get("requests")
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
         options.setdefault("may_stop", True)
         self.stopped = ""
@@ -276,6 +282,10 @@ class PolicySearch:
         A search that goes on in its `storage` first evaluates the points whose evaluation
         was cut off.
 
+        Where the model ends the search, the best point is first tried on fresh starts,
+        `CHECKED` times as many. If it fails on one of them, the model is told so and goes on,
+        which counts as one evaluation.
+
         Args:
             evaluations: Evaluations in all, those before this call included.
             progress: Called with each trial; ``True`` prints a line for each.
@@ -296,18 +306,44 @@ class PolicySearch:
                     optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                 )
             except SearchStopped as end:
-                self.stopped = str(end)
-                break
-            trial = self._tell(params)
+                failed = self._failed_elsewhere()
+                if failed is None:
+                    self.stopped = str(end)
+                    break
+                trial = failed
+            else:
+                trial = self._tell(params)
             if report is not None:
                 report(trial)
         return self.optimizer.history.best
 
-    def measure(self, params: Any) -> tuple[Evaluation, str]:
+    def _failed_elsewhere(self) -> Trial[dict[str, Any]] | None:
+        """Try the best point on fresh starts, and tell the model where it fails on one."""
+        best = self.optimizer.history.best
+        spent = self._requests is not None and self.optimizer.usage.requests >= self._requests
+        if best is None or not best.samples or spent:
+            return None
+        outcome, text = self.measure(
+            best.params, check_seeds(self.seed, CHECKED * len(self.starts))
+        )
+        if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
+            return None
+        text = (
+            f"#{best.number + 1} again, on {CHECKED * len(self.starts)} fresh starts, as you would "
+            f"stop: it fails on some of these. {text}"
+        )
+        if outcome.mean is None:
+            return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
+        return self.optimizer.tell(
+            best.params, outcome.mean, feedback=text, samples=outcome.returns
+        )
+
+    def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
 
         Args:
             params: A point of the search's space. It is not told to the optimizer.
+            seeds: Seeds of other starts.
         """
         named = isinstance(self.policy.observation_space, spaces.Discrete)
         statistics = EpisodeStatistics(
@@ -319,7 +355,7 @@ class PolicySearch:
             touching=self._evaluator.touching if self._evaluator.has_ground else None,
         )
         outcome = self._evaluator.evaluate(
-            self._flat(params), self.starts, watch=statistics if self._feedback else None
+            self._flat(params), seeds or self.starts, watch=statistics if self._feedback else None
         )
         return outcome, statistics.text(outcome)
 
