@@ -197,13 +197,17 @@ def make_search(
 def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
     """Search with a model, and return the result's line."""
     measured: list[tuple[float | None, Any]] = []
+    checked: list[int] = []
 
     with make_search(task, arm, client, seed, evaluations) as search:
         measure = search.measure
 
         def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
             outcome, text = measure(params, seeds)
-            measured.append((outcome.mean, params))
+            if seeds is None:
+                measured.append((outcome.mean, params))
+            else:  # fresh starts, before the search may stop: not comparable
+                checked.append(len(outcome.returns))
             return outcome, text
 
         search.measure = kept  # type: ignore[method-assign]
@@ -213,6 +217,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         held = search.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],
+            "check_episodes": sum(checked),
             "best": best[0],
             "params": best[1],
             "held_out": held.mean,

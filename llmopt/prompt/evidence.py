@@ -352,11 +352,17 @@ class Evidence:
         if wide and len(changed) > max(_LISTED, len(self.labels) // 3):
             return f"#{parent.number + 1}, {len(changed)} changed, now {self.values(trial)}"
         most = len(changed) if wide else _MAX_CHANGES
-        words = [
-            f"{self.labels[i]} {self.value(parent, i)} -> {self.value(trial, i)}"
-            for i in changed[:most]
-        ]
+        steps = {i: f"{self.value(parent, i)} -> {self.value(trial, i)}" for i in changed[:most]}
+        if wide:
+            text = "; ".join(
+                (f"{action}: " if action else "")
+                + ", ".join(f"{o} {steps[i]}" for o, i in places if i in steps)
+                for action, places in self._grouped.items()
+                if any(i in steps for _, i in places)
+            )
+            return f"#{parent.number + 1}, changed {text}"
         more = f", and {len(changed) - most} more" if len(changed) > most else ""
+        words = (f"{self.labels[i]} {step}" for i, step in steps.items())
         return f"#{parent.number + 1}: {', '.join(words)}{more}"
 
     # -- where the search stands ----------------------------------------------------------
