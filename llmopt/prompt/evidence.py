@@ -33,7 +33,7 @@ _BRIEF = 330  # characters of feedback on a point that no model proposed, unless
 _STEP = 128  # the log is laid out anew after so many trials at least
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _RECENT = 48  # latest experiments whose rows stay, where there is room
-_SHOWN = 3  # best points whose values are shown again at the end, where the log has no columns
+_SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
 _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
 _LESSON = re.compile(
@@ -396,7 +396,7 @@ class Evidence:
         trials = self.history.trials
         return next((t.number for t in trials if t.source == "llm"), len(trials))
 
-    def lessons(self, n: int = 8) -> list[str]:
+    def lessons(self, n: int = 7) -> list[str]:
         """Return the latest `n` lessons of experiments whose notes are dropped, oldest first.
 
         Each says with which proposal it was written: later results may contradict it.

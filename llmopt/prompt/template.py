@@ -404,7 +404,7 @@ class TemplatePrompt:
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
-        "log_tokens": 10_500,
+        "log_tokens": 10_000,
         "answer_last": True,
         "changes": True,
         "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),

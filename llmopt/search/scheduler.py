@@ -35,9 +35,10 @@ _QUIET, _MOST_QUIET = 8, 64  # points without a gain that end the partner's turn
 _GAIN = 0.01  # so much of the distance from the median of the best to the best is a gain
 
 _NOTE = (
-    "You are asked about {left} more times, this one included. Between your answers small random "
-    "changes of the best point are tried without you: propose what these cannot find, and stop "
-    "only where they cannot gain either."
+    "You are asked about {left} more times, this one included. The first {early} of {requests} "
+    "answers are asked for in a row, to design. From then on small random changes of the best point "
+    "are tried between your answers, without you: propose what these cannot find, and stop only "
+    "where they cannot gain either."
 )
 
 
@@ -212,10 +213,13 @@ class Scheduler(Follower):
             spent = usage.requests - len(self.model.meter.paid)
             most = self.requests - spent
             paid = most > 0
-            early = spent < math.floor(_EARLY * self.requests)
-            wanted = 0 if paid and (early or self._turns.due(self._pace(history, spent))) else n
+            early = math.floor(_EARLY * self.requests)
+            wanted = (
+                0 if paid and (spent < early or self._turns.due(self._pace(history, spent))) else n
+            )
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
-            notes = (*notes, _NOTE.format(left=max(1, self.requests - asked)))
+            left = max(1, self.requests - asked)
+            notes = (*notes, _NOTE.format(left=left, early=early, requests=self.requests))
         found: list[Proposal] = []
         with self.model.meter.asking():
             if wanted:
