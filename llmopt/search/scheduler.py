@@ -36,9 +36,9 @@ _GAIN = 0.01  # so much of the distance from the median of the best to the best 
 
 _NOTE = (
     "You are asked about {left} more times, this one included. The first {early} of {requests} "
-    "answers are asked for in a row, to design. From then on small random changes of the best point "
-    "are tried between your answers, without you: propose what these cannot find, and stop only "
-    "where they cannot gain either."
+    "answers are asked for in a row, to design. From then on small random changes of the best "
+    "point are tried between your answers, without you: propose what these cannot find, and stop "
+    "only where they cannot gain either."
 )
 
 
