@@ -147,7 +147,7 @@ class Evidence:
         chosen: dict[int, tuple[Trial, bool]] = {}
         used = 0
         rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
-        for notes, wanted, most in ((True, turns, budget / 2), (False, rows, budget * 0.65)):
+        for notes, wanted, most in ((True, turns, budget * 0.5), (False, rows, budget * 0.62)):
             for trial in wanted:
                 size = self._sizes(trial)[0] + (self._sizes(trial)[1] if notes else 0)
                 if trial.number not in chosen and used + size <= most:
