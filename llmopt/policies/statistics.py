@@ -321,7 +321,7 @@ class EpisodeStatistics:
         lengths = [len(episodes[k].rewards) for k in order]
         episode = episodes[order[(len(order) - 1) // 2]]
         rows = [*episode.seen, episode.last]
-        back = [b for b in (10, 0) if b < len(rows)]
+        back = [*[b for b in (10, 3, 1) if b < len(rows)][:1], 0]
         change = np.ptp(np.stack(rows[-back[0] - 1 :]), axis=0) / (
             np.ptp(np.stack(rows), axis=0) + 1e-12
         )
