@@ -214,6 +214,9 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         search.run(evaluations)
         usage = search.optimizer.usage
         best = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
+        if search.stopped and not isinstance(search, Shuffled):
+            chosen = search.best.params  # by the model, of points as good as the best
+            best = next((m for m in measured if m[1] == chosen), best)
         held = search.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],

@@ -35,6 +35,7 @@ from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
     Evaluator,
+    as_good,
     check_seeds,
     fails_elsewhere,
     final_seeds,
@@ -282,9 +283,9 @@ class PolicySearch:
         A search that goes on in its `storage` first evaluates the points whose evaluation
         was cut off.
 
-        Where the model ends the search, the best point is first tried on fresh starts,
-        `CHECKED` times as many. If it fails on one of them, the model is told so and goes on,
-        which counts as one evaluation.
+        Where the model ends the search, the point that it recommends is first tried on fresh
+        starts, `CHECKED` times as many. If it fails on one of them, the model is told so and goes
+        on, which counts as one evaluation.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -306,22 +307,37 @@ class PolicySearch:
                     optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                 )
             except SearchStopped as end:
-                failed = self._failed_elsewhere()
+                wanted = self._recommended(end.point)
+                failed = None if wanted is None else self._failed_elsewhere(wanted)
                 if failed is None:
                     self.stopped = str(end)
+                    self._chosen = (len(optimizer.trials), wanted)
                     break
                 trial = failed
             else:
                 trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.optimizer.history.best
+        return self.best if self.optimizer.history.best is not None else None
 
-    def _failed_elsewhere(self) -> Trial[dict[str, Any]] | None:
-        """Try the best point on fresh starts, and tell the model where it fails on one."""
-        best = self.optimizer.history.best
+    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
+        """Return the point that a model recommends, if it is as good as the best, else the best."""
+        best, trials = self.optimizer.history.best, self.optimizer.trials
+        if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
+            return best
+        named = trials[point - 1]
+        if named.state != "complete" or not named.rewards:
+            return best
+        return named if as_good(named.rewards[0], best.rewards[0]) else best
+
+    def _failed_elsewhere(self, best: Trial[dict[str, Any]]) -> Trial[dict[str, Any]] | None:
+        """Try a point on fresh starts, and tell the model where it fails on one.
+
+        A point that failed there and is recommended all the same is not tried again.
+        """
+        tried = any(t.values == best.values for t in self.optimizer.trials[best.number + 1 :])
         spent = self._requests is not None and self.optimizer.usage.requests >= self._requests
-        if best is None or not best.samples or spent:
+        if tried or spent or not best.samples:
             return None
         outcome, text = self.measure(
             best.params, check_seeds(self.seed, CHECKED * len(self.starts))
@@ -368,7 +384,10 @@ class PolicySearch:
 
     @property
     def best(self) -> Trial[dict[str, Any]]:
-        """The best trial so far, or the one that `choose` took: its `params` and its `reward`.
+        """The best trial so far: its `params` and its `reward`.
+
+        Where the model ended the search, it is the one that it recommended; after `choose`, the
+        one that was taken.
 
         Raises:
             NoTrialsError: No policy was evaluated with success yet.
