@@ -5,6 +5,8 @@ model that searches a linear policy, beside the published prompts and methods wi
 
 Protocol: at most 30 evaluations of 10 episodes (5 of them random points before the model is
 asked), the same 10 starts for every policy; the best by selection is scored on 100 fresh starts.
+Where a model ends its search, that is the point that it recommends, if it is as good; this point is
+tried on 50 other fresh starts first (`check_episodes`), which no method without a model spends.
 Each arm tells the model less or more of the same search (`llmopt.policies.PolicySearch`):
 
 - ``none``: numbered parameters and rewards;
@@ -286,9 +288,13 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
 
 COLUMNS = {
     "words": "words and feedback",
+    "docs": "words without feedback",
+    "names": "names alone",
     "ten": "words, ten requests",
     "shuffled": "words, results shuffled",
     "none": "numbers alone",
+    "props": "ProPS",
+    "props-plus": "ProPS+",
     "columns": "embedded model",
     "cma": "CMA-ES",
     "random": "random search",
