@@ -283,8 +283,8 @@ class PolicySearch:
         was cut off.
 
         Where the model ends the search, the best point is first tried on fresh starts,
-        `CHECKED` times as many. If it fails on one of them, the model is told so and goes on,
-        which counts as one evaluation.
+        `CHECKED` times as many, as far as there are evaluations left: they are counted. If it
+        fails on one of them, the model is told so and goes on.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -299,14 +299,14 @@ class PolicySearch:
         """
         report = _print_trial if progress is True else progress or None
         optimizer = self.optimizer
-        while len(optimizer.trials) < evaluations:
+        while (left := evaluations - self._spent()) > 0:
             waiting = optimizer.pending
             try:
                 params = (
                     optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                 )
             except SearchStopped as end:
-                failed = self._failed_elsewhere()
+                failed = self._failed_elsewhere(min(CHECKED, left))
                 if failed is None:
                     self.stopped = str(end)
                     break
@@ -315,22 +315,55 @@ class PolicySearch:
                 trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.optimizer.history.best
+        return self._best_of_all()
 
-    def _failed_elsewhere(self) -> Trial[dict[str, Any]] | None:
+    def _spent(self) -> int:
+        """Return the evaluations so far; one on more starts counts as several."""
+        size = len(self.starts)
+        return sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
+
+    def _best_of_all(self) -> Trial[dict[str, Any]] | None:
+        """Return the best trial; of a point that was checked, all its starts count."""
+        history = self.optimizer.history
+        checks = self._checks()
+        if not checks:
+            return history.best
+
+        def mean(trial: Trial[dict[str, Any]]) -> float:
+            check = checks.get(trial.values, trial)
+            if not check.samples:
+                return -math.inf
+            return math.fsum((*trial.samples, *check.samples)) / (
+                len(trial.samples) + len(check.samples)
+            )
+
+        return max((t for t in history.complete if len(t.samples) <= len(self.starts)), key=mean)
+
+    def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
+        """Return the trials that a point failed on fresh starts, by its values."""
+        size, seen = len(self.starts), set()
+        found = {}
+        for trial in self.optimizer.trials:
+            if trial.values in seen and (len(trial.samples) > size or trial.state == "failed"):
+                found[trial.values] = trial
+            seen.add(trial.values)
+        return found
+
+    def _failed_elsewhere(self, times: int) -> Trial[dict[str, Any]] | None:
         """Try the best point on fresh starts, and tell the model where it fails on one."""
-        best = self.optimizer.history.best
+        best = self._best_of_all()
         spent = self._requests is not None and self.optimizer.usage.requests >= self._requests
-        if best is None or not best.samples or spent:
+        if best is None or not best.samples or spent or times < 2:
             return None
-        outcome, text = self.measure(
-            best.params, check_seeds(self.seed, CHECKED * len(self.starts))
-        )
+        if best.values in self._checks():
+            return None
+        size = times * len(self.starts)
+        outcome, text = self.measure(best.params, check_seeds(self.seed, size))
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             return None
         text = (
-            f"#{best.number + 1} again, on {CHECKED * len(self.starts)} fresh starts, as you would "
-            f"stop: it fails on some of these. {text}"
+            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: it fails on "
+            f"some of these. {text}"
         )
         if outcome.mean is None:
             return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
@@ -378,7 +411,7 @@ class PolicySearch:
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return self.optimizer.best
+        return (self._best_of_all() if self._checks() else None) or self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:
