@@ -217,6 +217,9 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         search.run(evaluations)
         usage = search.optimizer.usage
         best = max(((float(np.mean(r)), json.loads(p)) for p, r in returns.items()), key=_first)
+        if search.stopped and not isinstance(search, Shuffled):
+            chosen = search.best.params  # by the model, of points as good as the best
+            best = (float(np.mean(returns.get(json.dumps(chosen), best[0]))), chosen)
         held = search.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],

@@ -83,6 +83,11 @@ def check_seeds(seed: int, episodes: int) -> tuple[int, ...]:
     return _draw(stream(seed, "check"), episodes, parity=0)
 
 
+def as_good(value: float, best: float) -> bool:
+    """Whether a mean return is so near to the best one that another reason may decide."""
+    return value >= best - _MUCH * abs(best)
+
+
 def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:
     """Whether a policy does much worse on some fresh start than on each start it was chosen on.
 

@@ -35,6 +35,7 @@ from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
     Evaluator,
+    as_good,
     check_seeds,
     fails_elsewhere,
     final_seeds,
@@ -282,9 +283,9 @@ class PolicySearch:
         A search that goes on in its `storage` first evaluates the points whose evaluation
         was cut off.
 
-        Where the model ends the search, the best point is first tried on fresh starts,
-        `CHECKED` times as many, as far as there are evaluations left: they are counted. If it
-        fails on one of them, the model is told so and goes on.
+        Where the model ends the search, the point that it recommends is first tried on fresh
+        starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
+        If it fails on one of them, the model is told so and goes on.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -306,41 +307,51 @@ class PolicySearch:
                     optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                 )
             except SearchStopped as end:
-                failed = self._failed_elsewhere(min(CHECKED, left))
+                wanted = self._recommended(end.point)
+                failed = None if wanted is None else self._failed_elsewhere(wanted, left)
                 if failed is None:
                     self.stopped = str(end)
+                    self._chosen = (len(optimizer.trials), wanted)
                     break
                 trial = failed
             else:
                 trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self._best_of_all()
+        return self.best if optimizer.history.best is not None else None
 
     def _spent(self) -> int:
         """Return the evaluations so far; one on more starts counts as several."""
         size = len(self.starts)
         return sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
 
+    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
+        """Return the point that a model recommends, if it is as good as the best, else the best."""
+        best, trials = self._best_of_all(), self.optimizer.trials
+        if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
+            return best
+        named = trials[point - 1]
+        if not named.rewards or named.state != "complete" or named.values in self._checks():
+            return best
+        return named if as_good(named.rewards[0], best.rewards[0]) else best
+
     def _best_of_all(self) -> Trial[dict[str, Any]] | None:
-        """Return the best trial; of a point that was checked, all its starts count."""
-        history = self.optimizer.history
-        checks = self._checks()
+        """Return the best trial; of a point that failed on fresh starts, these count, too."""
+        history, checks = self.optimizer.history, self._checks()
         if not checks:
             return history.best
 
         def mean(trial: Trial[dict[str, Any]]) -> float:
-            check = checks.get(trial.values, trial)
-            if not check.samples:
-                return -math.inf
-            return math.fsum((*trial.samples, *check.samples)) / (
-                len(trial.samples) + len(check.samples)
-            )
+            more = checks.get(trial.values)
+            if more is None:
+                return trial.rewards[0] if trial.rewards else -math.inf
+            samples = (*trial.samples, *more.samples)
+            return math.fsum(samples) / len(samples) if more.samples else -math.inf
 
         return max((t for t in history.complete if len(t.samples) <= len(self.starts)), key=mean)
 
     def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
-        """Return the trials that a point failed on fresh starts, by its values."""
+        """Return the trials in which a point failed on fresh starts, by its values."""
         size, seen = len(self.starts), set()
         found = {}
         for trial in self.optimizer.trials:
@@ -349,15 +360,17 @@ class PolicySearch:
             seen.add(trial.values)
         return found
 
-    def _failed_elsewhere(self, times: int) -> Trial[dict[str, Any]] | None:
-        """Try the best point on fresh starts, and tell the model where it fails on one."""
-        best = self._best_of_all()
-        spent = self._requests is not None and self.optimizer.usage.requests >= self._requests
-        if best is None or not best.samples or spent or times < 2:
+    def _failed_elsewhere(
+        self, best: Trial[dict[str, Any]], left: int
+    ) -> Trial[dict[str, Any]] | None:
+        """Try a point on fresh starts, and tell the model where it fails on one.
+
+        A point that failed there and is recommended all the same is not tried again.
+        """
+        asked = self._requests is not None and self.optimizer.usage.requests >= self._requests
+        if asked or left < 2 or not best.samples or best.values in self._checks():
             return None
-        if best.values in self._checks():
-            return None
-        size = times * len(self.starts)
+        size = min(CHECKED, left) * len(self.starts)
         outcome, text = self.measure(best.params, check_seeds(self.seed, size))
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             return None
@@ -401,7 +414,10 @@ class PolicySearch:
 
     @property
     def best(self) -> Trial[dict[str, Any]]:
-        """The best trial so far, or the one that `choose` took: its `params` and its `reward`.
+        """The best trial so far: its `params` and its `reward`.
+
+        Where the model ended the search, it is the one that it recommended; after `choose`, the
+        one that was taken.
 
         Raises:
             NoTrialsError: No policy was evaluated with success yet.
