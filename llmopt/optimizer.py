@@ -423,7 +423,12 @@ class LLMOptimizer(Generic[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         if not self._ready:  # before the first warm-up point is evaluated
-            self._meter.check_ready()
+            try:
+                self._meter.check_ready()
+            except BaseException:
+                if self._log is not None:
+                    self._log.withdraw()
+                raise
             self._ready = True
         try:
             with self._meter.asking() as draft:
@@ -877,7 +882,7 @@ class LLMOptimizer(Generic[Params]):
                 self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)
             else:
-                log.append(self._start_event())
+                log.begin(self._start_event())
         except BaseException:
             log.close()
             raise

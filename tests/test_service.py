@@ -213,3 +213,13 @@ class TestCompletion:
         script = capsys.readouterr().out
         assert all(name in script for name in COMMANDS)
         assert "max-requests" in script
+
+
+def test_a_missing_key_leaves_no_file_of_the_search(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    path = write(tmp_path, model="openai:m")
+    assert "OPENAI_API_KEY" in run(capsys, "ask", path, status=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["search.json"]
+    # Telling asks no model.
+    run(capsys, "tell", path, json.dumps({"params": {"x": 1, "k": 2}, "reward": 1}))
+    assert (tmp_path / "search.jsonl").exists()

@@ -262,9 +262,9 @@ class Meter:
             draft.replies.append((request, reply))
 
     def _pay(self, request: Request) -> Reply:
+        self.flush()  # first, as the check may count what is stored
         if self.check is not None:
             self.check()
-        self.flush()
         self.limits.check(self._usage)
         self._check_priced()
         left = self.limits.max_requests
