@@ -144,7 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    add("--no-gif", dest="gif", action="store_false", help="do not draw the model's policy")
     add_option_argument(parser)
     add_config_argument(parser)
     add_track_argument(parser)
@@ -239,14 +239,11 @@ def main(args: argparse.Namespace) -> int:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
     print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
-    shown = "" if result.best is None else f"  (of {result.best.label})"
-    for name, note in (
-        ("learning_curve.png", ""),
-        ("best_policy.gif", shown),
-        ("trials.jsonl", ""),
-    ):
-        if (result.path / name).exists():
-            print(f"  {result.path / name}{note}")
+    print(f"  {result.path / 'learning_curve.png'}")
+    if result.drawn is not None and result.best is not None:
+        other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
+        print(f"  {result.path / 'policy.gif'}  (the policy of {result.drawn.label}{other})")
+    print(f"  {result.path / 'trials.jsonl'}")
     return 0
 
 
