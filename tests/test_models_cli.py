@@ -516,6 +516,45 @@ def test_estimate_command(capsys):
     assert main(["estimate", "mountaincar", "--model", "openia:gpt"]) == 2
 
 
+def test_estimate_says_what_it_counts_and_which_price_applies(capsys):
+    command = ["estimate", "cartpole", "--model", "anthropic:m", "--prompt", "props"]
+    command += ["--iterations", "90", "--warmup", "15", "--requests", "40"]
+
+    def told(*options):
+        assert main([*command, *options]) == 0
+        return capsys.readouterr().out
+
+    price = '{"input": 100, "output": 100, "cached": 10, "written": 125, "written_long": 200}'
+    paid = told("--option", f"price={price}")
+    assert paid.startswith("105 evaluations, 15 of them warm-up; about 40 requests to")
+    sums = re.search(
+        r"\$([\d.]+) where an evaluation takes less than 5 minutes.*up to \$([\d.]+)", paid
+    )
+    assert float(sums[1]) < float(sums[2])
+    long = told("--option", f"price={price}", "--option", "cache=long")
+    assert "less than 60 minutes" in long
+    off = told("--option", f"price={price}", "--option", "cache=off")
+    assert "minutes" not in off
+    assert re.search(r"; \$[\d.]+ \(prices: your own", off)
+
+
+def test_estimate_takes_the_options_of_run(capsys):
+    options = [
+        "--episodes",
+        "2",
+        "--max-cost",
+        "3",
+        "--methods",
+        "llm",
+        "--batch",
+        "2",
+        "--seed",
+        "4",
+    ]
+    assert main(["estimate", "cartpole", "--iterations", "6", *options]) == 0
+    assert "about 3 requests" in capsys.readouterr().out
+
+
 def test_estimate_with_prices_that_cannot_be_read(capsys, monkeypatch, tmp_path):
     file = tmp_path / "prices.json"
     file.write_text("{")
