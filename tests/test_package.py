@@ -132,9 +132,9 @@ def test_version_and_day_agree():
 class TestInstallHint:
     @pytest.fixture
     def origin(self, monkeypatch):
-        def set_origin(text):
-            found = SimpleNamespace(read_text={"direct_url.json": text}.get)
-            monkeypatch.setattr(metadata, "distribution", lambda name: found)
+        def set_origin(*texts):
+            found = [SimpleNamespace(read_text={"direct_url.json": t}.get) for t in texts]
+            monkeypatch.setattr(metadata, "distributions", lambda name: iter(found))
 
         return set_origin
 
@@ -147,7 +147,7 @@ class TestInstallHint:
         folder = tmp_path / "my checkout"
         folder.mkdir()
         (folder / "pyproject.toml").touch()
-        origin(json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}}))
+        origin(None, json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}}))
         assert install_hint("local") == f'pip install {option}"{folder}[local]"'
         monkeypatch.chdir(folder)
         assert install_hint("local") == f'pip install {option}".[local]"'
@@ -156,11 +156,8 @@ class TestInstallHint:
         origin(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
         assert install_hint("local") == 'pip install "llmopt[local]"'
 
-    def test_code_that_is_not_installed_goes_by_name(self, monkeypatch):
-        def none(name):
-            raise metadata.PackageNotFoundError(name)
-
-        monkeypatch.setattr(metadata, "distribution", none)
+    def test_code_that_is_not_installed_goes_by_name(self, origin):
+        origin()
         assert install_hint("local") == 'pip install "llmopt[local]"'
 
     def test_no_other_message_and_no_page_says_it_its_own_way(self):
