@@ -159,8 +159,8 @@ def install_hint(extra: str) -> str:
     from urllib.request import url2pathname
 
     target, option = f"llmopt[{extra}]", ""
-    # PEP 610: pip notes here where it found a package, unless an index sent it. What a build leaves in
-    # a checkout (`llmopt.egg-info`) counts as a package, too, and has no such note.
+    # PEP 610: pip notes here where it found a package, unless an index sent it. What a build leaves
+    # in a checkout (`llmopt.egg-info`) counts as a package, too, and has no such note.
     found = metadata.distributions(name="llmopt")
     notes = filter(None, (one.read_text("direct_url.json") for one in found))
     origin = json.loads(next(notes, "{}"))
