@@ -45,7 +45,7 @@ from llmopt.errors import (
     SearchStopped,
     StorageError,
 )
-from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
+from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
@@ -61,13 +61,13 @@ from llmopt.search.resume import (
     record_request,
     record_spent,
     replay,
-    short,
     start_of,
     stored_options,
 )
 from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
+from llmopt.text import short
 from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
 from llmopt.views import TrialList, dataframe, plot, search_html
 
@@ -710,7 +710,7 @@ class LLMOptimizer(Generic[Params]):
         history = self.history
         best = history.recommended if self._model.noisy else history.best
         if best is None:
-            raise NoTrialsError(_why_no_best(history))
+            raise NoTrialsError(why_no_best(history.trials))
         return best
 
     def recommend(self) -> Params:
@@ -965,20 +965,6 @@ class LLMOptimizer(Generic[Params]):
                 "its results to the original",
                 path,
             )
-
-
-def _why_no_best(history: History) -> str:
-    if not history.trials:
-        return (
-            "there is no best trial yet: no trial was told. Evaluate a point of ask(), and "
-            "tell() its reward"
-        )
-    words = history.trials[-1].feedback
-    return (
-        f"there is no best trial yet: all {len(history.trials)} trials failed"
-        + (f", the last one with: {short(words)}" if words else "")
-        + ". Mend the evaluation; optimizer.trials holds the reason of each"
-    )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:

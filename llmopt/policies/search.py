@@ -24,7 +24,14 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError, StorageError
+from llmopt.errors import (
+    LLMOptError,
+    NoTrialsError,
+    SearchStopped,
+    SpaceError,
+    StorageError,
+    install_hint,
+)
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -534,7 +541,7 @@ class PolicySearch:
             except (gym.error.Error, ImportError) as error:
                 raise LLMOptError(
                     f"{self._make.title} cannot be drawn ({error}): "
-                    'pip install "llmopt[bench]" brings the renderers'
+                    f"{install_hint('bench')} brings the renderers"
                 ) from error
         finally:
             env.close()
