@@ -949,8 +949,10 @@ class LLMOptimizer(Generic[Params]):
         start = self._start_event()
         settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
         settings |= {"prompt": self.prompt.name, **start["options"]}
-        name = "search" if storage is None else Path(storage).stem
-        return Search(name, self.space.names, self.directions, settings)
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
