@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
 from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
+from llmopt.errors import install_hint
 from llmopt.policies import LinearPolicy, PolicySearch, load_policy, save_policy
 from llmopt.space import Categorical
 
@@ -237,7 +238,7 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
+    with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
         search.gif(tmp_path / "p.gif")
 
 

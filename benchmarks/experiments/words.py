@@ -200,6 +200,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
     """Search with a model, and return the result's line."""
     measured: list[tuple[float | None, Any]] = []
     checked: list[int] = []
+    returns: dict[str, list[float]] = {}  # of each point, checks included
 
     with make_search(task, arm, client, seed, evaluations) as search:
         measure = search.measure
@@ -210,15 +211,17 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
                 measured.append((outcome.mean, params))
             else:  # fresh starts, before the search may stop: not comparable
                 checked.append(len(outcome.returns))
+            if outcome.mean is not None:
+                returns.setdefault(json.dumps(params), []).extend(outcome.returns)
             return outcome, text
 
         search.measure = kept  # type: ignore[method-assign]
         search.run(evaluations)
         usage = search.optimizer.usage
-        best = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
+        best = max(((float(np.mean(r)), json.loads(p)) for p, r in returns.items()), key=_first)
         if search.stopped and not isinstance(search, Shuffled):
             chosen = search.best.params  # by the model, of points as good as the best
-            best = next((m for m in measured if m[1] == chosen), best)
+            best = (float(np.mean(returns.get(json.dumps(chosen), best[0]))), chosen)
         held = search.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],
@@ -234,6 +237,10 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
             "completion_tokens": usage.completion_tokens,
             "stopped": search.stopped,
         }
+
+
+def _first(pair: tuple[float, Any]) -> float:
+    return pair[0]
 
 
 def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markd
 from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.report.runs import group, notes
 from llmopt.benchmarks.run.pictures import policy_gif
+from llmopt.benchmarks.tasks.table import imports
 from llmopt.errors import StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.picture import choose_renderer
@@ -23,6 +24,8 @@ def render_best(line: Mapping[str, Any]) -> bytes | None:
     """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
     cell = BenchCell.of(dict(line))
     try:
+        if imports(cell.task, cell.wrappers):
+            raise StorageError(f"{cell.task!r} names a module, and no module is run for a report")
         seed = held_out_seeds(cell.seed, 1)[0]
         return policy_gif(cell.get_task(), line["best_params"], seed)
     except Exception as error:

@@ -24,7 +24,14 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError, StorageError
+from llmopt.errors import (
+    LLMOptError,
+    NoTrialsError,
+    SearchStopped,
+    SpaceError,
+    StorageError,
+    install_hint,
+)
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -284,8 +291,8 @@ class PolicySearch:
         was cut off.
 
         Where the model ends the search, the point that it recommends is first tried on fresh
-        starts, `CHECKED` times as many. If it fails on one of them, the model is told so and goes
-        on, which counts as one evaluation.
+        starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
+        If it fails on one of them, the model is told so and goes on.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -300,7 +307,7 @@ class PolicySearch:
         """
         report = _print_trial if progress is True else progress or None
         optimizer = self.optimizer
-        while len(optimizer.trials) < evaluations:
+        while (left := evaluations - self._spent()) > 0:
             waiting = optimizer.pending
             try:
                 params = (
@@ -308,7 +315,7 @@ class PolicySearch:
                 )
             except SearchStopped as end:
                 wanted = self._recommended(end.point)
-                failed = None if wanted is None else self._failed_elsewhere(wanted)
+                failed = None if wanted is None else self._failed_elsewhere(wanted, left)
                 if failed is None:
                     self.stopped = str(end)
                     self._chosen = (len(optimizer.trials), wanted)
@@ -318,35 +325,65 @@ class PolicySearch:
                 trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.best if self.optimizer.history.best is not None else None
+        return self.best if optimizer.history.best is not None else None
+
+    def _spent(self) -> int:
+        """Return the evaluations so far; one on more starts counts as several."""
+        size = len(self.starts)
+        return sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
         """Return the point that a model recommends, if it is as good as the best, else the best."""
-        best, trials = self.optimizer.history.best, self.optimizer.trials
+        best, trials = self._best_of_all(), self.optimizer.trials
         if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
             return best
         named = trials[point - 1]
-        if named.state != "complete" or not named.rewards:
+        if not named.rewards or named.state != "complete" or named.values in self._checks():
             return best
         return named if as_good(named.rewards[0], best.rewards[0]) else best
 
-    def _failed_elsewhere(self, best: Trial[dict[str, Any]]) -> Trial[dict[str, Any]] | None:
+    def _best_of_all(self) -> Trial[dict[str, Any]] | None:
+        """Return the best trial; of a point that failed on fresh starts, these count, too."""
+        history, checks = self.optimizer.history, self._checks()
+        if not checks:
+            return history.best
+
+        def mean(trial: Trial[dict[str, Any]]) -> float:
+            more = checks.get(trial.values)
+            if more is None:
+                return trial.rewards[0] if trial.rewards else -math.inf
+            samples = (*trial.samples, *more.samples)
+            return math.fsum(samples) / len(samples) if more.samples else -math.inf
+
+        return max((t for t in history.complete if len(t.samples) <= len(self.starts)), key=mean)
+
+    def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
+        """Return the trials in which a point failed on fresh starts, by its values."""
+        size, seen = len(self.starts), set()
+        found = {}
+        for trial in self.optimizer.trials:
+            if trial.values in seen and (len(trial.samples) > size or trial.state == "failed"):
+                found[trial.values] = trial
+            seen.add(trial.values)
+        return found
+
+    def _failed_elsewhere(
+        self, best: Trial[dict[str, Any]], left: int
+    ) -> Trial[dict[str, Any]] | None:
         """Try a point on fresh starts, and tell the model where it fails on one.
 
         A point that failed there and is recommended all the same is not tried again.
         """
-        tried = any(t.values == best.values for t in self.optimizer.trials[best.number + 1 :])
-        spent = self._requests is not None and self.optimizer.usage.requests >= self._requests
-        if tried or spent or not best.samples:
+        asked = self._requests is not None and self.optimizer.usage.requests >= self._requests
+        if asked or left < 2 or not best.samples or best.values in self._checks():
             return None
-        outcome, text = self.measure(
-            best.params, check_seeds(self.seed, CHECKED * len(self.starts))
-        )
+        size = min(CHECKED, left) * len(self.starts)
+        outcome, text = self.measure(best.params, check_seeds(self.seed, size))
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             return None
         text = (
-            f"#{best.number + 1} again, on {CHECKED * len(self.starts)} fresh starts, as you would "
-            f"stop: it fails on some of these. {text}"
+            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: it fails on "
+            f"some of these. {text}"
         )
         if outcome.mean is None:
             return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
@@ -397,7 +434,7 @@ class PolicySearch:
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return self.optimizer.best
+        return (self._best_of_all() if self._checks() else None) or self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:
@@ -504,7 +541,7 @@ class PolicySearch:
             except (gym.error.Error, ImportError) as error:
                 raise LLMOptError(
                     f"{self._make.title} cannot be drawn ({error}): "
-                    'pip install "llmopt[bench]" brings the renderers'
+                    f"{install_hint('bench')} brings the renderers"
                 ) from error
         finally:
             env.close()
