@@ -138,8 +138,10 @@ class BenchCell:
             wrappers = known.setdefault("wrappers", ())
             known["wrappers"] = None if wrappers is None else tuple(wrappers)
             known.setdefault("finalists", 0)
-            return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
+            cell = cls(**known)
+            hash(cell)  # a list is no name
+            return cell
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise StorageError(
                 f"a line of the results is not a benchmark's ({error!r}): give the file that "
                 "llmopt bench wrote"

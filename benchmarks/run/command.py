@@ -24,6 +24,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
+from llmopt.text import printable
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
@@ -251,12 +252,21 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
-    print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
-    print(f"  {result.path / 'learning_curve.png'}")
+    print(printable(f"
+{config.task}, seed {config.seed}
+
+{result.table}"))
+    drawn = ""
     if result.drawn is not None and result.best is not None:
         other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
-        print(f"  {result.path / 'policy.gif'}  (the policy of {result.drawn.label}{other})")
-    print(f"  {result.path / 'trials.jsonl'}")
+        drawn = f"  (the policy of {result.drawn.label}{other})"
+    for name, note in (
+        ("learning_curve.png", ""),
+        ("policy.gif", drawn),
+        ("trials.jsonl", ""),
+    ):
+        if (result.path / name).exists():
+            print(f"  {result.path / name}{note}")
     return 0
 
 
@@ -300,4 +310,4 @@ def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> Non
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     from tqdm import tqdm
 
-    tqdm.write(f"llmopt: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    tqdm.write(printable(f"llmopt: warning: {' '.join(str(message).split())}"), file=sys.stderr)
