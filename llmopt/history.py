@@ -313,7 +313,8 @@ class Usage:
         cost: US dollars; ``None`` once any reply had no known price.
         unpriced: Those of `requests` that were given up while the model was at work: they may be
             charged for, and are not in `cost`.
-        proposals: Points handed out, by source.
+        proposals: Points handed out, by source: those that were not told yet count, and those that
+            were told without being asked do not.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
     """

@@ -799,7 +799,8 @@ class LLMOptimizer(Generic[Params]):
             ("best parameters", "" if best is None else best.params),
             ("model", client_name(self.client)),
             ("prompt", self.prompt.name),
-            ("points from", points),
+            ("trials", len(self.trials)),
+            ("points handed out", points),
             ("requests", usage.requests),
             ("cost", cost),
         ]
