@@ -252,10 +252,7 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
-    print(printable(f"
-{config.task}, seed {config.seed}
-
-{result.table}"))
+    print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
     drawn = ""
     if result.drawn is not None and result.best is not None:
         other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
