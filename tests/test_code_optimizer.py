@@ -18,6 +18,8 @@ from llmopt.code.sandbox.confine import support
 from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,
+    MissingKeyError,
+    NoTrialsError,
     PromptTooLongError,
     RewardError,
     StorageError,
@@ -67,6 +69,16 @@ def test_ask_tell_and_what_the_model_is_shown():
         *("return x.sum()", "score 6", "too small by half", "maximized", "math, numpy"),
     ):
         assert part in text
+
+
+def test_best_explains_itself_before_there_is_a_score():
+    optimizer, _ = make(fenced("return x.sum()"))
+    with optimizer:
+        with pytest.raises(NoTrialsError, match=r"no trial was told.*tell\(\)"):
+            _ = optimizer.best
+        optimizer.tell_failure(optimizer.ask(), "the belt jammed")
+        with pytest.raises(NoTrialsError, match=r"all 1 trials failed.*the belt jammed"):
+            _ = optimizer.best
 
 
 def test_a_faulty_answer_is_sent_back_with_what_was_wrong():
@@ -1005,3 +1017,15 @@ class TestTies:
         assert "try 1: score 2.5 ± 0.64 (+0.5 ± 0.058 against try 0). Went up. Went up." in text
         assert "Went up. ...\n" in text  # cut at the end of a sentence
         assert "This is try 3 of 3; it is the last one." in text
+
+
+def test_a_missing_key_is_said_before_anything_is_stored(tmp_path):
+    class Keyless(ScriptedClient):
+        def check_ready(self):
+            raise MissingKeyError("set the environment variable", requests=0)
+
+    path = tmp_path / "code.jsonl"
+    with CodeOptimizer(FUNCTION, client=Keyless([]), storage=path) as optimizer:
+        with pytest.raises(MissingKeyError):
+            optimizer.ask()
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from llmopt import ReplayClient, ScriptedClient
+from llmopt.benchmarks.experiments import words as words_experiment
 from llmopt.benchmarks.run import RunConfig, RunConfigError, contestants, estimate, run
 from llmopt.benchmarks.run import session as session_module
 from llmopt.benchmarks.run.results import Progress
@@ -22,8 +24,11 @@ from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.policies.rollout import Evaluator
+from llmopt.prompt.budget import estimate_tokens
 
 pytest.importorskip("matplotlib")
+
+RECORDINGS = Path(words_experiment.__file__).parents[1] / "recordings"
 
 STOP = "Analysis: enough.\nHypothesis: none.\nStart from: #1\nProposal: stop"
 OPTIONS = ["--iterations", "4", "--episodes", "2", "--warmup", "2", "--heldout", "3", "--no-gif"]
@@ -81,7 +86,7 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert "A car in a valley between two hills" in text
     assert "An episode has at most 999 steps." in text
     assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
-    assert len(re.findall(r"^\*?\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
     told = [json.loads(li) for li in Path("r/statistics.jsonl").read_text().splitlines()]
@@ -363,6 +368,19 @@ def test_an_unstable_simulation_leaves_no_log():
     env.step(np.zeros(3))
     env.close()
     assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(("task", "warmup"), [("mountaincar", 5), ("swimmer", 5)])
+def test_the_estimate_is_near_what_a_recorded_search_sent(task, warmup):
+    _, sent = ReplayClient(RECORDINGS / f"run-{task}.jsonl")._read()
+    tokens = sum(estimate_tokens(m.content) for e in sent for m in e.request.messages)
+    answers = sum(estimate_tokens(c.text) for e in sent for c in e.reply.completions)
+    run_config = RunConfig(task, prompt="words", iterations=len(sent), warmup=warmup, episodes=10)
+    found = estimate.estimate_run(run_config, ScriptedClient([]))
+    assert tokens < found.prompt_tokens < 1.15 * tokens
+    assert answers < found.completion_tokens
+    bare = replace(run_config, statistics=False)
+    assert estimate.estimate_run(bare, ScriptedClient([])).prompt_tokens < 0.8 * tokens
 
 
 def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):

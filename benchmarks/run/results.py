@@ -13,6 +13,7 @@ from typing import Any
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.published import WARMUP, Record
 from llmopt.benchmarks.runner import FINAL_ROUNDS
+from llmopt.text import printable
 
 STANDS_STILL = (
     "The best policy does no better than one whose parameters are all zero: the search has found "
@@ -20,6 +21,13 @@ STANDS_STILL = (
     "with --resume)."
 )
 """What is said where nothing was found."""
+
+UNSOLVED = (
+    "Not solved: Gymnasium takes {task} for solved from a mean return of {solved:g} on; the best "
+    "policy ({best.label}) has {best.heldout:.2f} on held-out starts. More --iterations may help "
+    "(also of this run, with --resume), or another --model.\n"
+)
+"""What is said where something was found, but less than the environment asks for."""
 
 LINE_SECONDS = 10.0
 """Between two lines of progress, without a terminal."""
@@ -73,14 +81,17 @@ class RunResult:
     Attributes:
         path: The run folder.
         methods: One result for each method, in the order of `RunConfig.methods`.
-        best: The one with the best policy on the starts that chose it, which the GIF shows;
-            ``None`` if every evaluation failed.
+        best: The one with the best policy on the starts that chose it; ``None`` if every
+            evaluation failed.
+        drawn: The one whose policy the GIF shows: the best of those that ask the model, or of
+            all where none does; ``None`` for no GIF.
         table: The same as text.
     """
 
     path: Path
     methods: tuple[MethodResult, ...]
     best: MethodResult | None
+    drawn: MethodResult | None
     table: str = field(repr=False)
 
 
@@ -150,6 +161,7 @@ class Progress:
 
     def tell(self, text: str) -> None:
         """Print something that is to be read."""
+        text = printable(text)
         if self._bar is not None:
             self._bar.write(f"llmopt: {text}", file=sys.stderr)
         elif self._shown:

@@ -43,8 +43,8 @@ from llmopt.code.journal import CodeState, Refusal, check_start, replay, start_e
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
-from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
-from llmopt.history import Direction, Usage
+from llmopt.errors import LLMOptError, NoTrialsError, RewardError, StorageError, did_you_mean
+from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter, Spent
@@ -227,10 +227,16 @@ class CodeOptimizer:
         return sum(t.origin == "llm" for t in self.trials) + self.failures
 
     @property
-    def best(self) -> CodeTrial | None:
-        """The trial with the best score, or ``None`` before the first score."""
+    def best(self) -> CodeTrial:
+        """The trial with the best score.
+
+        Raises:
+            NoTrialsError: There is no score yet.
+        """
         ranked = rank(self.trials, self.direction)
-        return ranked[0] if ranked else None
+        if not ranked:
+            raise NoTrialsError(why_no_best(self.trials))
+        return ranked[0]
 
     def candidate(self, trial: CodeTrial) -> Candidate:
         """Return a callable of a trial's code."""
@@ -284,7 +290,7 @@ class CodeOptimizer:
                 self._writer.seed = self.seed
                 replay(log.events, self._state, self._meter, log.path)
             else:
-                log.append(start_event(self._config(), self.seed))
+                log.begin(start_event(self._config(), self.seed))
         except BaseException:
             log.close()
             raise
@@ -334,7 +340,8 @@ class CodeOptimizer:
         Raises:
             NoCandidateError: No answer could be used, repairs included.
             BudgetExceededError: A cap on requests, tokens or cost is reached.
-            ClientError: The model could not be asked.
+            ClientError: The model could not be asked, as its key is missing, say.
+            ImportError: The model's package is not installed.
             SandboxUnavailableError: Code cannot be confined here.
         """
         wanted = 1 if n is None else whole_number("n", n, 1)
@@ -370,6 +377,12 @@ class CodeOptimizer:
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
+        try:
+            self._meter.check_ready()
+        except BaseException:
+            if self._log is not None:
+                self._log.withdraw()
+            raise
         state = self._state
         situation = CodeSituation(
             self._next,
