@@ -75,7 +75,17 @@ class SearchStopped(LLMOptError):
     """The model expects no further gain and ended the search; only with ``may_stop=True``.
 
     Every trial is kept. Asking again raises this again, at no further cost.
+
+    Attributes:
+        point: Number of the point that the model recommends, from 1; ``None`` if it names none.
     """
+
+    def __init__(self, message: str, point: int | None = None) -> None:
+        super().__init__(message)
+        self.point = point
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.point)
 
 
 class ClientError(LLMOptError):

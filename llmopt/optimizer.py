@@ -74,6 +74,10 @@ from llmopt.views import TrialList, dataframe, plot, search_html
 logger = logging.getLogger(__name__)
 
 _DIRECTIONS = ("maximize", "minimize")
+# Values, rewards (None: failed), feedback, violation, standard error, samples.
+_Told = tuple[
+    tuple[Any, ...], tuple[float, ...] | None, str, float, float | None, tuple[float, ...]
+]
 
 
 if TYPE_CHECKING:
@@ -423,7 +427,12 @@ class LLMOptimizer(Generic[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         if not self._ready:  # before the first warm-up point is evaluated
-            self._meter.check_ready()
+            try:
+                self._meter.check_ready()
+            except BaseException:
+                if self._log is not None:
+                    self._log.withdraw()
+                raise
             self._ready = True
         try:
             with self._meter.asking() as draft:
@@ -537,26 +546,9 @@ class LLMOptimizer(Generic[Params]):
                 `constraint_violation` or `stderr` is negative or not finite.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        values = self.space.flatten(params)
-        rewards, trouble = self._read_reward(reward)
-        if not isinstance(feedback, str):
-            raise TypeError(f"feedback={feedback!r}: expected a string")
-        violation = _number(constraint_violation, "constraint_violation")
-        if not 0 <= violation < math.inf:
-            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
-        violation += sum(self.space.broken(values).values())
-        if trouble:
-            feedback = f"{trouble}; {feedback}" if feedback else trouble
-        parts = tuple(_number(sample, "samples") for sample in samples)
-        if not all(map(math.isfinite, parts)):
-            raise RewardError(f"samples={list(parts)}: expected finite numbers")
-        if stderr is None and len(parts) > 1:
-            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
-        if stderr is not None:
-            stderr = _number(stderr, "stderr")
-            if not 0 <= stderr < math.inf:
-                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
-        return self._tell(values, rewards, feedback, violation, stderr, parts)
+        return self._tell(
+            *self._read_told(params, reward, feedback, constraint_violation, stderr, samples)
+        )
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
@@ -574,7 +566,45 @@ class LLMOptimizer(Generic[Params]):
             ParameterError: The point is not in the space.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self._tell(self.space.flatten(params), None, str(reason), 0.0)
+        return self._tell(*self._read_failure(params, reason))
+
+    def _read_told(
+        self,
+        params: Any,
+        reward: Any,
+        feedback: str = "",
+        constraint_violation: float = 0.0,
+        stderr: float | None = None,
+        samples: Sequence[float] = (),
+    ) -> _Told:
+        """Check what `tell` was given, and return what `_tell` takes; nothing is recorded."""
+        values = self.space.flatten(params)
+        rewards, trouble = self._read_reward(reward)
+        if not isinstance(feedback, str):
+            raise TypeError(f"feedback={feedback!r}: expected a string")
+        violation = _number(constraint_violation, "constraint_violation")
+        if not 0 <= violation < math.inf:
+            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
+        violation += sum(self.space.broken(values).values())
+        if trouble:
+            feedback = f"{trouble}; {feedback}" if feedback else trouble
+        if isinstance(samples, (str, numbers.Number)) or not isinstance(samples, Iterable):
+            raise RewardError(
+                f"samples={short(samples)}: expected a list of numbers, whose mean is the reward"
+            )
+        parts = tuple(_number(sample, "samples") for sample in samples)
+        if not all(map(math.isfinite, parts)):
+            raise RewardError(f"samples={list(parts)}: expected finite numbers")
+        if stderr is None and len(parts) > 1:
+            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
+        if stderr is not None:
+            stderr = _number(stderr, "stderr")
+            if not 0 <= stderr < math.inf:
+                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
+        return values, rewards, feedback, violation, stderr, parts
+
+    def _read_failure(self, params: Any, reason: str = "") -> _Told:
+        return self.space.flatten(params), None, str(reason), 0.0, None, ()
 
     def _read_reward(self, reward: Any) -> tuple[tuple[float, ...] | None, str]:
         """Return the rewards, or ``None`` with the reason why the evaluation failed."""
@@ -603,8 +633,8 @@ class LLMOptimizer(Generic[Params]):
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
-        stderr: float | None = None,
-        samples: tuple[float, ...] = (),
+        stderr: float | None,
+        samples: tuple[float, ...],
     ) -> Trial[Params]:
         with self._changing:
             self._record(
@@ -878,7 +908,7 @@ class LLMOptimizer(Generic[Params]):
                 self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)
             else:
-                log.append(self._start_event())
+                log.begin(self._start_event())
         except BaseException:
             log.close()
             raise
@@ -925,8 +955,10 @@ class LLMOptimizer(Generic[Params]):
         start = self._start_event()
         settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
         settings |= {"prompt": self.prompt.name, **start["options"]}
-        name = "search" if storage is None else Path(storage).stem
-        return Search(name, self.space.names, self.directions, settings)
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""

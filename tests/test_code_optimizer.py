@@ -18,6 +18,7 @@ from llmopt.code.sandbox.confine import support
 from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,
+    MissingKeyError,
     NoTrialsError,
     PromptTooLongError,
     RewardError,
@@ -1016,3 +1017,15 @@ class TestTies:
         assert "try 1: score 2.5 ± 0.64 (+0.5 ± 0.058 against try 0). Went up. Went up." in text
         assert "Went up. ...\n" in text  # cut at the end of a sentence
         assert "This is try 3 of 3; it is the last one." in text
+
+
+def test_a_missing_key_is_said_before_anything_is_stored(tmp_path):
+    class Keyless(ScriptedClient):
+        def check_ready(self):
+            raise MissingKeyError("set the environment variable", requests=0)
+
+    path = tmp_path / "code.jsonl"
+    with CodeOptimizer(FUNCTION, client=Keyless([]), storage=path) as optimizer:
+        with pytest.raises(MissingKeyError):
+            optimizer.ask()
+    assert list(tmp_path.iterdir()) == []

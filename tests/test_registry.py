@@ -212,6 +212,11 @@ def test_an_option_that_is_none_is_an_error_that_says_what_is(option, said):
         get_client(f"openai:gpt-6-luna?{option}")
 
 
+def test_an_option_of_hosted_models_says_so():
+    with pytest.raises(OptionError, match=r"model 'smollm2': it has no option 'effort' \(hosted"):
+        get_client("smollm2?effort=low")
+
+
 def test_a_key_is_no_option_and_is_not_shown():
     with pytest.raises(OptionError, match="environment variable") as caught:
         get_client("openai:gpt-6-luna?api_key=sk-very-secret")

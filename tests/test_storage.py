@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import json
 import logging
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.errors import StorageError
+from llmopt.errors import MissingKeyError, StorageError
 from llmopt.search.eventlog import EventLog, read_events
 
 
@@ -507,3 +508,71 @@ def test_a_search_goes_on_whatever_its_warm_up_and_its_planned_end(tmp_path, war
         return len(optimizer.trials)
 
     assert [go(5), go(9)] == [1, 2]
+
+
+class Keyless(ScriptedClient):
+    key = False
+
+    def check_ready(self):
+        if not self.key:
+            raise MissingKeyError("set the environment variable", requests=0)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_missing_key_leaves_no_file(tmp_path, closed):
+    path = tmp_path / "run.jsonl"
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, Keyless([]), seed=0, storage=path)
+    with pytest.raises(MissingKeyError):
+        optimizer.ask()
+    if closed:
+        optimizer.close()
+    del optimizer
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_that_comes_later_begins_the_file(tmp_path):
+    path, client = tmp_path / "run.jsonl", Keyless([])
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, client, seed=0, storage=path)
+    for _ in range(2):
+        with pytest.raises(MissingKeyError):
+            optimizer.ask()
+        assert path.read_bytes() == b""
+    client.key = True
+    point = optimizer.ask()
+    optimizer.close()
+    assert [e["event"] for e in read_events(path)] == ["start", "ask"]
+    again = LLMOptimizer({"x": Float(0, 1)}, client, seed=0, storage=path)
+    assert [again.space.unflatten(p.values) for p in again.pending] == [point]
+    again.close()
+
+
+def test_a_missing_key_leaves_a_resumed_file_as_it_is(tmp_path):
+    path = tmp_path / "run.jsonl"
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, Keyless([]), seed=0, storage=path)
+    optimizer.close()  # without an ask: the run has begun
+    before = path.read_bytes()
+    for told in (0, 1):
+        again = LLMOptimizer({"x": Float(0, 1)}, Keyless([]), seed=0, storage=path)
+        if told:
+            again.tell({"x": 0.5}, 1.0)
+            before = path.read_bytes()
+        with pytest.raises(MissingKeyError):
+            again.ask()
+        again.close()
+        assert path.read_bytes() == before
+
+
+def test_a_forked_child_leaves_the_withdrawn_file_to_its_parent(tmp_path):
+    path, client = tmp_path / "run.jsonl", Keyless([])
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, client, seed=0, storage=path)
+    with pytest.raises(MissingKeyError):
+        optimizer.ask()
+    if not (child := os.fork()):
+        optimizer.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    client.key = True
+    optimizer.ask()
+    optimizer.close()
+    assert len(list(read_events(path))) == 2

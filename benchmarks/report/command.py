@@ -13,24 +13,26 @@ from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markd
 from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.report.runs import group, notes
 from llmopt.benchmarks.run.pictures import policy_gif
-from llmopt.errors import StorageError
+from llmopt.benchmarks.tasks.table import imports
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import held_out_seeds
+from llmopt.text import printable, sendable
 
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:
     """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
     cell = BenchCell.of(dict(line))
     try:
+        if imports(cell.task, cell.wrappers):
+            raise StorageError(f"{cell.task!r} names a module, and no module is run for a report")
         seed = held_out_seeds(cell.seed, 1)[0]
         return policy_gif(cell.get_task(), line["best_params"], seed)
     except Exception as error:
         # A picture is no part of the results: whatever a renderer raises, the page goes on.
-        print(
-            f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}",
-            file=sys.stderr,
-        )
+        text = f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}"
+        print(printable(text), file=sys.stderr)
         return None
 
 
@@ -57,20 +59,31 @@ def main(args: argparse.Namespace) -> int:
     """
     choose_renderer()
     lines = read_results(*args.results)
-    for note in notes(group(lines)):
-        print(f"llmopt: {note}", file=sys.stderr)
-    write_text_atomically(args.out, page(lines, gif=render_best if args.gif else None))
-    written = [args.out]
     source = ", ".join(f"`{path.as_posix()}`" for path in args.results)
+    try:
+        said = notes(group(lines))
+        html = sendable(page(lines, gif=render_best if args.gif else None))
+        table = sendable(markdown(lines, source)) if args.markdown or args.readme else ""
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, LLMOptError):
+            raise
+        raise StorageError(
+            f"{source} cannot be shown, since a line in it is not as llmopt bench wrote it "
+            f"({type(error).__name__}: {str(error)[:200]}): restore it from a copy"
+        ) from error
+    for note in said:
+        print(printable(f"llmopt: {note}"), file=sys.stderr)
+    write_text_atomically(args.out, html)
+    written = [args.out]
     if args.markdown:
-        write_text_atomically(args.markdown, markdown(lines, source))
+        write_text_atomically(args.markdown, table)
         written.append(args.markdown)
     if args.readme:
         try:
             text = args.readme.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"cannot read {args.readme}: {error}") from error
-        write_text_atomically(args.readme, between_markers(text, markdown(lines, source)))
+        write_text_atomically(args.readme, between_markers(text, table))
         written.append(args.readme)
     print("\n".join(map(str, written)))
     return 0

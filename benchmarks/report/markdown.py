@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
         text += ["", note]
     if source:
         text += ["", f"Made by `llmopt report` from {source}."]
-    return "\n".join(text) + "\n"
+    return "\n".join(map(_plain, text)) + "\n"
 
 
 def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
@@ -279,6 +280,11 @@ def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
 
 def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Return text in which no name out of a file becomes a tag, a link or another line."""
+    return re.sub(r"[\r\n]+", " ", text).replace("<", "&lt;").replace("](", "]\\(")
 
 
 def between_markers(text: str, table: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +76,7 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
+    environment.filters["sha256"] = _sha256
     return environment.get_template("page.html.j2").render(
         version=__version__,
         versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
@@ -233,6 +235,11 @@ def _silent(grouped: Grouped) -> list[str]:
 def _return_of(line: Mapping[str, Any], index: int) -> str:
     mean = line["means"][line["cell"]["warmup"] + index]
     return "failed" if mean is None else number(mean)
+
+
+def _sha256(text: str) -> str:
+    """Return what a content security policy names a script by."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _breakable(text: str) -> Markup:

@@ -17,13 +17,14 @@ from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
-from llmopt.benchmarks.tasks.table import TASKS
+from llmopt.benchmarks.tasks.table import TASKS, imports
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
+from llmopt.text import printable
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
@@ -195,14 +196,12 @@ def main(args: argparse.Namespace) -> int:
             raise RunConfigError(f"--resume {resume} and --out {out}: give the folder once")
         else:
             out = resume
-    if "task" not in given:
-        if not resume or out is None:
-            raise RunConfigError(
-                "no task: name one, such as llmopt run mountaincar, or a run to go on with "
-                "(--resume DIR)"
-            )
-        given["task"] = RunConfig.from_dict(read_config(Path(out))["run"]).task
-    config = RunConfig(**given)
+    if "task" not in given and (not resume or out is None):
+        raise RunConfigError(
+            "no task: name one, such as llmopt run mountaincar, or a run to go on with "
+            "(--resume DIR)"
+        )
+    config = RunConfig(**{"task": "", **given})
     if resume:
         if out is not None and is_empty(Path(out)):
             raise StorageError(
@@ -229,8 +228,8 @@ def main(args: argparse.Namespace) -> int:
 
     def advice() -> str:
         command = ["llmopt", "run", config.task, "--resume", "--out", str(begun[0])]
-        for name in _places(config, begun[0]):
-            command += [f"--{name}", str(getattr(config, name))]
+        for name, words in _places(config, begun[0]).items():
+            command += words if name != "task" else []
         return f"everything so far is kept; go on with: {shlex.join(command)}"
 
     with warnings.catch_warnings():
@@ -253,19 +252,29 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
-    print(f"\n{config.task}, seed {config.seed}\n\n{result.table}")
-    print(f"  {result.path / 'learning_curve.png'}")
+    print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
+    drawn = ""
     if result.drawn is not None and result.best is not None:
         other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
-        print(f"  {result.path / 'policy.gif'}  (the policy of {result.drawn.label}{other})")
-    print(f"  {result.path / 'trials.jsonl'}")
+        drawn = f"  (the policy of {result.drawn.label}{other})"
+    for name, note in (
+        ("learning_curve.png", ""),
+        ("policy.gif", drawn),
+        ("trials.jsonl", ""),
+    ):
+        if (result.path / name).exists():
+            print(f"  {result.path / name}{note}")
     return 0
 
 
-def _places(config: RunConfig, path: Path) -> list[str]:
-    """Return the options that name an address, a file or a folder which a resume would use."""
+def _places(config: RunConfig, path: Path) -> dict[str, list[str]]:
+    """Return what names an address, a file, a folder or a module which a resume would use.
+
+    Returns:
+        By name, how the command line gives it.
+    """
     asks = any(m == "llm" or METHODS[m].asks_model for m in config.methods)
-    return [
+    found = [
         name
         for name, is_place in (
             ("model", asks and names_a_place(config.model)),
@@ -275,20 +284,27 @@ def _places(config: RunConfig, path: Path) -> list[str]:
         )
         if is_place
     ]
+    words = {name: [f"--{name}", str(getattr(config, name))] for name in found}
+    if imports(config.task, None):
+        words["task"] = [config.task]
+    if config.wrappers and imports("", config.wrappers):
+        words["wrappers"] = ["--wrap", *config.wrappers]
+    return words
 
 
 def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> None:
     """Raise if a run's folder names places that the command line does not name, too."""
-    for name in set(_places(config, path)) - set(given):
-        place = getattr(config, name)
-        raise StorageError(
-            f"{path} names {place!r} as its {name}: an address, a file or a folder is taken from "
-            "a run folder only if you name it, too, since the run may be somebody else's. "
-            f"Give --{name} {shlex.quote(str(place))} again to go on"
-        )
+    for name, words in _places(config, path).items():
+        if name not in given:
+            raise StorageError(
+                f"{path} names {getattr(config, name)!r} as its {name}: an address, a file, a "
+                "folder or a module is taken from a run folder only if you name it, too, since "
+                f"the run may be somebody else's. Give {'the task ' * (name == 'task')}"
+                f"{shlex.join(words)} again to go on"
+            )
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     from tqdm import tqdm
 
-    tqdm.write(f"llmopt: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    tqdm.write(printable(f"llmopt: warning: {' '.join(str(message).split())}"), file=sys.stderr)

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies import picture
+from llmopt.text import printable
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -78,7 +79,7 @@ def learning_curve(
             color=color,
             linestyle=_STYLES[number % len(_STYLES)],
             linewidth=2,
-            label=label,
+            label=printable(label),
         )
         if label in scores:
             # Side by side, so that equal scores do not hide each other.
@@ -92,13 +93,15 @@ def learning_curve(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("evaluated policies")
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
-    axes.set_title(title)
+    axes.set_title(printable(title), parse_math=False)
     axes.grid(True, color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     if warmup or curves:
-        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        legend = figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a model's name is no formula
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -340,7 +341,8 @@ class _Session:
         names = tuple(f"params[{i}]" for i in range(self.evaluator.policy.n_parameters))
         settings = {**asdict(self.config), "method": name, "model": self.contestants.model}
         title = f"{self.folder.path.name}-{name}"
-        return Bell(self.callbacks, Search(title, names, ("maximize",), settings))
+        place = os.path.abspath(self.folder.path)
+        return Bell(self.callbacks, Search(title, names, ("maximize",), settings, place))
 
     def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
         """Look a point up among those of an interrupted run, or evaluate it."""

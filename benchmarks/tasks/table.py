@@ -582,6 +582,11 @@ def get_task(
     return replace(task, **changes) if changes else task
 
 
+def imports(name: str, wrappers: Sequence[str] | None) -> bool:
+    """Whether a task, or what it is wrapped in, names a module, which making it would run."""
+    return any(":" in text.partition("=")[0] for text in (name, *(wrappers or ())))
+
+
 def _wrapped(task: Task, wrappers: tuple[str, ...]) -> Task:
     """Return a task in other wrappers."""
     for each in wrappers:

@@ -290,7 +290,7 @@ class CodeOptimizer:
                 self._writer.seed = self.seed
                 replay(log.events, self._state, self._meter, log.path)
             else:
-                log.append(start_event(self._config(), self.seed))
+                log.begin(start_event(self._config(), self.seed))
         except BaseException:
             log.close()
             raise
@@ -340,7 +340,8 @@ class CodeOptimizer:
         Raises:
             NoCandidateError: No answer could be used, repairs included.
             BudgetExceededError: A cap on requests, tokens or cost is reached.
-            ClientError: The model could not be asked.
+            ClientError: The model could not be asked, as its key is missing, say.
+            ImportError: The model's package is not installed.
             SandboxUnavailableError: Code cannot be confined here.
         """
         wanted = 1 if n is None else whole_number("n", n, 1)
@@ -376,6 +377,12 @@ class CodeOptimizer:
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
+        try:
+            self._meter.check_ready()
+        except BaseException:
+            if self._log is not None:
+                self._log.withdraw()
+            raise
         state = self._state
         situation = CodeSituation(
             self._next,

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
+from llmopt.policies.physics import describe_physics
 from llmopt.policies.wrapping import acting_space, scaling
 
 MAX_WORDS = 6000
@@ -123,6 +124,8 @@ def describe_environment(
     else:
         must += ["Observed:", *_listing(seen, env.observation_space, "o")]
     must += ["Actions:", *_listing(done, acting_space(env), "a")]
+    if docstring:
+        must += describe_physics(env.unwrapped)
     if probe is not None:
         must += _probe(probe)
     must += _wrappers(env)

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import stat
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -142,8 +143,11 @@ class EventLog:
         self.path = Path(path)
         self._durable = durable
         self._lock = Lock()
+        self._begun: tuple[Event, int] | None = None  # by this log, and the size then
+        self._head: Event | None = None  # to be written with the next event
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._made = not self.path.exists()
             self._file: BinaryIO | None = open(self.path, "a+b", buffering=0)
         except OSError as error:
             raise StorageError(
@@ -177,6 +181,26 @@ class EventLog:
         except BaseException:
             self.close()
             raise
+
+    def begin(self, head: Event) -> None:
+        """Write the first event of a new file; `withdraw` takes it back."""
+        self.append(head)
+        self._begun = head, self._size
+
+    def withdraw(self) -> None:
+        """Take back what `begin` wrote, where nothing followed: the run cannot be.
+
+        A file that this log made is removed when the log is closed or dropped, or the process
+        ends, unless something is appended; the first event is then written again.
+        """
+        head, size = self._begun or ({}, 0)
+        if not self._made or not size or size != self._size:
+            return
+        with self._lock, uninterrupted(), contextlib.suppress(StorageError, OSError):
+            self.check().truncate(0)
+            self._size = self._found = 0
+            self._head, self._begun = head, None
+            self._leave = weakref.finalize(self, _remove, self.path, self._place, self._process)
 
     def _claim(self) -> None:
         if fcntl is None or self._file is None:
@@ -244,10 +268,10 @@ class EventLog:
             self._append(self.check(), event)
 
     def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
-        line = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
-        if self._checked:
-            line = seal(line)
-        line = (b"\n" if self._unended else b"") + line + b"\n"
+        line = b"\n" if self._unended else b""
+        for one in (event,) if self._head is None else (self._head, event):
+            text = json.dumps(one, separators=(",", ":"), allow_nan=False).encode()
+            line += (seal(text) if self._checked else text) + b"\n"
         self._found = None
         try:
             if self._torn:
@@ -267,11 +291,23 @@ class EventLog:
                 "free some space and make the same call again"
             ) from error
         self._torn = self._unended = False
+        self._head = None
         self._size += len(line)
         self._found = self._size
 
     def close(self) -> None:
         """Close the file and release its lock; closing twice does nothing."""
         if self._file is not None:
+            if self._head is not None:
+                self._leave()
             self._file.close()
             self._file = None
+
+
+def _remove(path: Path, place: tuple[int, int], process: int) -> None:
+    """Remove a file that is still empty, unless it is another one, or in a forked child."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        same = (status.st_dev, status.st_ino) == place and os.getpid() == process
+        if same and status.st_size == 0:
+            path.unlink()

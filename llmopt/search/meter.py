@@ -262,9 +262,9 @@ class Meter:
             draft.replies.append((request, reply))
 
     def _pay(self, request: Request) -> Reply:
+        self.flush()  # first, as the check may count what is stored
         if self.check is not None:
             self.check()
-        self.flush()
         self.limits.check(self._usage)
         self._check_priced()
         left = self.limits.max_requests
@@ -289,7 +289,9 @@ class Meter:
             with uninterrupted():
                 fail(error.requests, error.unpriced)
                 calls.under_way = False
-            logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+            if error.requests or error.retryable:  # else nothing was sent; the error says why
+                name = client_name(self.client)
+                logger.warning("%s: attempt %d failed: %s", name, attempt, error)
             if error.unpriced:
                 self.limits.check_cost(self._usage)  # before it is sent once more
 

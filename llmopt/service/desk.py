@@ -237,7 +237,7 @@ class Desk:
             if len(str(told.get(key, ""))) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
-            trial = tell(optimizer, told)
+            (trial,) = tell(optimizer, [told])
             best = optimizer.history.best
             return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -24,6 +25,7 @@ from optuna.trial import TrialState
 from llmopt import Completion, FallbackWarning, Reply, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Request
+from llmopt.errors import LLMOptError
 
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are forked and killed as on Linux"
@@ -365,6 +367,21 @@ class TestFailingWrites:
         storage.left = math.inf
         study.ask(XY)
         assert own.usage.requests == 1
+
+    @pytest.mark.parametrize("n", range(8))
+    def test_a_cap_counts_what_could_not_be_stored_at_once(self, n):
+        storage = Failing()
+        workers = [sampler(max_requests=2) for _ in range(2)]
+        for worker in workers:
+            worker.client._replies = [several]
+        study = optuna.create_study(storage=storage)
+        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        storage.left = n
+        for worker in (*workers, *workers):
+            study.sampler = worker
+            with contextlib.suppress(OSError, LLMOptError):
+                study.ask(XY)
+        assert sum(worker.usage.requests for worker in workers) == 2
 
 
 def several(request: Request) -> Reply:

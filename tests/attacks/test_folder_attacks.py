@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -116,13 +117,53 @@ def test_a_run_writes_no_recording_that_its_folder_names(sent, tmp_path, capsys)
     assert not (tmp_path / "taken.jsonl").exists()
 
 
-def test_a_run_imports_no_task_that_its_folder_names(sent, tmp_path, monkeypatch, capsys):
-    (tmp_path / "evil_task.py").write_text("import os; os.environ['EVIL_RAN'] = '1'")
+@pytest.fixture
+def evil(tmp_path, monkeypatch):
+    """A module that must not be imported; returns whether it was."""
+    (tmp_path / "evil_module.py").write_text("import os; os.environ['EVIL_RAN'] = 'yes'")
     monkeypatch.syspath_prepend(tmp_path)
-    changed(sent, task="evil_task:Env-v0")
+    monkeypatch.setenv("EVIL_RAN", "")
+    yield lambda: os.environ["EVIL_RAN"] == "yes"
+    sys.modules.pop("evil_module", None)
+
+
+def test_a_run_imports_no_task_that_its_folder_names(sent, evil, capsys):
+    changed(sent, task="evil_module:Env-v0")
     assert cli(["run", "cartpole", "--resume", "--out", str(sent)]) == 2
-    assert "EVIL_RAN" not in os.environ
+    assert not evil()
     assert "another configuration" in capsys.readouterr().err
+    assert cli(["run", "--resume", str(sent)]) == 2
+    assert not evil()
+    assert "Give the task" in capsys.readouterr().err
+
+
+def test_a_run_imports_no_wrapper_that_its_folder_names(sent, evil, capsys):
+    changed(sent, wrappers=["evil_module:Wrapper=3"])
+    for resume in (
+        ["run", "cartpole", "--resume", "--out", str(sent)],
+        ["run", "--resume", str(sent)],
+    ):
+        assert cli(resume) == 2
+        assert not evil()
+        assert "Give --wrap evil_module:Wrapper=3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "forged", [{"task": "evil_module:Env-v0"}, {"wrappers": ["evil_module:Wrap"]}]
+)
+def test_a_report_imports_nothing_that_its_results_name(forged, evil, tmp_path, capsys):
+    results = tmp_path / "sent.jsonl"
+    bench = ["--methods", "random", "--seeds", "1", "--evaluations", "1", "--warmup", "1"]
+    assert (
+        cli(["bench", "--tasks", "cartpole", *bench, "--heldout", "1", "--out", str(results)]) == 0
+    )
+    line = json.loads(results.read_text())
+    line.pop("crc", None)
+    line["cell"].update(forged)
+    results.write_text(json.dumps(line) + "\n")
+    assert cli(["report", str(results), "--out", str(tmp_path / "page.html")]) == 0
+    assert not evil()
+    assert "no picture" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,14 @@ def write_report(path: str | os.PathLike[str]) -> Path:
             replies=[e["reply"] for e in events if e.get("event") == "reply"],
             held_out=read_json_object(held_out) if held_out.exists() else {},
         )
-    except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        jinja2.TemplateError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         raise StorageError(
             f"{folder} cannot be shown, since a file in it is not as llmopt wrote it "
             f"({type(error).__name__}: {str(error)[:200]}): restore it from a copy"

@@ -31,6 +31,7 @@ from llmopt.errors import BudgetExceededError, LLMOptError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
+from llmopt.text import printable
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,
@@ -283,7 +284,7 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
             if config["allow_unsandboxed"]:
                 command += ["--allow-unsandboxed"]
             resume = shlex.join((*command, "--out", str(run.path)))
-            print(f"llmopt: to go on: {resume}", file=sys.stderr)
+            print(printable(f"llmopt: to go on: {resume}"), file=sys.stderr)
         raise
 
 
