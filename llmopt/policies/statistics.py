@@ -35,6 +35,7 @@ _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the
 _CORRELATED = 0.8
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _TRACED = 8  # steps of an episode that are shown
+_ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
 _LEAST_PERIOD = 6  # steps; shorter ones are chattering
 _LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
@@ -152,7 +153,8 @@ class EpisodeStatistics:
             return ""
         if evaluation.failure:
             return self._fit([self._failed(evaluation, episodes)])
-        wave = self._wave(episodes) if not self._table and episodes[0].seen else None
+        roomy = self._detail or self._max_chars >= _ROOM_FOR_LAGS
+        wave = self._wave(episodes) if roomy and not self._table and episodes[0].seen else None
         lines = [
             _spread(evaluation, episodes),
             _quarters(episodes),
