@@ -260,6 +260,7 @@ def simulated_trials(
                 feedback=feedback,
                 explanation=answer if asked else "",
                 stderr=1.25 if feedback else None,
+                samples=tuple(rng.normal(reward, 9.0, 5)) if feedback else (),
                 source="llm" if asked else "warmup",
             )
         )
