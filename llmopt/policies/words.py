@@ -73,7 +73,6 @@ def describe_environment(
     observations: Sequence[str] = (),
     actions: Sequence[str] = (),
     docstring: bool = True,
-    physics: bool = True,
     threshold: bool = True,
     max_chars: int = MAX_WORDS,
     step_cap: int | None = None,
@@ -91,8 +90,6 @@ def describe_environment(
         actions: Names of the actions or choices in the same form.
         docstring: Whether to take in the environment's own docstring. Names come from it in
             any case.
-        physics: Whether to take in joints, motors and bodies of a MuJoCo model; only with
-            `docstring`.
         threshold: Whether to tell the return from which Gymnasium takes the task for solved,
             where it states one and the environment has its registered arguments.
         max_chars: Characters that the text may take, above the user's words and the names.
@@ -127,7 +124,7 @@ def describe_environment(
     else:
         must += ["Observed:", *_listing(seen, env.observation_space, "o")]
     must += ["Actions:", *_listing(done, acting_space(env), "a")]
-    if docstring and physics:
+    if docstring:
         must += describe_physics(env.unwrapped)
     if probe is not None:
         must += _probe(probe)

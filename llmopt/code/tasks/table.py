@@ -175,7 +175,6 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     try:
         words = describe_environment(
             env,
-            physics=False,  # the committed recordings were made without
             step_cap=None if limit else cap,
             picture=EnvMaker(env_id).picture(0),
         )
