@@ -47,9 +47,7 @@ def config(**changes):
 
 def point(request):
     """An answer that depends on the request alone."""
-    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(
-        -1, 1, 3
-    )  # within the box
+    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-1.1, 1.1, 3)
     values = f"force<-car_position: {a:.3f}, force<-car_vel: {b:.3f}, force<-bias: {c:.3f}"
     return f"Lesson: none\nHypothesis: h.\nStart from: new\nProposal:\n{values}"
 
