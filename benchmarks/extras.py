@@ -7,7 +7,7 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from llmopt._version import __version__
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 
 _EXTRAS = {
     "botorch": "rivals",
@@ -51,11 +51,11 @@ def require_packages(purpose: str, packages: Sequence[str]) -> None:
     if not missing:
         return
     extras = ",".join(dict.fromkeys(_EXTRAS[name] for name in missing if name in _EXTRAS))
-    wanted = [f'"llmopt[{extras}]"'] if extras else []
-    wanted += [name for name in missing if name not in _EXTRAS]
+    others = [name for name in missing if name not in _EXTRAS]
+    command = install_hint(extras) if extras else "pip install"
     raise LLMOptError(
         f"{purpose} needs {' and '.join(missing)}, not installed here: "
-        f"pip install {' '.join(wanted)}"
+        f"{' '.join([command, *others])}"
     )
 
 

@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Before anything imports a library of the benchmarks.
-    from llmopt.errors import LLMOptError
+    from llmopt.errors import LLMOptError, install_hint
 
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if (error.name or "").partition(".")[0] == "llmopt":
                 raise  # no extra is missing: this is a fault of ours
             known = "pip install" in str(error) or not isinstance(error, ModuleNotFoundError)
-            remedy = "" if known else ': pip install "llmopt[bench]"'
+            remedy = "" if known else f": {install_hint('bench')}"
             print(f"llmopt: error: {_one_line(error)}{remedy}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:

@@ -75,7 +75,17 @@ class SearchStopped(LLMOptError):
     """The model expects no further gain and ended the search; only with ``may_stop=True``.
 
     Every trial is kept. Asking again raises this again, at no further cost.
+
+    Attributes:
+        point: Number of the point that the model recommends, from 1; ``None`` if it names none.
     """
+
+    def __init__(self, message: str, point: int | None = None) -> None:
+        super().__init__(message)
+        self.point = point
+
+    def __reduce__(self) -> tuple[type, tuple[str, int | None]]:
+        return type(self), (str(self), self.point)
 
 
 class ClientError(LLMOptError):
@@ -142,3 +152,31 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     ordered = near + [n for n in names if n not in near]
     listed = ", ".join(repr(n) for n in ordered) or "none"
     return f"did you mean {near[0]!r}? Valid: {listed}" if near else f"Valid: {listed}"
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that adds an extra to llmopt as it is installed here.
+
+    A checkout is installed from its folder, all else by name.
+
+    Args:
+        extra: The extra's name, or several with commas between them.
+    """
+    import json
+    from importlib import metadata
+    from pathlib import Path
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    target, option = f"llmopt[{extra}]", ""
+    # PEP 610: pip notes here where it found a package, unless an index sent it. What a build leaves
+    # in a checkout (`llmopt.egg-info`) counts as a package, too, and has no such note.
+    found = metadata.distributions(name="llmopt")
+    notes = filter(None, (one.read_text("direct_url.json") for one in found))
+    origin = json.loads(next(notes, "{}"))
+    if "dir_info" in origin:
+        folder = Path(url2pathname(urlsplit(origin["url"]).path))
+        if (folder / "pyproject.toml").is_file():
+            target = f"{'.' if folder == Path.cwd() else folder}[{extra}]"
+            option = "-e " if origin["dir_info"].get("editable") else ""
+    return f'pip install {option}"{target}"'

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
+from llmopt.text import short
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # which every type checker brings
 
@@ -311,7 +313,8 @@ class Usage:
         cost: US dollars; ``None`` once any reply had no known price.
         unpriced: Those of `requests` that were given up while the model was at work: they may be
             charged for, and are not in `cost`.
-        proposals: Points handed out, by source.
+        proposals: Points handed out, by source: those that were not told yet count, and those that
+            were told without being asked do not.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
     """
@@ -367,3 +370,18 @@ class Usage:
     def add_rejection(self, reason: str) -> None:
         """Count one sample that was not used."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+
+def why_no_best(trials: Sequence[Any]) -> str:
+    """Say why there is no best one among some trials, all failed, and what to do."""
+    if not trials:
+        return (
+            "there is no best trial yet: no trial was told. Evaluate what ask() gives, and "
+            "tell() its reward"
+        )
+    words = trials[-1].feedback
+    return (
+        f"there is no best trial yet: all {len(trials)} trials failed"
+        + (f", the last one with: {short(words)}" if words else "")
+        + ". Mend the evaluation; optimizer.trials holds the reason of each"
+    )

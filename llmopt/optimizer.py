@@ -45,7 +45,7 @@ from llmopt.errors import (
     SearchStopped,
     StorageError,
 )
-from llmopt.history import Direction, History, Params, Proposal, Trial, Usage
+from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_new
@@ -61,19 +61,23 @@ from llmopt.search.resume import (
     record_request,
     record_spent,
     replay,
-    short,
     start_of,
     stored_options,
 )
 from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
+from llmopt.text import short
 from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
 from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
 
 _DIRECTIONS = ("maximize", "minimize")
+# Values, rewards (None: failed), feedback, violation, standard error, samples.
+_Told = tuple[
+    tuple[Any, ...], tuple[float, ...] | None, str, float, float | None, tuple[float, ...]
+]
 
 
 if TYPE_CHECKING:
@@ -542,26 +546,9 @@ class LLMOptimizer(Generic[Params]):
                 `constraint_violation` or `stderr` is negative or not finite.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        values = self.space.flatten(params)
-        rewards, trouble = self._read_reward(reward)
-        if not isinstance(feedback, str):
-            raise TypeError(f"feedback={feedback!r}: expected a string")
-        violation = _number(constraint_violation, "constraint_violation")
-        if not 0 <= violation < math.inf:
-            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
-        violation += sum(self.space.broken(values).values())
-        if trouble:
-            feedback = f"{trouble}; {feedback}" if feedback else trouble
-        parts = tuple(_number(sample, "samples") for sample in samples)
-        if not all(map(math.isfinite, parts)):
-            raise RewardError(f"samples={list(parts)}: expected finite numbers")
-        if stderr is None and len(parts) > 1:
-            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
-        if stderr is not None:
-            stderr = _number(stderr, "stderr")
-            if not 0 <= stderr < math.inf:
-                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
-        return self._tell(values, rewards, feedback, violation, stderr, parts)
+        return self._tell(
+            *self._read_told(params, reward, feedback, constraint_violation, stderr, samples)
+        )
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """Record that a point could not be evaluated.
@@ -579,7 +566,45 @@ class LLMOptimizer(Generic[Params]):
             ParameterError: The point is not in the space.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self._tell(self.space.flatten(params), None, str(reason), 0.0)
+        return self._tell(*self._read_failure(params, reason))
+
+    def _read_told(
+        self,
+        params: Any,
+        reward: Any,
+        feedback: str = "",
+        constraint_violation: float = 0.0,
+        stderr: float | None = None,
+        samples: Sequence[float] = (),
+    ) -> _Told:
+        """Check what `tell` was given, and return what `_tell` takes; nothing is recorded."""
+        values = self.space.flatten(params)
+        rewards, trouble = self._read_reward(reward)
+        if not isinstance(feedback, str):
+            raise TypeError(f"feedback={feedback!r}: expected a string")
+        violation = _number(constraint_violation, "constraint_violation")
+        if not 0 <= violation < math.inf:
+            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
+        violation += sum(self.space.broken(values).values())
+        if trouble:
+            feedback = f"{trouble}; {feedback}" if feedback else trouble
+        if isinstance(samples, (str, numbers.Number)) or not isinstance(samples, Iterable):
+            raise RewardError(
+                f"samples={short(samples)}: expected a list of numbers, whose mean is the reward"
+            )
+        parts = tuple(_number(sample, "samples") for sample in samples)
+        if not all(map(math.isfinite, parts)):
+            raise RewardError(f"samples={list(parts)}: expected finite numbers")
+        if stderr is None and len(parts) > 1:
+            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
+        if stderr is not None:
+            stderr = _number(stderr, "stderr")
+            if not 0 <= stderr < math.inf:
+                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
+        return values, rewards, feedback, violation, stderr, parts
+
+    def _read_failure(self, params: Any, reason: str = "") -> _Told:
+        return self.space.flatten(params), None, str(reason), 0.0, None, ()
 
     def _read_reward(self, reward: Any) -> tuple[tuple[float, ...] | None, str]:
         """Return the rewards, or ``None`` with the reason why the evaluation failed."""
@@ -608,8 +633,8 @@ class LLMOptimizer(Generic[Params]):
         rewards: tuple[float, ...] | None,
         feedback: str,
         violation: float,
-        stderr: float | None = None,
-        samples: tuple[float, ...] = (),
+        stderr: float | None,
+        samples: tuple[float, ...],
     ) -> Trial[Params]:
         with self._changing:
             self._record(
@@ -710,7 +735,7 @@ class LLMOptimizer(Generic[Params]):
         history = self.history
         best = history.recommended if self._model.noisy else history.best
         if best is None:
-            raise NoTrialsError(_why_no_best(history))
+            raise NoTrialsError(why_no_best(history.trials))
         return best
 
     def recommend(self) -> Params:
@@ -774,7 +799,8 @@ class LLMOptimizer(Generic[Params]):
             ("best parameters", "" if best is None else best.params),
             ("model", client_name(self.client)),
             ("prompt", self.prompt.name),
-            ("points from", points),
+            ("trials", len(self.trials)),
+            ("points handed out", points),
             ("requests", usage.requests),
             ("cost", cost),
         ]
@@ -929,8 +955,10 @@ class LLMOptimizer(Generic[Params]):
         start = self._start_event()
         settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
         settings |= {"prompt": self.prompt.name, **start["options"]}
-        name = "search" if storage is None else Path(storage).stem
-        return Search(name, self.space.names, self.directions, settings)
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
 
     def _record(self, event: Event) -> None:
         """Store an event, then let it change the state."""
@@ -965,20 +993,6 @@ class LLMOptimizer(Generic[Params]):
                 "its results to the original",
                 path,
             )
-
-
-def _why_no_best(history: History) -> str:
-    if not history.trials:
-        return (
-            "there is no best trial yet: no trial was told. Evaluate a point of ask(), and "
-            "tell() its reward"
-        )
-    words = history.trials[-1].feedback
-    return (
-        f"there is no best trial yet: all {len(history.trials)} trials failed"
-        + (f", the last one with: {short(words)}" if words else "")
-        + ". Mend the evaluation; optimizer.trials holds the reason of each"
-    )
 
 
 def _directions(direction: Any) -> tuple[Direction, ...]:

@@ -32,3 +32,9 @@ def first_line(error: BaseException) -> str:
 def sendable(text: str) -> str:
     """Return a text with lone surrogates replaced, which no file holds and no server reads."""
     return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+def short(value: object) -> str:
+    """Return a value as text that fits into a message."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

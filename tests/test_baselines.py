@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pytest
 
 from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 from llmopt.search import cma
 
 BASELINES = ("cma", "random")
@@ -125,7 +126,7 @@ def test_tell_before_ask_is_an_error():
 
 def test_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cma, "find_spec", lambda name: None)
-    with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
+    with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
         CMA(-1, 1, 2, 0)
 
 

@@ -62,19 +62,22 @@ def test_methods_are_ranked_where_all_have_run(tmp_path):
     every = range(1, 25)
     lines = [line("llm-columns", f, [[1, 30.0], [50, 0.1]]) for f in every]
     lines += [line("cma", f, [[1, 30.0], [60, 0.5]], budget=400) for f in every]
-    lines += [line("cma", 1, [[1, 30.0], [60, 0.5]], instance=2)]
-    lines += [line("random", f, [[1, 30.0]]) for f in every]
+    lines += [line("cma", f, [[1, 30.0], [60, 0.5]], instance=2) for f in every]
+    lines += [line("random", f, [[1, 30.0]], instance=i) for f in every for i in (1, 2)]
+    lines += [line("cma", 1, [[1, 30.0]], instance=3), line("random", 1, [[1, 9.0]], instance=3)]
     lines += [line("optuna-tpe", f, [[1, 0.0]]) for f in every[:-1]]
     runs = read_runs(lines, 100)
     assert duel(runs, "llm-columns", "cma", 120)[:3] == (24, 0, 0)
-    assert duel(runs, "cma", "random", 55)[:3] == (0, 0, 24)
+    assert duel(runs, "cma", "random", 55)[:3] == (0, 1, 48)
     page = make_page(lines)
-    assert "2-D: rank of 3, 24 searches" in page
-    rows = {r.split(" | ")[0].strip("| "): r for r in page.splitlines() if "." in r}
-    assert "| 1.00 |" in rows["smollm2 (columns)"]
-    assert "| 2.00 | 24 : 0, < 0.001 |" in rows["CMA-ES"] or "2-D: rank of 1" in page
+    # Methods with more whole instances are ranked on these, too.
+    assert "| method | 2-D: of 3, 24 searches | 2-D: of 2, 48 searches |" in page
+    assert "| smollm2 (columns) | 1.00 |  |" in page
+    assert "| CMA-ES | 2.00 | 1.00 |" in page
+    assert "| CMA-ES | 24 : 0, < 0.001 |" in page
     # The one that lacks a function has no rank.
-    assert "|  | 0 : 23, < 0.001 |" in rows["Optuna TPE"]
+    assert "| Optuna TPE |  |  |" in page
+    assert "| Optuna TPE | 0 : 23, < 0.001 |" in page
     draw(lines, tmp_path / "b.png")
     assert (tmp_path / "b.png").stat().st_size > 5000
 

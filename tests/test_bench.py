@@ -30,6 +30,7 @@ from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
 from llmopt.policies.rollout import Evaluator, held_out_seeds, selection_seeds
+from llmopt.trackers import Log
 
 SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
@@ -250,6 +251,8 @@ def test_other_files_are_refused(tmp_path):
         run_bench([cell()], tmp_path / "x.jsonl", jobs=0)
     with pytest.raises(BenchConfigError, match="jobs=2"):
         run_bench([cell()], tmp_path / "x.jsonl", jobs=2, client=answering())
+    with pytest.raises(BenchConfigError, match="take jobs=1 with trackers"):
+        run_bench([cell()], tmp_path / "x.jsonl", jobs=2, callbacks=[Log()])
 
 
 # -- command line and suites --------------------------------------------------------------

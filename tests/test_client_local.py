@@ -23,7 +23,7 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.facts import model_facts
 from llmopt.client.gguf import read_header
 from llmopt.client.local import SLOT_TOKENS, SLOTS
-from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 
 DIGITS = 'root ::= [0-9] [0-9] ", " [0-9] [0-9]'
 
@@ -177,7 +177,7 @@ class TestConstruction:
 
     def test_missing_package(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
-        with pytest.raises(ImportError, match=re.escape('pip install "llmopt[local]"')):
+        with pytest.raises(ImportError, match=re.escape(install_hint("local"))):
             LocalClient(model).complete(ask())
 
 

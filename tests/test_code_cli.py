@@ -25,7 +25,7 @@ from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
 from llmopt.code.tasks.table import find_task
-from llmopt.errors import LLMOptError, StorageError
+from llmopt.errors import LLMOptError, StorageError, install_hint
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -302,7 +302,7 @@ def test_what_cannot_be_trained_is_found_before_a_model_is_asked(monkeypatch, tm
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
     for k, (args, message) in enumerate(
         [
-            (("mountaincar", "--trainer", "PPO"), 'pip install "llmopt[sb3]"'),
+            (("mountaincar", "--trainer", "PPO"), install_hint("sb3")),
             (("Blackjack-v1",), "linear policy"),
         ]
     ):

@@ -19,6 +19,7 @@ from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,
     MissingKeyError,
+    NoTrialsError,
     PromptTooLongError,
     RewardError,
     StorageError,
@@ -68,6 +69,16 @@ def test_ask_tell_and_what_the_model_is_shown():
         *("return x.sum()", "score 6", "too small by half", "maximized", "math, numpy"),
     ):
         assert part in text
+
+
+def test_best_explains_itself_before_there_is_a_score():
+    optimizer, _ = make(fenced("return x.sum()"))
+    with optimizer:
+        with pytest.raises(NoTrialsError, match=r"no trial was told.*tell\(\)"):
+            _ = optimizer.best
+        optimizer.tell_failure(optimizer.ask(), "the belt jammed")
+        with pytest.raises(NoTrialsError, match=r"all 1 trials failed.*the belt jammed"):
+            _ = optimizer.best
 
 
 def test_a_faulty_answer_is_sent_back_with_what_was_wrong():

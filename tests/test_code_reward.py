@@ -1,3 +1,4 @@
+import re
 import sys
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from llmopt.code.reward.reward import (
 )
 from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.errors import BudgetExceededError, LLMOptError
+from llmopt.errors import BudgetExceededError, LLMOptError, install_hint
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -516,7 +517,10 @@ def test_the_missing_package_is_said(monkeypatch, car):
     from llmopt.code.reward.sb3 import train_sb3
 
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)  # as if it were not installed
-    with Candidate(SHAPED, []) as candidate, pytest.raises(ImportError, match=r"llmopt\[sb3\]"):
+    with (
+        Candidate(SHAPED, []) as candidate,
+        pytest.raises(ImportError, match=re.escape(install_hint("sb3"))),
+    ):
         train_sb3(candidate, car)
 
 

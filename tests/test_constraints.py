@@ -73,7 +73,7 @@ class TestText:
         ("text", "said"),
         [
             ("x", "linear inequality"),
-            ("x == 1", "leave one parameter out"),
+            ("x == 1", r"leave c out of the space, compute it as 1 - a - b"),
             ("x * y <= 1", r"`x \* y` is not linear"),
             ("z <= 1", "unknown parameter 'z'"),
             ("1 <= 2", "names no parameter"),
@@ -206,6 +206,8 @@ class TestOptimizer:
         assert trial.constraint_violation == 10.0
         optimizer.tell({"x": 1, "y": 1}, 0.0)
         assert optimizer.best.reward == 0.0
+        trial = optimizer.tell({"x": 10, "y": 5}, 100.0, constraint_violation=1.5)
+        assert trial.constraint_violation == 11.5
 
     def test_cma_keeps_them(self):
         pytest.importorskip("cma")

@@ -37,7 +37,6 @@ COMMANDS = [
 # What a page takes for given, and how its searches are cut short.
 PRELUDES = {
     "benchmarks.md": "import numpy as np",
-    "code.md": "score = 1.0",
     "limits.md": """
 import nevergrad as ng
 import optuna
@@ -45,8 +44,6 @@ from llmopt.adapters.nevergrad import ParametrizedLLM
 from llmopt.adapters.optuna import LLMSampler
 """,
     "nevergrad.md": """
-def validation_loss(lr, layers, activation):
-    return abs(layers - 3) + lr
 def evaluate(value):
     return 1.0, "it hummed"
 def words_about(loss):
@@ -55,17 +52,11 @@ def words_about(loss):
     "optuna.md": """
 import numpy as np
 from optuna.distributions import FloatDistribution
-def validation_loss(lr, layers, optimizer, momentum):
-    return lr + layers
 def train(trial, fold):
     return trial.suggest_float("x", 0, 1) + fold
 def evaluate_all(points):
     return [sum(point.values()) for point in points]
 model, distributions = "openai:gpt-6-luna", {"x": FloatDistribution(0, 1)}
-""",
-    "trackers.md": """
-from llmopt import Float
-space, model = {"x": Float(0, 1)}, "smollm2"
 """,
 }
 SHORTER = {
@@ -83,13 +74,14 @@ NEEDS = {
     "nevergrad.md": ["nevergrad"],
     "optuna.md": ["optuna"],
     "policies.md": ["mujoco", "PIL"],
-    "trackers.md": ["mlflow"],
 }
 
 
 def runnable(page: Path) -> str:
+    """Return the code of a page; its first block has to run without the page's prelude."""
     blocks = _BLOCK.findall(page.read_text(encoding="utf-8"))
-    return "\n\n".join(code for language, code in blocks if language == "python")
+    code = [code for language, code in blocks if language == "python"]
+    return "\n\n".join([*code[:1], PRELUDES.get(page.name, ""), *code[1:]]).strip()
 
 
 def answer_to(prompt: str) -> str:
@@ -177,7 +169,7 @@ def test_snippets_of_a_page_run(page, tmp_path, embedded_client, hosted):
     for whole, part in SHORTER.get(page.name, []):
         assert whole in code, f"{page.name} has no {whole!r} any more: mend SHORTER"
         code = code.replace(whole, part)
-    shown = execute(PRELUDES.get(page.name, "") + "\n" + code, tmp_path, hosted)
+    shown = execute(code, tmp_path, hosted)
     assert "not proposed by openai" not in shown  # each of its answers was read
     if page.name in ("optuna.md", "nevergrad.md", "policies.md", "code.md"):
         assert hosted.seen

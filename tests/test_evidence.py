@@ -50,11 +50,11 @@ def test_one_header_row_and_the_experiments_in_their_order():
     shown = evidence()
     assert shown.header == "# | f | gain | bias | steps | made from"
     assert rows(shown) == [
-        "1 | 10 | 1 | 0.5 | 3 | warm-up",
-        "2 | 14 ± 0.5 (5 times) | 2 | 0.5 | 3 | #1: gain 1 -> 2",
-        "3 | failed | 2 | 0.25 | 4 | new",
-        "4 | 13 | 2.5 | 0.5 | 3 | #2: gain 2 -> 2.5",
-        "5 | 13.5 | 2.5 | 0.5 | 3 | #4 again",
+        "#1 | 10 | 1 | 0.5 | 3 | warm-up",
+        "#2 | 14 ± 0.5 (5 times) | 2 | 0.5 | 3 | #1: gain 1 -> 2",
+        "#3 | failed | 2 | 0.25 | 4 | new",
+        "#4 | 13 | 2.5 | 0.5 | 3 | #2: gain 2 -> 2.5",
+        "#5 | 13.5 | 2.5 | 0.5 | 3 | #4 again",
     ]
     assert shown.ranking(2) == "#2 (14 ± 0.5 (5 times)), #5 (13.5)"
     assert shown.dropped == 0
@@ -115,13 +115,24 @@ def test_feedback_keeps_whole_lines():
     assert found[2].endswith("it fell")
 
 
-def test_feedback_on_drawn_points_is_short_unless_they_were_the_best():
+def test_feedback_on_drawn_points_is_short_but_for_the_best_of_them():
     long = "\n".join("x" * 99 for _ in range(12))
     drawn = tuple(
-        trial(i, (float(i), 0.5, 3), r, feedback=long, source="warmup")
-        for i, r in enumerate((1.0, 3.0, 2.0))
+        trial(i, (float(i), 0.5, 3), r, feedback=long, source=source)
+        for i, (r, source) in enumerate(
+            [(1.0, "warmup"), (3.0, "warmup"), (2.0, "warmup"), (2.5, "llm"), (4.0, "cma")]
+        )
     )
-    assert [n.count("\n") for n in notes(evidence(drawn))] == [11, 11, 5]
+    assert [n.count("\n") for n in notes(evidence(drawn))] == [3, 11, 3, 11, 11]
+
+
+def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_propose():
+    assert evidence().latest() == (
+        "#5 (13.5) -> +0.5 against #4, its start; -0.5 against #2, the best until then"
+    )
+    assert evidence().drawn() == 1
+    assert evidence(TRIALS[:3]).latest() == "#3 (failed) -> failed"
+    assert evidence().shown_again() == []  # the table has a column for each
 
 
 LONG = tuple(
@@ -142,12 +153,15 @@ def test_the_log_grows_at_its_end_is_cut_in_large_steps_and_keeps_the_best():
         shown = evidence(LONG[:n], budget=4000)
         texts.append("\n".join(shown.log))
         assert estimate_tokens(texts[-1]) <= 4200
-        numbers = [int(r.split(" | ")[0]) for r in rows(shown)]
+        numbers = [int(r.split(" | ")[0].removeprefix("#")) for r in rows(shown)]
         assert numbers == sorted(numbers)
         assert n in numbers
         assert shown.history.best.number + 1 in numbers
         assert shown.dropped == n - len(numbers)
-        assert all(f"the {number - 1}th" not in shown.lessons() for number in numbers)
+        told = [lesson.partition(".")[0] for lesson in shown.lessons()]
+        full = [number for number, note in zip(numbers, notes(shown), strict=True) if note]
+        assert all(f"the {number - 1}th" not in told for number in full)
+        assert told or not shown.dropped
         cuts += len(texts) > 1 and not texts[-1].startswith(texts[-2])
     assert 5 < cuts < len(texts) / 3
     whole = evidence(LONG)
@@ -224,14 +238,40 @@ def test_categories_and_wide_spaces():
         Trial(i, {}, ("a", *[0.5] * 59, i / 10), (float(i),), source=source)
         for i, source in enumerate(("warmup", "llm", "llm"))
     )
-    shown = rows(Evidence(History(trials), space, space.names, trials))
-    assert shown[0].endswith("warm-up | (many, not shown)")
-    assert "#1: w59 0 -> 0.1 | in their order: a, 0.5," in shown[1]
+    shown = Evidence(History(trials), space, space.names, trials)
+    assert rows(shown)[0].endswith("| warm-up")
+    assert rows(shown)[1].endswith("| #1, changed w59 0 -> 0.1")
+    again = shown.shown_again()
+    assert [line.partition(":")[0] for line in again] == ["#3", "#2"]
+    assert again[0].startswith("#3: in their order a, 0.5, ")
     sparse = Space({f"w{i}": Float(-1, 1) for i in range(60)})
     made = (Trial(0, {}, (0.0,) * 59 + (0.25,), (1.0,), source="llm"),)
     shown = Evidence(History(made), sparse, sparse.names, made)
-    assert shown.header == "# | f | made from | values; those not named are 0"
-    assert rows(shown) == ["1 | 1 | new | w59 0.25"]
+    assert shown.header.endswith("(of a new one all values; those not named are 0)")
+    assert rows(shown) == ["#1 | 1 | new: w59 0.25"]
+
+
+def test_many_weights_are_listed_by_action():
+    space = Space({f"{a}<-{o}": Float(-6, 6) for o in "wxyz" for a in ("push", "turn", "lift")}
+                  | {f"{a}<-bias": Float(-6, 6) for a in ("push", "turn", "lift")}
+                  | {f"{a}<-v": Float(-6, 6) for a in ("push", "turn", "lift")})  # fmt: skip
+    first = [0.0] * 18
+    first[0], first[4], first[15] = 1.0, -0.5, 2.0
+    changed = [*first]
+    changed[1], changed[4] = 3.0, 0.0
+    points = tuple(
+        Trial(i, {}, tuple(v), (float(i),), source="llm", explanation=f"Start from: {start}")
+        for i, (v, start) in enumerate(((first, "new"), (changed, "#1")))
+    )
+    shown = Evidence(History(points), space, space.names, points)
+    assert rows(shown) == [
+        "#1 | 0 | new: push: w 1, v 2; turn: x -0.5",
+        "#2 | 1 | #1, changed turn: w 0 -> 3, x -0.5 -> 0",
+    ]
+    assert shown.shown_again() == [
+        "#2: push: w 1, v 2; turn: w 3",
+        "#1: push: w 1, v 2; turn: x -0.5",
+    ]
 
 
 def test_the_prompt(check_golden):

@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ from llmopt.benchmarks.methods.grammar_clients import (
     NetworkClient,
     UniformGrammarClient,
 )
+from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.search.cma import CMA, CMAEmitter, losses_of
 from llmopt.search.meter import Meter
@@ -504,6 +506,6 @@ class TestErrors:
 
     def test_package_missing(self, monkeypatch):
         monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
-        with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
+        with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             make()
         make(partner=None)

@@ -38,6 +38,7 @@ from llmopt import (
     TemplateError,
 )
 from llmopt.client import embedded
+from llmopt.errors import install_hint
 
 SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
 POINT = {"lr": 0.5, "k": 3}
@@ -242,14 +243,13 @@ class TestTemplates:
 
 
 class TestModels:
-    def test_unknown_string_lists_what_exists(self):
+    def test_unknown_string_says_where_to_look(self):
         told(
             ModelNotFoundError,
             lambda: make(client="smolm2"),
             "unknown model 'smolm2'",
             "did you mean 'smollm2'?",
-            "openai:MODEL",
-            "OPENAI_API_KEY",
+            "`llmopt models` lists",
         )
 
     @pytest.mark.parametrize("client", [ScriptedClient, lambda request: "x", 5])
@@ -295,9 +295,7 @@ class TestModels:
         for name in ("OPENAI", "GEMINI", "ANTHROPIC"):
             monkeypatch.setenv(f"{name}_API_KEY", "secret-key")
         monkeypatch.setitem(sys.modules, module, None)
-        message = told(
-            ImportError, make(client=model).ask, f'pip install "llmopt[{extra}]"', module
-        )
+        message = told(ImportError, make(client=model).ask, install_hint(extra), module)
         assert "secret-key" not in message
 
     def test_missing_key_names_the_variable(self, monkeypatch):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from string import ascii_lowercase
 
 import numpy as np
@@ -18,7 +19,7 @@ from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.client.base import Message, Request
-from llmopt.errors import ClientError
+from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
@@ -341,11 +342,13 @@ def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
         check_method("ng-de")
     with pytest.raises(
         LLMOptError,
-        match=r'needs optuna and torch and scipy.*pip install "llmopt\[optuna,rivals,bench\]"$',
+        match="needs optuna and torch and scipy.*"
+        + re.escape(install_hint("optuna,rivals,bench"))
+        + "$",
     ):
         check_method("optuna-gp")
     with pytest.raises(
-        LLMOptError, match=r'needs torch and botorch.*pip install "llmopt\[rivals\]"$'
+        LLMOptError, match=f"needs torch and botorch.*{re.escape(install_hint('rivals'))}$"
     ):
         check_method("turbo")
     check_method("random")

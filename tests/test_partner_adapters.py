@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import re
 
 import numpy as np
 import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient, SpaceError
+from llmopt.errors import install_hint
 
 optuna = pytest.importorskip("optuna")
 ng = pytest.importorskip("nevergrad")
@@ -159,7 +161,7 @@ class TestOptuna:
 
     def test_package_missing(self, monkeypatch):
         monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)
-        with pytest.raises(LLMOptError, match=r"pip install \"llmopt\[bench\]\""):
+        with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             sampler()
         sampler(partner=None)
 

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
 from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
+from llmopt.errors import install_hint
 from llmopt.policies import LinearPolicy, PolicySearch, load_policy, save_policy
 from llmopt.space import Categorical
 
@@ -237,7 +238,7 @@ def test_a_missing_package_names_the_extra(tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", importing)
-    with pytest.raises(LLMOptError, match=r'pip install "llmopt\[bench\]"'):
+    with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
         search.gif(tmp_path / "p.gif")
 
 
@@ -361,6 +362,80 @@ def test_choosing_on_fresh_starts(tmp_path):
         assert rank.index(chosen.number) < 4
         assert search.choose(finalists=1).number == before.number
         assert load_policy_of(search, tmp_path).tolist() == search.best_policy.parameters.tolist()
+
+
+class Cliff(gym.Env):
+    """A policy without a push falls on one start in ten.
+
+    Rewards:
+        What the push is, at most 0.2, and 1.
+    """
+
+    observation_space = spaces.Box(0, 1, (1,), dtype=np.float64)
+    action_space = spaces.Box(-1, 1, (1,), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.start = self.np_random.uniform(0, 1, 1)
+        return self.start, {}
+
+    def step(self, action):
+        push = float(action[0])
+        fallen = self.start[0] > 0.9 and push < 0.5
+        return self.start, 0.0 if fallen else 1 + min(push, 0.0), fallen, False, {}
+
+
+def at_the_cliff(*answers, **options):
+    """A search with pushes as answers; a number as text ends it and recommends that point."""
+    texts = [
+        f"Hypothesis: h\nStart from: #{a}\nProposal: stop"
+        if isinstance(a, str)
+        else f"Hypothesis: h\nStart from: new\nProposal: 0, {a}"
+        for a in answers
+    ]
+    warmup = [{"a0<-o0": 0.0, "a0<-bias": -0.5}]
+    return PolicySearch(
+        lambda: gym.wrappers.TimeLimit(Cliff(), 10),
+        ScriptedClient(texts),
+        "words",
+        **{"seed": 4, "starts": 4, "warmup": warmup, **options},
+    )
+
+
+def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
+    with at_the_cliff(0, "2", 1, "4") as search:
+        best = search.run(10)
+        rewards = [t.reward for t in search.optimizer.trials]
+        assert rewards[1] == rewards[3] == 10  # on the four starts all is well with both
+        assert 8 < rewards[2] < 10
+        again = search.optimizer.trials[2]
+        assert again.values == search.optimizer.trials[1].values
+        assert again.feedback.startswith(
+            "#2 again, on 20 fresh starts, as you would stop: it fails"
+        )
+        assert len(again.samples) == 20
+        assert "recommends point 4" in search.stopped
+        assert best is search.best is search.optimizer.trials[3]  # not the first of equals
+        assert search.evaluate().mean == 10
+
+
+def test_a_model_that_insists_is_not_asked_for_ever():
+    with at_the_cliff(0, "2", "2") as search:
+        assert search.run(10).number == 1
+        assert len(search.optimizer.trials) == 3
+
+
+def test_a_point_much_worse_than_the_best_is_not_taken_for_a_recommendation():
+    for named in ("1", "77"):
+        with at_the_cliff(1, named) as search:
+            assert search.run(10).number == 1
+
+
+def test_no_request_is_spent_on_a_check_beyond_their_number():
+    with at_the_cliff(0, "2", requests=2) as search:
+        search.run(10)
+        assert len(search.optimizer.client.requests) == 2
+        assert search.stopped
 
 
 def load_policy_of(search, folder):

@@ -23,6 +23,7 @@ from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
 from llmopt.policies.goal import describe_starts
+from llmopt.policies.physics import MAX_PHYSICS, describe_physics, touching
 from llmopt.policies.words import MAX_WORDS, _slug
 
 
@@ -102,12 +103,57 @@ def test_every_environment_of_gymnasium_is_described(env_id):
         assert 50 < len(words.text) < MAX_WORDS + listed + 1000
         assert "```" not in words.text
         assert "|--" not in words.text
+        physics = "\n".join(describe_physics(env.unwrapped))
+        assert len(physics) < MAX_PHYSICS + 120
+        assert physics in words.text
         if "-v5" in env_id:
             assert words.named
+            assert physics.startswith("Physics, from the MuJoCo model: ")
         if env.spec.max_episode_steps:
             assert f"at most {env.spec.max_episode_steps} steps" in words.text
     finally:
         env.close()
+
+
+def test_the_physics_of_mujoco_is_read_from_its_model():
+    assert describe_physics(made("Hopper-v5").unwrapped) == [
+        "Physics, from the MuJoCo model: 4 × 0.002 s a step, gravity -9.81 m/s².",
+        "Joints, with their stops: thigh_joint -2.62 to 0 rad; leg_joint -2.62 to 0 rad; "
+        "foot_joint -0.785 to 0.785 rad; each damping 1 armature 1.",
+        "An action of 1 pushes, in the order of the actions: thigh_joint 200 N m; "
+        "leg_joint 200 N m; foot_joint 200 N m.",
+        "Bodies (capsules: length without the caps × radius): torso 3.67 kg (0.4 × 0.05 m); "
+        "thigh 4.06 kg (0.45 × 0.05 m); leg 2.78 kg (0.5 × 0.04 m); foot 5.32 kg (0.39 × 0.06 m).",
+    ]
+    swimmer = "\n".join(describe_physics(made("Swimmer-v5").unwrapped))
+    assert "a medium of density 4000 and viscosity 0.1" in swimmer
+    assert describe_physics(made("CartPole-v1").unwrapped) == []
+    names_alone = describe_environment(made("Hopper-v5"), docstring=False)
+    assert "Physics" not in names_alone.text
+
+
+def test_altered_physics_are_told_as_they_are():
+    env = made("HalfCheetah-v5")
+    model = env.unwrapped.model
+    model.actuator_gear[0, 0] = 77.0
+    model.body_mass[1] = 12.5
+    model.jnt_range[3] = (-0.1, 0.2)
+    model.opt.gravity[2] = -3.7
+    text = "\n".join(describe_physics(env.unwrapped))
+    for told in ("bthigh 77 N m", "torso 12.5 kg", "bthigh -0.1 to 0.2 rad", "gravity -3.7 m/s²"):
+        assert told in text
+
+
+def test_what_touches_the_ground_is_known_after_a_step():
+    env = made("Walker2d-v5")
+    env.reset(seed=0)
+    seen = set()
+    for _ in range(30):
+        env.step(np.zeros(6))
+        seen |= touching(env.unwrapped)
+    assert seen
+    assert seen <= {"foot", "foot_left"}
+    assert touching(made("CartPole-v1").unwrapped) == frozenset()
 
 
 def test_names_are_those_of_the_tables():

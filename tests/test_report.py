@@ -407,6 +407,11 @@ def test_curves_and_bars_show_their_values():
     text = charts.learning_curves([curve, flat], 5, "title", "return")
     assert "a &lt;b&gt;" in text
     assert text.index(charts.GREY) < text.index(charts.COLORS[0])
+    counted = re.findall(r'text-anchor="middle">([\d.]+)</text>', text)
+    assert counted
+    few = charts.learning_curves([charts.Curve("few", *3 * (np.arange(15),), 0)], 5, "t", "return")
+    counted += re.findall(r'text-anchor="middle">([\d.]+)</text>', few)
+    assert not [tick for tick in counted if "." in tick]  # evaluations are counted
     lines = re.findall(r'<polyline points="([^"]*)"', text)
     heights = [float(p.split(",")[1]) for p in lines[1].split()]
     assert heights == sorted(heights, reverse=True)  # up is up

@@ -44,6 +44,15 @@ def test_the_model_goes_first_and_small_changes_refine_its_point():
     assert optimizer.best.reward > -0.01 > value({"x": 2, "y": -1})
 
 
+def test_the_first_half_of_the_requests_is_spent_in_a_row():
+    """A design takes several answers; that they do not gain yet does not end them."""
+    bad = [(-5 + 0.1 * k, 5) for k in range(8)]
+    optimizer = made(answers(*bad), requests=8)
+    sources = run(optimizer, 12)
+    assert sources[4:9] == ["llm"] * 4 + ["refine"]
+    assert "The first 4 of 8 answers" in optimizer.client.requests[0].text
+
+
 def test_a_request_is_spent_once_nothing_free_gains():
     """Two misses end the model's turn; then the changes go on as long as they gain."""
     optimizer = made(answers((2, -1), (5, 5), (-5, 5), (4, 4), (3.1, -1.7)), requests=5)

@@ -23,20 +23,23 @@ from llmopt import ScriptedClient, get_client
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
-from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, contestants, run
+from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, command, contestants, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.config import RUN_METHODS
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
 from llmopt.benchmarks.run.shared import warmup_points
+from llmopt.cli import main
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
     FallbackWarning,
     LLMOptError,
     StorageError,
+    install_hint,
 )
+from llmopt.policies.picture import CAPTION
 from llmopt.policies.rollout import final_seeds, held_out_seeds, selection_seeds
 
 LINE = "llmopt-test/Line-v0"
@@ -270,10 +273,36 @@ def test_pictures_are_pictures(tmp_path, monkeypatch):
     with Image.open(tmp_path / "r" / "learning_curve.png") as curve:
         assert curve.format == "PNG"
         assert curve.width > 600
-    with Image.open(tmp_path / "r" / "best_policy.gif") as gif:
+    with Image.open(tmp_path / "r" / "policy.gif") as gif:
         assert gif.format == "GIF"
-        assert gif.size == (320, 26)
+        assert gif.size == (320, 26 + CAPTION)
         assert gif.n_frames == 5  # the start and four steps
+
+
+@pytest.mark.parametrize("best", ["the model", "the baseline"])
+def test_the_gif_shows_the_policy_of_the_model(best, tmp_path, monkeypatch, capsys):
+    drawn = []
+
+    def draw(task, params, seed, caption=""):
+        drawn.append((tuple(params), caption))
+        return b"GIF"
+
+    monkeypatch.setattr(run_module, "policy_gif", draw)
+    weights = "params[0]: 2, params[1]: 1" if best == "the model" else "params[0]: 6, params[1]: -6"
+    client = ScriptedClient(lambda request: weights, name="oracle")
+    config = RunConfig(
+        **{**vars(CONFIG), "gif": True, "warmup": 0, "iterations": 1, "methods": ("llm", "random")}
+    )
+    result = run(config, tmp_path / "r", client=client)
+    llm, other = result.methods
+    assert result.best == (llm if best == "the model" else other)
+    assert result.drawn == llm
+    assert drawn == [(llm.params, f"{llm.label}: {llm.heldout:.2f} on fresh starts")]
+    monkeypatch.setattr(command, "run", lambda *_, **__: result)
+    assert main(["run", LINE]) == 0
+    line = next(row for row in capsys.readouterr().out.splitlines() if "policy.gif" in row)
+    note = "" if best == "the model" else "; random found a better one"
+    assert line.endswith(f"(the policy of {llm.label}{note})")
 
 
 def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
@@ -300,10 +329,10 @@ def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
 def test_a_rendering_failure_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(Line, "render", lambda self: 1 / 0)
     config = RunConfig(**{**vars(CONFIG), "gif": True, "methods": ("random",)})
-    with pytest.warns(UserWarning, match=r"no GIF of the best policy: .*ZeroDivisionError"):
+    with pytest.warns(UserWarning, match=r"no GIF of the policy: .*ZeroDivisionError"):
         result = run(config, tmp_path / "r")
     assert result.methods[0].heldout is not None
-    assert not (tmp_path / "r" / "best_policy.gif").exists()
+    assert not (tmp_path / "r" / "policy.gif").exists()
 
 
 def test_best_so_far_skips_failures():
@@ -356,6 +385,21 @@ def test_a_run_that_found_nothing_says_so(tmp_path, monkeypatch):
     table = run(config, tmp_path / "b").table
     assert "The best policy does no better than one whose parameters are all zero" in table
     assert "--warmup" in table
+
+
+@pytest.mark.parametrize(("threshold", "said"), [(-0.001, True), (-1e9, False), (None, False)])
+def test_a_run_that_solved_nothing_says_so(threshold, said, tmp_path):
+    gym.registry[LINE].reward_threshold = threshold
+    config = RunConfig(**{**vars(CONFIG), "methods": ("random",), "iterations": 20})
+    result = run(config, tmp_path / "r")
+    table = " ".join(result.table.split())
+    line = (
+        f"Not solved: Gymnasium takes {LINE} for solved from a mean return of -0.001 on; the best "
+        f"policy (random) has {result.best.heldout:.2f} on held-out starts."
+    )
+    assert (line in table) == said
+    assert ("Not solved" in table) == said
+    assert (line in " ".join((tmp_path / "r" / "summary.txt").read_text().split())) == said
 
 
 # -- more evaluations ------------------------------------------------------------------------
@@ -843,7 +887,7 @@ def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, op
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
     there = extras.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda n: None if n == package else there(n))
-    with pytest.raises(LLMOptError, match=rf'needs {package},.*pip install "llmopt\[bench\]"'):
+    with pytest.raises(LLMOptError, match=rf"needs {package},.*{re.escape(install_hint('bench'))}"):
         run(CONFIG, tmp_path / "r", client=model(), progress=True)
     assert not (tmp_path / "r").exists()
 

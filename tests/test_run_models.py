@@ -11,6 +11,7 @@ from provider_contract import no_proxies, server
 from wire import Say, openai_body, openai_error
 
 from llmopt.cli import main
+from llmopt.errors import install_hint
 
 pytest.importorskip("matplotlib")
 
@@ -147,6 +148,6 @@ def test_a_missing_key_and_a_missing_package(server, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "anthropic", None)
     assert main([*command, "--out", "b"]) == 2
     shown = capsys.readouterr().err
-    assert 'pip install "llmopt[anthropic]"' in shown
+    assert install_hint("anthropic") in shown
     assert not Path("b").exists()
     assert "Traceback" not in shown

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.policies.rollout import Evaluator
+from llmopt.prompt.budget import estimate_tokens
 
 pytest.importorskip("matplotlib")
 
@@ -45,7 +47,7 @@ def config(**changes):
 
 def point(request):
     """An answer that depends on the request alone."""
-    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-6, 6, 3)
+    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-1, 1, 3)
     values = f"force<-car_position: {a:.3f}, force<-car_vel: {b:.3f}, force<-bias: {c:.3f}"
     return f"Lesson: none\nHypothesis: h.\nStart from: new\nProposal:\n{values}"
 
@@ -81,7 +83,7 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert "A car in a valley between two hills" in text
     assert "An episode has at most 999 steps." in text
     assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
-    assert len(re.findall(r"^\*?\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
     told = [json.loads(li) for li in Path("r/statistics.jsonl").read_text().splitlines()]
@@ -363,6 +365,24 @@ def test_an_unstable_simulation_leaves_no_log():
     env.step(np.zeros(3))
     env.close()
     assert not list(Path().iterdir())
+
+
+def test_the_estimate_is_near_what_is_sent():
+    lesson = (
+        "Lesson: more weight on the speed brought the car up the hill sooner than before, and " * 2
+    )
+    thought = (
+        "Hypothesis: a larger weight on the speed alone should save steps and some of the force."
+    )
+    client = ScriptedClient(lambda r: point(r).replace("Hypothesis: h.", f"{lesson}\n{thought}"))
+    wanted = config(iterations=12, warmup=4, episodes=5)
+    run(wanted, "r", client=client)
+    sent = sum(estimate_tokens(m.content) for r in client.requests for m in r.messages)
+    found = estimate.estimate_run(wanted, ScriptedClient([]))
+    assert len(client.requests) == found.requests
+    assert 0.95 * sent < found.prompt_tokens < 1.2 * sent
+    bare = estimate.estimate_run(replace(wanted, statistics=False), ScriptedClient([]))
+    assert bare.prompt_tokens < 0.8 * sent
 
 
 def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):

@@ -175,12 +175,25 @@ class TestShell:
             ('{"params": {"x": 1, "k": 2}, "reward": "1"}', "reward='1'"),
             ('{"params": {"x": 1, "k": 2}, "reward": 1, "feedback": 3}', "feedback=3"),
             ('{"params": {"x": 1, "k": 2}, "rewards": 1}', "unknown key 'rewards'"),
+            ('{"params": {"x": 1, "k": 2}, "reward": 1, "samples": 3}', "expected a list of num"),
+            ('{"params": {"x": 1, "k": 2}, "reward": 1, "samples": "12"}', "expected a list"),
         ],
     )
     def test_a_wrong_result_is_an_error_in_one_line(self, tmp_path, capsys, result, said):
         error = run(capsys, "tell", write(tmp_path), result, status=2)
         assert said in error
         assert error.count("\n") == 1
+
+    @pytest.mark.parametrize("wrong", ['{"params": {"x": 9, "k": 2}, "reward": 1}', "3", "{"])
+    def test_of_several_results_one_that_is_wrong_keeps_all_out(self, tmp_path, capsys, wrong):
+        file = write(tmp_path)
+        good = '{"params": {"x": 1, "k": 2}, "reward": 1}'
+        error = run(capsys, "tell", file, good, wrong, good, status=2)
+        assert "result 2" in error
+        assert "nothing was recorded" in error
+        assert main(["status", file]) == 0
+        assert json.loads(capsys.readouterr().out)["trials"] == 0
+        assert len(run(capsys, "tell", file, good, good)) == 2
 
     def test_a_missing_file(self, tmp_path, capsys):
         assert "there is no" in run(capsys, "ask", str(tmp_path / "no.jsonl"), status=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import os
@@ -183,6 +184,55 @@ def test_mlflow(tmp_path):
     assert second.data.tags["llmopt.explanation"] == "because of 2.0"
     assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert children["trial 3"].info.status == "FAILED"
+
+
+def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path):
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    def tell(path, *points):
+        """Go on with a search as a new process does."""
+        with contextlib.closing(
+            LLMOptimizer(
+                SPACE,
+                ScriptedClient([]),
+                seed=0,
+                storage=path,
+                callbacks=[MLflow("mine", tracking_uri=uri)],
+            )
+        ) as search:
+            for x in points:
+                search.tell({"x": x, "kind": "b"}, x)
+
+    def runs(name):
+        client = MlflowClient(tracking_uri=uri)
+        (place,) = [client.get_experiment_by_name("mine").experiment_id]
+        found = [r for r in client.search_runs([place]) if r.info.run_name == name]
+        steps = [
+            [m.step for m in client.get_metric_history(r.info.run_id, "reward")] for r in found
+        ]
+        return found, sorted(steps)
+
+    path, other = tmp_path / "tuning.jsonl", tmp_path / "other" / "tuning.jsonl"
+    other.parent.mkdir()
+    tell(path, 1, 2)
+    tell(other, 1)  # of the same name, elsewhere
+    tell(path, 3)
+    tell(path)  # nothing to tell
+    found, steps = runs("tuning")
+    assert steps == [[0], [0, 1, 2]]
+    assert {r.info.status for r in found} == {"FINISHED"}
+    assert len({r.data.tags["llmopt.search"] for r in found}) == 2
+    assert str(tmp_path) not in str([r.data.tags for r in found])
+    children, _ = runs("trial 2")
+    assert children[0].data.tags["mlflow.parentRunId"] in {r.info.run_id for r in found}
+
+    path.unlink()  # a new search in the old one's place
+    tell(path, 4)
+    tell(path, 5)
+    assert runs("tuning")[1] == [[0], [0, 1], [0, 1, 2]]
 
 
 def test_weights_and_biases(tmp_path, monkeypatch):

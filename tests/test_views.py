@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -30,6 +31,15 @@ def test_the_table_has_a_row_for_each_trial():
     assert frame["reward"].isna().tolist() == [False, True, False]
     assert set(frame["source"]) == {"warmup"}
     assert frame.loc[frame["reward"].idxmax(), "params_x"] == 0.0
+
+
+def test_trials_and_points_handed_out_are_counted_apart():
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=POINTS)
+    optimizer.ask(2)
+    for x in (1.0, 2.0, 3.0):
+        optimizer.tell({"x": x, "kind": "b"}, x)
+    page = re.sub(r"<[^>]+>", " ", optimizer._repr_html_())
+    assert re.search(r"trials\s+3\s+points handed out\s+2 warmup", page)
 
 
 def test_several_objectives_have_a_column_each():

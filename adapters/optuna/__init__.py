@@ -1,12 +1,14 @@
 """A language model as an Optuna sampler."""
 
+from llmopt.errors import install_hint
+
 try:
     from llmopt.adapters.optuna.sampler import LLMSampler
 except ModuleNotFoundError as error:
     if error.name != "optuna":
         raise
     raise ImportError(
-        'llmopt.adapters.optuna needs Optuna: pip install "llmopt[optuna]"', name="optuna"
+        f"llmopt.adapters.optuna needs Optuna: {install_hint('optuna')}", name="optuna"
     ) from error
 
 __all__ = ["LLMSampler"]

@@ -337,12 +337,15 @@ def run_bench(
         the next call tries them again.
 
     Raises:
-        BenchConfigError: `jobs` is less than 1, or is more than one with a client.
+        BenchConfigError: `jobs` is less than 1, or more than one with a client or callbacks.
         StorageError: The file cannot be used.
     """
-    if jobs < 1 or (jobs > 1 and (client is not None or callbacks)):
+    if jobs < 1 or (jobs > 1 and client is not None):
+        raise BenchConfigError(f"jobs={jobs}: expected at least 1, and 1 with a client object")
+    if jobs > 1 and callbacks:
         raise BenchConfigError(
-            f"jobs={jobs}: expected at least 1, and exactly 1 with a client object or callbacks"
+            f"jobs={jobs}: searches are followed in one process only: take jobs=1 with trackers "
+            "(--track) or callbacks, or leave them out"
         )
     threads = None if jobs == 1 else 1
     run = functools.partial(_run, threads=threads, client=client, callbacks=tuple(callbacks))

@@ -94,16 +94,24 @@ class Instance:
         return max(value - self._best, 0.0)
 
 
+def instance_of(
+    function: int, instance: int, dimension: int, budget: int
+) -> tuple[Instance, Problem]:
+    """Return an instance, and the problem with its warm-up points that all methods share."""
+    value = Instance(function, instance, dimension)
+    rng = np.random.default_rng([dimension, function, instance])
+    points = rng.uniform(-5, 5, (WARMUP, dimension))
+    known = tuple((tuple(x.tolist()), -value(x)) for x in points)
+    return value, Problem(-5, 5, dimension, budget, known)
+
+
 def run_cell(cell: BbobCell) -> dict[str, Any]:
     """Run one search and return its line."""
-    instance = Instance(cell.function, cell.instance, cell.dimension)
+    instance, problem = instance_of(cell.function, cell.instance, cell.dimension, cell.budget)
     key = [cell.dimension, cell.function, cell.instance]
-    points = np.random.default_rng(key).uniform(-5, 5, (WARMUP, cell.dimension))
-    known = [(tuple(x.tolist()), -instance(x)) for x in points]
-    problem = Problem(-5, 5, cell.dimension, cell.budget, tuple(known))
     seed = np.random.SeedSequence([*key, zlib.crc32(cell.method.encode())])
     client = model_client(cell.model) if cell.model else None
-    rewards = [reward for _, reward in known]
+    rewards = problem.rewards
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

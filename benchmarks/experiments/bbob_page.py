@@ -6,6 +6,7 @@ python -m llmopt.benchmarks.experiments.bbob --table-only
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,41 +118,67 @@ def everywhere(runs: Runs, dimension: int) -> list[str]:
     return [m for m in runs if len({k[1] for k in runs[m] if k[0] == dimension}) == 24]
 
 
+def rankings(runs: Runs, dimension: int) -> list[tuple[list[str], list[Key]]]:
+    """Return what to rank in a dimension: all methods, then those that have more instances.
+
+    An instance counts for a method that has finished all functions of it.
+
+    Returns:
+        Methods, and the searches that all of them have.
+    """
+    whole = {}
+    for method in everywhere(runs, dimension):
+        count = Counter(key[2] for key in runs[method] if key[0] == dimension)
+        whole[method] = {instance for instance, functions in count.items() if functions == 24}
+    found = []
+    for least in sorted({len(instances) for instances in whole.values()} - {0}):
+        methods = [m for m in whole if len(whole[m]) >= least]
+        instances = set.intersection(*(whole[m] for m in methods))
+        keys = [key for key in shared(runs, methods, dimension) if key[2] in instances]
+        if keys and len(methods) > 1:
+            found.append((methods, keys))
+    return found
+
+
 def _ranked(runs: Runs, budget: int) -> list[str]:
     """Return a section: ranks in each dimension, and pairwise tests on what each pair has."""
     end = WARMUP + budget
     columns: dict[str, dict[str, str]] = {}
     for d in sorted({key[0] for own in runs.values() for key in own}):
-        methods = everywhere(runs, d)
-        keys = shared(runs, methods, d)
-        if keys:
+        for methods, keys in rankings(runs, d):
             places = [ranks([-precision(runs[m][k], end) for m in methods]) for k in keys]
             means = (f"{rank:.2f}" for rank in np.mean(places, axis=0))
-            columns[f"{d}-D: rank of {len(methods)}, {len(keys)} searches"] = dict(
+            columns[f"{d}-D: of {len(methods)}, {len(keys)} searches"] = dict(
                 zip(methods, means, strict=True)
             )
     if not columns:
         return []
+    pairs = {}
     for main in (MAIN, ABLATIONS[0]):
         duels = {m: duel(runs, main, m, end) for m in runs if m != main and main in runs}
         adjusted = holm([d[3] for d in duels.values()])
-        columns[f"{label(main)} better : worse, p"] = {
+        pairs[f"{label(main)} better : worse, p"] = {
             m: f"{d[0]} : {d[1]}, {format_p(p)}"
             for (m, d), p in zip(duels.items(), adjusted, strict=True)
             if d[0] + d[1] + d[2]
         }
-    columns = {name: cells for name, cells in columns.items() if cells}
+    pairs = {name: cells for name, cells in pairs.items() if cells}
     return [
         "",
         f"## {budget} evaluations",
         "",
         "Mean rank in each dimension, among the methods that have every function there, on the "
-        "instances that all of these have finished. Pairs: on the instances of both, in all "
-        "dimensions (p: two-sided Wilcoxon test of the logarithms of the distances to the optimum, "
-        "after Holm's correction for the column).",
+        "instances that all of these have finished; beside it, among the methods that have "
+        "finished more instances.",
         "",
         *_header("method", *columns),
         *(_row(label(m), *(cells.get(m, "") for cells in columns.values())) for m in runs),
+        "",
+        "Pairs, on the instances of both in all dimensions (p: two-sided Wilcoxon test of the "
+        "logarithms of the distances to the optimum, after Holm's correction for the column).",
+        "",
+        *_header("method", *pairs),
+        *(_row(label(m), *(cells.get(m, "") for cells in pairs.values())) for m in runs),
     ]
 
 
@@ -195,9 +222,8 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
         evaluations = np.unique(np.geomspace(1, WARMUP + budget, 60).astype(int))
         for axis, d in zip(axes, dimensions, strict=True):
             # A panel shows the methods that have an instance of every function there.
-            here = everywhere(runs, d)
-            keys = shared(runs, here, d)
-            for method in here if keys else ():
+            here, keys = next(iter(rankings(runs, d)), ([], []))
+            for method in here:
                 share = reached(runs[method], keys, evaluations)
                 (handles[method],) = axis.plot(
                     evaluations / d, share, label=label(method), **styles[method]

@@ -129,6 +129,10 @@ class Table:
         return self._mean(self._table._dataset[key])
 
     def best(self) -> float:
+        return self._best
+
+    @functools.cached_property
+    def _best(self) -> float:
         return max(map(self._mean, self._table._dataset.values()))
 
     def _mean(self, entry: Mapping[str, Any]) -> float:

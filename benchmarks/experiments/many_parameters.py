@@ -12,7 +12,8 @@ model's place (``--model smollm2`` asks the model). An arm is named by its most 
     python -m llmopt.benchmarks.experiments.many_parameters --time smollm2
 
 Each search is a line of ``many_parameters.jsonl`` and is not run again. The second command says how
-long the model takes for a proposal of 200 parameters.
+long the model takes for a proposal of 20, 40 and 200 parameters, asked for a part of the lines and
+for all, on one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.benchmarks.report.stats import paired_test
-from llmopt.client.registry import get_client
 from llmopt.prompt import Query, Situation
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.search.eventlog import EventLog, read_events
@@ -145,12 +145,21 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(rows)
 
 
-def seconds_of_a_proposal(model: str, n: int, batch: int) -> tuple[float, float]:
-    """Return the seconds and CPU seconds of one of `batch` proposals of `n` parameters."""
+def seconds_of_a_proposal(model: str, n: int, batch: int, arm: str) -> tuple[float, float]:
+    """Return the seconds and CPU seconds of one of `batch` proposals of `n` parameters.
+
+    Args:
+        model: Model string.
+        n: Parameters.
+        batch: Points of a request.
+        arm: ``"all"`` for all lines, ``""`` for as many as the prompt asks for by itself.
+    """
+    prompt = prompt_of(arm) if arm else ColumnsPrompt()
     points = np.random.default_rng(0).uniform(-1, 1, (60, n))
     warmup = tuple((tuple(x.tolist()), -float(x @ x)) for x in points)
     problem = Problem(-1, 1, n, 2 * batch, warmup)
-    method = ModelMethod(problem, get_client(model), "columns", np.random.SeedSequence(0), batch)
+    client = model_client(model)
+    method = ModelMethod(problem, client, prompt, np.random.SeedSequence(0), batch)
     for _ in range(2):  # the first request loads the model
         start, used = time.perf_counter(), time.process_time()
         for _ in range(batch):
@@ -171,10 +180,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--table-only", action="store_true")
     args = parser.parse_args(argv)
     if args.time:
-        for n, batch in itertools.product((20, 200), (4, 1)):
-            seconds, cpu = seconds_of_a_proposal(args.time, n, batch)
+        for n, (batch, arm) in itertools.product((20, 40, 200), ((4, ""), (1, ""), (4, "all"))):
+            seconds, cpu = seconds_of_a_proposal(args.time, n, batch, arm)
             text = f"{seconds:.2f} s, {cpu:.2f} s of CPU a proposal"
-            print(f"{n} parameters, {batch} a request: {text}", flush=True)
+            print(f"{n} parameters, {batch} a request, {arm or 'a part'}: {text}", flush=True)
         return
     if not args.table_only:
         grid = itertools.product(range(args.seeds), args.problems, args.arms)

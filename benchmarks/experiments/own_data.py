@@ -117,6 +117,7 @@ class DataSearch(PolicySearch):
         self.data = DATA[env]
         self.seed, self.stopped, self._feedback = seed, "", feedback
         self._chosen = (0, None)
+        self._requests = options.get("requests")
         self.starts = selection_seeds(seed, starts)
         names = [f"x{i}" for i in range(len(SPACE))] if words == "none" else list(SPACE)
         space = dict(zip(names, SPACE.values(), strict=True))
@@ -135,9 +136,9 @@ class DataSearch(PolicySearch):
             **options,
         )
 
-    def measure(self, params: Any) -> tuple[Evaluation, str]:
-        """Evaluate a point on the selection data; see `PolicySearch.measure`."""
-        return self._measure(params, self.starts)
+    def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
+        """Evaluate a point on the selection data, or other; see `PolicySearch.measure`."""
+        return self._measure(params, seeds or self.starts)
 
     def _measure(self, params: Any, seeds: Sequence[int]) -> tuple[Evaluation, str]:
         from sklearn.exceptions import ConvergenceWarning

@@ -15,7 +15,7 @@ Two stages, from seed 0:
 2. the adapter learns from searches of which four fifths are that network's (``--steps``), and is
    written in float16 for llama.cpp.
 
-    pip install "llmopt[train]"
+    pip install ".[train]"
     python -m llmopt.benchmarks.experiments.train_columns
 
 Runtime: half an hour on two cores with AVX-512 BF16 instructions, 3 s for a step of 96 lines.

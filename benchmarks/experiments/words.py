@@ -5,6 +5,8 @@ model that searches a linear policy, beside the published prompts and methods wi
 
 Protocol: at most 30 evaluations of 10 episodes (5 of them random points before the model is
 asked), the same 10 starts for every policy; the best by selection is scored on 100 fresh starts.
+Where a model ends its search, that is the point that it recommends, if it is as good; this point is
+tried on 50 other fresh starts first (`check_episodes`), which no method without a model spends.
 Each arm tells the model less or more of the same search (`llmopt.policies.PolicySearch`):
 
 - ``none``: numbered parameters and rewards;
@@ -197,22 +199,33 @@ def make_search(
 def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
     """Search with a model, and return the result's line."""
     measured: list[tuple[float | None, Any]] = []
+    checked: list[int] = []
+    returns: dict[str, list[float]] = {}  # of each point, checks included
 
     with make_search(task, arm, client, seed, evaluations) as search:
         measure = search.measure
 
-        def kept(params: Any) -> Any:
-            outcome, text = measure(params)
-            measured.append((outcome.mean, params))
+        def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
+            outcome, text = measure(params, seeds)
+            if seeds is None:
+                measured.append((outcome.mean, params))
+            else:  # fresh starts, before the search may stop: not comparable
+                checked.append(len(outcome.returns))
+            if outcome.mean is not None:
+                returns.setdefault(json.dumps(params), []).extend(outcome.returns)
             return outcome, text
 
         search.measure = kept  # type: ignore[method-assign]
         search.run(evaluations)
         usage = search.optimizer.usage
-        best = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
+        best = max(((float(np.mean(r)), json.loads(p)) for p, r in returns.items()), key=_first)
+        if search.stopped and not isinstance(search, Shuffled):
+            chosen = search.best.params  # by the model, of points as good as the best
+            best = (float(np.mean(returns.get(json.dumps(chosen), best[0]))), chosen)
         held = search.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],
+            "check_episodes": sum(checked),
             "best": best[0],
             "params": best[1],
             "held_out": held.mean,
@@ -224,6 +237,10 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
             "completion_tokens": usage.completion_tokens,
             "stopped": search.stopped,
         }
+
+
+def _first(pair: tuple[float, Any]) -> float:
+    return pair[0]
 
 
 def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, Any]:
@@ -278,9 +295,13 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
 
 COLUMNS = {
     "words": "words and feedback",
+    "docs": "words without feedback",
+    "names": "names alone",
     "ten": "words, ten requests",
     "shuffled": "words, results shuffled",
     "none": "numbers alone",
+    "props": "ProPS",
+    "props-plus": "ProPS+",
     "columns": "embedded model",
     "cma": "CMA-ES",
     "random": "random search",

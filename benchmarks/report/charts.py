@@ -132,7 +132,7 @@ def learning_curves(curves: Sequence[Curve], warmup: int, title: str, ylabel: st
             f'text-anchor="end">{number(tick)}</text>'
         )
     for tick in ticks(1, longest, 6):
-        if tick >= 1:
+        if tick >= 1 and tick == int(tick):  # evaluations are counted
             out.append(
                 f'<text x="{x(tick):.1f}" y="{height - bottom + 18}" '
                 f'text-anchor="middle">{number(tick)}</text>'

@@ -40,6 +40,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{names}, or any Gymnasium id (MODULE:ID imports the module first); not needed with "
         "--resume DIR",
     )
+    add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
+    add(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="DIR",
+        help="go on with the run in DIR, or in --out, or the latest of this task in runs/",
+    )
+    add_config_options(parser)
+    add_track_argument(parser)
+
+
+def add_config_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what is searched, by whom and how; `config_of` reads them."""
+    add = parser.add_argument
     add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
     add(
         "--prompt",
@@ -73,14 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="episodes of one evaluation (default: the task's own, 20 for mountaincar, mostly 5)",
     )
     add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
-    add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
-    add(
-        "--resume",
-        nargs="?",
-        const=True,
-        metavar="DIR",
-        help="go on with the run in DIR, or in --out, or the latest of this task in runs/",
-    )
     add(
         "--warmup",
         type=_count_or_folder,
@@ -145,10 +152,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
     add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
     add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    add("--no-gif", dest="gif", action="store_false", help="do not draw the model's policy")
     add_option_argument(parser)
     add_config_argument(parser)
-    add_track_argument(parser)
+
+
+def config_of(given: dict[str, Any], default: str | None = RunConfig.model) -> dict[str, Any]:
+    """Return the fields of `RunConfig` that a command line names.
+
+    Args:
+        given: What was parsed.
+        default: The model of ``--option`` where none is named; ``None`` for an error.
+    """
+    known = {name: value for name, value in given.items() if name != "config"}
+    take_options(known, default)
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
 
 
 def _count_or_folder(text: str) -> int | str:
@@ -170,10 +188,7 @@ def main(args: argparse.Namespace) -> int:
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))
-    take_options(given, None if resume else RunConfig.model)
-    for name in ("methods", "box", "wrappers"):
-        if name in given:
-            given[name] = tuple(given[name])
+    given = config_of(given, None if resume else RunConfig.model)
     if isinstance(resume, str):
         if "task" not in given and not Path(resume).exists():
             given["task"] = resume  # llmopt run --resume TASK
@@ -238,10 +253,13 @@ def main(args: argparse.Namespace) -> int:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
     print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
-    shown = "" if result.best is None else f"  (of {result.best.label})"
+    drawn = ""
+    if result.drawn is not None and result.best is not None:
+        other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
+        drawn = f"  (the policy of {result.drawn.label}{other})"
     for name, note in (
         ("learning_curve.png", ""),
-        ("best_policy.gif", shown),
+        ("policy.gif", drawn),
         ("trials.jsonl", ""),
     ):
         if (result.path / name).exists():

@@ -53,7 +53,7 @@ class RunConfig:
         wrappers: What the environment is wrapped in (see `llmopt.policies.wrapping`); ``None``
             for the task's own, empty for nothing.
         heldout: Fresh starts on which each method's best policy is judged.
-        gif: Whether to render the best policy.
+        gif: Whether to draw the model's best policy, or the best of all where no model is asked.
         max_requests: Calls to the model after which the run stops, failed ones included.
         max_tokens: Prompt and completion tokens after which it stops.
         max_cost: US dollars after which it stops; needs a model whose price is known.

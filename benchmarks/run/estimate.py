@@ -5,36 +5,38 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
+import numpy as np
+
 from llmopt.benchmarks.methods.model import parameter_space
+from llmopt.benchmarks.run.command import add_config_options, config_of
 from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.runner import make_problem, usual_batch
+from llmopt.benchmarks.runner import (
+    FEEDBACK_PROMPTS,
+    WORDS,
+    make_problem,
+    prompt_name,
+    usual_batch,
+)
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.benchmarks.tasks.table import Task
+from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
-from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds
 from llmopt.prompt import ColumnsPrompt, PatternPrompt, get_prompt
 
+_MORE = 0.15  # of the words on a random policy, that there are on a designed one
 _MANY_PARAMETERS = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``llmopt estimate``."""
-    default = RunConfig("mountaincar")
+    """Add the options of ``llmopt estimate``: those of ``llmopt run`` that say what is searched."""
+    parser.argument_default = argparse.SUPPRESS
     parser.add_argument("task", metavar="TASK", help="a task of `llmopt run`")
-    parser.add_argument("--model", metavar="M", default=default.model, help="model string")
-    parser.add_argument("--prompt", metavar="P", default=default.prompt, help="prompt's name")
-    parser.add_argument(
-        "--iterations", type=int, metavar="N", default=default.iterations, help="proposals"
-    )
-    parser.add_argument(
-        "--warmup", type=int, metavar="N", default=20, help="points before the first proposal"
-    )
-    parser.add_argument("--bias", action=argparse.BooleanOptionalAction, help="as for `run`")
-    parser.add_argument("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="as for `run`")
-    add_option_argument(parser)
+    add_config_options(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -47,17 +49,7 @@ def main(args: argparse.Namespace) -> int:
         LLMOptError: There is no such task, model or prompt.
         SpaceError: The policy has more parameters than a prompt can hold.
     """
-    take_options(vars(args))
-    config = RunConfig(
-        args.task,
-        model=args.model,
-        prompt=args.prompt,
-        iterations=args.iterations,
-        warmup=args.warmup,
-        bias=args.bias,
-        box=tuple(args.box) if args.box else None,
-    )
-    print(estimate_run(config).summary())
+    print(estimate_run(RunConfig(**config_of(vars(args)))).summary())
     return 0
 
 
@@ -90,6 +82,9 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         selection_seeds(config.seed, config.episodes or task.episodes),
     )
     batch = config.batch or usual_batch(shown)
+    told = config.statistics
+    if told is None:
+        told = prompt_name(shown) in FEEDBACK_PROMPTS
     too_many = SpaceError(
         f"{task.env_id}: too many parameters for a linear policy, {policy.n_parameters:,}: no "
         "prompt holds them. Wrap the environment to observe fewer numbers, or leave the model "
@@ -107,10 +102,12 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             # Points from a folder are counted as if they were the usual number.
             warmup=config.warmup if isinstance(config.warmup, int) else 20,
             description=problem.description,
+            feedback=_feedback(task, config, prompt_name(shown) == WORDS) if told else "",
         )
         # One request gives several points; the cost stays over-estimated.
         return replace(
             each,
+            evaluations=config.iterations,
             requests=-(-each.requests // batch),
             prompt_tokens=-(-each.prompt_tokens // batch),
             cacheable_tokens=each.cacheable_tokens // batch,
@@ -119,3 +116,17 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         if policy.n_parameters < _MANY_PARAMETERS:
             raise
         raise too_many from error
+
+
+def _feedback(task: Task, config: RunConfig, named: bool) -> str:
+    """Return the words on a policy drawn at random, which is evaluated for them, and some more.
+
+    Of a policy that a model designed there is more to tell: its oscillation, its peaks.
+    """
+    seeds = selection_seeds(config.seed, config.episodes or task.episodes)
+    with FastEvaluator(task, workers=1) as evaluator:
+        policy = evaluator.policy
+        watcher = episode_statistics(policy, task_words(task, seeds) if named else None)
+        params = np.random.default_rng(config.seed).uniform(*task.box, policy.n_parameters)
+        text = watcher.text(evaluator.evaluate(params, seeds, watch=watcher))
+    return text + "\n" + text[: int(_MORE * len(text))]

@@ -9,7 +9,7 @@
     statistics.jsonl   what each policy did, where a model is told so
     stopped.json       the methods that the model ended before all evaluations, and its reasons
     optimizer.jsonl    the model's side: its replies, and what a resume needs
-    summary.json, summary.txt, learning_curve.png, best_policy.gif
+    summary.json, summary.txt, learning_curve.png, policy.gif
     baselines/<method>/overall_log.txt, and all files of a further method that asks a model
 
 and, for the model under ``--prompt``, the files that the published ProPS code writes, in its

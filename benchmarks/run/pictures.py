@@ -123,13 +123,14 @@ def _limit(
         axes.set_ylim(low - margin, high + margin)
 
 
-def policy_gif(task: Task, params: Any, seed: int) -> bytes:
+def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:
     """Render one episode of a policy.
 
     Args:
         task: What to run.
         params: Flat policy parameters.
         seed: Seed of the start.
+        caption: A line below the picture.
 
     Returns:
         A GIF file's content: at most `picture.FRAMES` frames, evenly spread over the episode
@@ -143,6 +144,6 @@ def policy_gif(task: Task, params: Any, seed: int) -> bytes:
     env = task.make_env(render_mode="rgb_array", **view)
     try:
         act = task.policy(env).bind(params)
-        return picture.policy_gif(env, act, seed, task.step_cap(env))
+        return picture.policy_gif(env, act, seed, task.step_cap(env), caption)
     finally:
         env.close()

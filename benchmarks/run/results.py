@@ -22,6 +22,13 @@ STANDS_STILL = (
 )
 """What is said where nothing was found."""
 
+UNSOLVED = (
+    "Not solved: Gymnasium takes {task} for solved from a mean return of {solved:g} on; the best "
+    "policy ({best.label}) has {best.heldout:.2f} on held-out starts. More --iterations may help "
+    "(also of this run, with --resume), or another --model.\n"
+)
+"""What is said where something was found, but less than the environment asks for."""
+
 LINE_SECONDS = 10.0
 """Between two lines of progress, without a terminal."""
 
@@ -74,14 +81,17 @@ class RunResult:
     Attributes:
         path: The run folder.
         methods: One result for each method, in the order of `RunConfig.methods`.
-        best: The one with the best policy on the starts that chose it, which the GIF shows;
-            ``None`` if every evaluation failed.
+        best: The one with the best policy on the starts that chose it; ``None`` if every
+            evaluation failed.
+        drawn: The one whose policy the GIF shows: the best of those that ask the model, or of
+            all where none does; ``None`` for no GIF.
         table: The same as text.
     """
 
     path: Path
     methods: tuple[MethodResult, ...]
     best: MethodResult | None
+    drawn: MethodResult | None
     table: str = field(repr=False)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from llmopt.benchmarks.run.published import (
 )
 from llmopt.benchmarks.run.results import (
     STANDS_STILL,
+    UNSOLVED,
     MethodResult,
     Progress,
     RunResult,
@@ -79,6 +81,7 @@ from llmopt.policies.rollout import (
     stream,
 )
 from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.policies.words import solved_from
 from llmopt.trackers.base import Bell, Callback, Search
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.
@@ -338,7 +341,8 @@ class _Session:
         names = tuple(f"params[{i}]" for i in range(self.evaluator.policy.n_parameters))
         settings = {**asdict(self.config), "method": name, "model": self.contestants.model}
         title = f"{self.folder.path.name}-{name}"
-        return Bell(self.callbacks, Search(title, names, ("maximize",), settings))
+        place = os.path.abspath(self.folder.path)
+        return Bell(self.callbacks, Search(title, names, ("maximize",), settings, place))
 
     def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
         """Look a point up among those of an interrupted run, or evaluate it."""
@@ -468,13 +472,26 @@ class _Session:
         zero = self.folder.heldout[_ZERO].mean
         return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
 
+    def _unsolved(self, best: MethodResult) -> str:
+        """Say so if the best policy is below what Gymnasium takes for solved."""
+        env = self.task.make_env()
+        try:
+            solved = solved_from(env)
+        finally:
+            env.close()
+        if solved is None or best.heldout is None or best.heldout >= solved:
+            return ""
+        return UNSOLVED.format(task=self.task.env_id, solved=solved, best=best)
+
     def _finish(self) -> RunResult:
         results = tuple(self._result(name) for name in self.config.methods)
         scored = [r for r in results if r.final is not None]
-        best = max(scored, key=lambda r: r.final or 0.0, default=None)
+        best = max(scored, key=_final, default=None)
         table = format_table(results, self.config, self.episodes)
         if best is not None and self._stands_still(best):
             table += f"{STANDS_STILL}\n"
+        elif best is not None:
+            table += self._unsolved(best)
         path = self.folder.path
         rows = json.dumps([asdict(r) for r in results], indent=2)
         write_text_atomically(path / SUMMARY, rows + "\n")
@@ -493,9 +510,11 @@ class _Session:
                 heldout={r.label: r.heldout for r in results},
             ),
         )
-        if self.config.gif and best is not None:
-            self._render(best)
-        return RunResult(path, results, best, table)
+        asked = [r for r in scored if self.contestants.specs[r.method].asks_model]
+        drawn = max(asked, key=_final, default=best)
+        if drawn is not None and not (self.config.gif and self._render(drawn)):
+            drawn = None
+        return RunResult(path, results, best, drawn, table)
 
     def _result(self, name: str) -> MethodResult:
         records = [*self.folder.records[WARMUP], *self.folder.records[name]]
@@ -526,19 +545,26 @@ class _Session:
             stopped=self.folder.stopped.get(name, ""),
         )
 
-    def _render(self, best: MethodResult) -> None:
-        """Draw the best policy; what goes wrong there is a warning, for the results stand."""
+    def _render(self, result: MethodResult) -> bool:
+        """Draw a policy; what goes wrong there is a warning, for the results stand."""
+        score = "failed" if result.heldout is None else f"{result.heldout:.2f}"
+        caption = f"{result.label}: {score} on fresh starts"
         try:
-            picture = policy_gif(self.task, best.params, self.heldout_seeds[0])
+            picture = policy_gif(self.task, result.params, self.heldout_seeds[0], caption)
         except Exception as error:
             warnings.warn(
-                f"no GIF of the best policy: {self.task.env_id} could not be rendered "
+                f"no GIF of the policy: {self.task.env_id} could not be rendered "
                 f"({type(error).__name__}: {error}). The results are complete; --no-gif leaves "
                 "this out",
                 stacklevel=2,
             )
-            return
-        write_bytes_atomically(self.folder.path / "best_policy.gif", picture)
+            return False
+        write_bytes_atomically(self.folder.path / "policy.gif", picture)
+        return True
+
+
+def _final(result: MethodResult) -> float:
+    return result.final or 0.0
 
 
 def _describe(

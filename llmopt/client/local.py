@@ -25,7 +25,7 @@ from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
-from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.errors import ClientError, ModelNotFoundError, install_hint
 from llmopt.text import sendable
 
 CONTEXT_TOKENS = 8192
@@ -44,10 +44,6 @@ SMALL_PARAMETERS = 2_000_000_000
 """Below this many weights a model gets the ``"levels"`` prompt by default."""
 
 
-_NOT_INSTALLED = (
-    'running a model in this process needs xllamacpp; pip install "llmopt[local]" brings it'
-)
-
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
 _ONLY_THESE = 100.0
@@ -55,7 +51,7 @@ _ONLY_THESE = 100.0
 
 
 class LocalClient:
-    """A GGUF model file, run in this process by llama.cpp. Needs ``llmopt[local]``.
+    """A GGUF model file, run in this process by llama.cpp. Needs the extra `local`.
 
     The file is loaded at the first request and kept until `close`. The prompt is processed
     once for all samples of a request, and a prefix shared with an earlier request is not
@@ -232,7 +228,7 @@ class LocalClient:
             ImportError: xllamacpp is not installed.
         """
         if importlib.util.find_spec("xllamacpp") is None:
-            raise ImportError(_NOT_INSTALLED)
+            raise _not_installed()
         if not callable(self._source):
             read_header(self.path)
 
@@ -564,6 +560,11 @@ def _start(make: Callable[[], Any]) -> Any:
     return within(threading.TIMEOUT_MAX, started)
 
 
+def _not_installed() -> ImportError:
+    needs = "running a model in this process needs xllamacpp"
+    return ImportError(f"{needs}: {install_hint('local')}")
+
+
 def _import_xllamacpp() -> Any:
     # llama.cpp's threads meet hundreds of times a token, and GNU OpenMP's spin while they
     # wait. Where another process wants the same cores, that takes generation down to a
@@ -575,7 +576,7 @@ def _import_xllamacpp() -> Any:
     try:
         import xllamacpp
     except ImportError as error:
-        raise ImportError(_NOT_INSTALLED) from error
+        raise _not_installed() from error
     finally:
         if set_here:
             del os.environ["GOMP_SPINCOUNT"]

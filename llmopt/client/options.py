@@ -77,7 +77,10 @@ def typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
                 "provider's environment variable (`llmopt models` names it)"
             )
         if name not in hints:
-            raise OptionError(f"unknown option {name!r}: {did_you_mean(name, hints)}")
+            from llmopt.client.remote import RemoteClient  # for this message alone
+
+            others = " (hosted models have it)" if name in _signature(RemoteClient) else ""
+            raise OptionError(f"it has no option {name!r}{others}; {did_you_mean(name, hints)}")
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 
 

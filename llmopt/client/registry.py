@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from typing import Any, cast
@@ -9,7 +10,7 @@ from typing import Any, cast
 from llmopt.client.base import Client
 from llmopt.client.openai import SERVERS
 from llmopt.client.options import OptionError, split_options, typed_options
-from llmopt.errors import ModelNotFoundError, did_you_mean
+from llmopt.errors import ModelNotFoundError
 
 PROVIDERS: dict[str, tuple[str, str, str]] = {
     "smollm2": (
@@ -150,13 +151,12 @@ def get_client(model: str | Client, **options: Any) -> Client:
             f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
             "own provider, or openrouter:MODEL"
         )
-    hint = _meant(model)
-    if hint:
-        raise ModelNotFoundError(f"unknown model {model!r}: did you mean {hint!r}?")
-    lines = "".join(f"\n  {line}" for _, _, line in PROVIDERS.values())
-    written = model.partition(":")[0] + ":" if ":" in model else model
+    meant = " or ".join(map(repr, _meant(model) or _nearest(model)))
+    such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
+    expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model."
     raise ModelNotFoundError(
-        f"unknown model {model!r}; {did_you_mean(written, PROVIDERS)}. Model strings:{lines}"
+        f"unknown model {model!r}: {f'did you mean {meant}?' if meant else expected} "
+        "`llmopt models` lists all model strings"
     )
 
 
@@ -197,7 +197,7 @@ _ALIASES = {
 }
 # What the names of a provider's own models begin with.
 _FAMILIES = (
-    (r"gpt-(?!oss)|chatgpt|o\d", "openai"),
+    (r"gpt(?!-?oss)|chatgpt|o\d", "openai"),
     (r"claude", "anthropic"),
     (r"gemini", "gemini"),
     (r"grok", "xai"),
@@ -208,20 +208,28 @@ _FAMILIES = (
 )
 
 
-def _meant(model: str) -> str | None:
+def _nearest(model: str) -> list[str]:
+    """Return the model strings that are spelt like one that nobody answers to."""
+    name, colon, rest = model.lower().partition(":")
+    written = {prefix.rstrip(":"): line for prefix, (_, _, line) in PROVIDERS.items()}
+    near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
+    return [f"{n}:{rest}" if colon and rest else written[n].partition(": ")[0] for n in near]
+
+
+def _meant(model: str) -> list[str]:
     """Return the model string for a bare model name or file, by its family or its alias."""
     if model.lower().endswith(".gguf") and ":" not in model:
-        return f"gguf:{model}"
+        return [f"gguf:{model}"]
     provider, colon, rest = model.partition(":")
     if colon and provider.lower() in _ALIASES:
-        return f"{_ALIASES[provider.lower()]}:{rest}"
+        return [f"{_ALIASES[provider.lower()]}:{rest}"]
     if colon and provider.lower() != provider and f"{provider.lower()}:" in PROVIDERS:
-        return f"{provider.lower()}:{rest}"
+        return [f"{provider.lower()}:{rest}"]
     if colon:
-        return None
+        return []
     name = model.rpartition("/")[2]
     found = next((p for start, p in _FAMILIES if re.match(start, name, re.IGNORECASE)), None)
     if found and name == model:
-        return f"{found}:{model}"
+        return [f"{found}:{model}"]
     # The maker's name and the model's, as the gateways write them.
-    return f"openrouter:{model}" if "/" in model[1:] and model[0].isalnum() else None
+    return [f"openrouter:{model}"] if "/" in model[1:] and model[0].isalnum() else []

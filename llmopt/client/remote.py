@@ -33,7 +33,7 @@ from llmopt.client.http import (
 )
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, at_once, within
-from llmopt.errors import ClientError
+from llmopt.errors import ClientError, install_hint
 from llmopt.text import sendable
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class RemoteClient:
 
     provider: ClassVar[str]
     package: ClassVar[str]
-    """The extra to install: ``pip install "llmopt[<package>]"``."""
+    """The extra of llmopt that brings the SDK."""
     module: ClassVar[str]
     """The SDK's module."""
     samples_per_call: ClassVar[int]
@@ -576,7 +576,7 @@ def load(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f'{module} cannot be imported ({error}): pip install "llmopt[{package}]"'
+            f"{module} cannot be imported ({error}): {install_hint(package)}"
         ) from error
 
 

@@ -43,8 +43,8 @@ from llmopt.code.journal import CodeState, Refusal, check_start, replay, start_e
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
-from llmopt.errors import LLMOptError, RewardError, StorageError, did_you_mean
-from llmopt.history import Direction, Usage
+from llmopt.errors import LLMOptError, NoTrialsError, RewardError, StorageError, did_you_mean
+from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter, Spent
@@ -227,10 +227,16 @@ class CodeOptimizer:
         return sum(t.origin == "llm" for t in self.trials) + self.failures
 
     @property
-    def best(self) -> CodeTrial | None:
-        """The trial with the best score, or ``None`` before the first score."""
+    def best(self) -> CodeTrial:
+        """The trial with the best score.
+
+        Raises:
+            NoTrialsError: There is no score yet.
+        """
         ranked = rank(self.trials, self.direction)
-        return ranked[0] if ranked else None
+        if not ranked:
+            raise NoTrialsError(why_no_best(self.trials))
+        return ranked[0]
 
     def candidate(self, trial: CodeTrial) -> Candidate:
         """Return a callable of a trial's code."""

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import Any
 
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 
 _SHELLS = ("bash", "zsh", "fish")
 
@@ -25,9 +25,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         import shtab
     except ModuleNotFoundError:
-        raise LLMOptError(
-            'completion needs the package shtab: pip install "llmopt[shell]"'
-        ) from None
+        raise LLMOptError(f"completion needs the package shtab: {install_hint('shell')}") from None
     print(shtab.complete(whole_parser(), shell=args.shell))
     return 0
 

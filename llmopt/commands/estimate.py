@@ -18,11 +18,17 @@ from llmopt.prompt.base import Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
 
+_CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
 _POINTS = 16
 # Prefixes shorter than this are not cached by the large providers.
 _SHORTEST_CACHED = 1024
 # A chat model's sentence or two beside the numbers.
 _WORDS_TOKENS = 100
+# The same under `words`, which asks for an analysis: the mean of the recorded searches.
+_ANALYSIS_TOKENS = 250
+# What of an answer its row in the log repeats, of the length that they had there.
+_LESSON = "Lesson: " + "what the latest results taught " * 4
+_HYPOTHESIS = "Hypothesis: " + "what is changed and why it should help " * 3
 
 
 @dataclass(frozen=True)
@@ -32,22 +38,28 @@ class Estimate:
     Attributes:
         model: The model's name.
         prompt: The prompt's name.
+        evaluations: Points that are evaluated after the warm-up.
+        warmup: Points that are evaluated before the first request.
         requests: Requests to the model.
         prompt_tokens: Over all requests; over-estimated rather than under-estimated.
         cacheable_tokens: Those of `prompt_tokens` that repeat the beginning of the request
             before, which a provider's prefix cache can serve.
         completion_tokens: Over all requests; hidden reasoning is not among them, since
             nobody knows it beforehand.
-        cost: US dollars with no help from a cache, or ``None`` if the price is unknown.
+        cost: US dollars if a cache never serves anything, or ``None`` if the price is unknown. What
+            is written to a cache is charged all the same.
         cached_cost: US dollars if all `cacheable_tokens` come from the cache, and all
             `written_tokens` are charged as the provider charges what it writes there.
         written_tokens: Those of `prompt_tokens` that are written to a cache, where that is charged
             apart.
         prices: Where the prices are from, and of when.
+        cache_minutes: How long a prefix cache keeps what is in it, at least.
     """
 
     model: str
     prompt: str
+    evaluations: int
+    warmup: int
     requests: int
     prompt_tokens: int
     cacheable_tokens: int
@@ -56,12 +68,14 @@ class Estimate:
     cached_cost: float | None
     written_tokens: int = 0
     prices: str = ""
+    cache_minutes: int = 5
 
     def summary(self) -> str:
         """Return the estimate in one line."""
         share = self.cacheable_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         text = (
-            f"about {self.requests} requests to {self.model} with the prompt {self.prompt!r}: "
+            f"{self.warmup + self.evaluations} evaluations, {self.warmup} of them warm-up; about "
+            f"{self.requests} requests to {self.model} with the prompt {self.prompt!r}: "
             f"{self.prompt_tokens:,} prompt tokens ({share:.0%} repeated from the request "
             f"before) and {self.completion_tokens:,} completion tokens"
         )
@@ -69,10 +83,14 @@ class Estimate:
             return f"{text}; cost unknown ({PRICES_VARIABLE} can name a file of prices)"
         if self.cost == 0.0:
             return f"{text}; free, on this machine"
-        return (
-            f"{text}; ${self.cost:.2f}, or ${self.cached_cost:.2f} with a prefix cache "
-            f"(prices: {self.prices}; hidden reasoning not counted)"
-        )
+        low, high = f"${self.cached_cost:.2f}", f"${self.cost:.2f}"
+        price = high
+        if low != high:
+            price = (
+                f"{low} where an evaluation takes less than {self.cache_minutes} minutes, so that "
+                f"the provider's prefix cache serves what is repeated; else up to {high}"
+            )
+        return f"{text}; {price} (prices: {self.prices}; hidden reasoning not counted)"
 
 
 def estimate(
@@ -84,6 +102,7 @@ def estimate(
     warmup: int = 20,
     total: int | None = None,
     description: str = "",
+    feedback: str = "",
     count_tokens: Callable[[str], int] = estimate_tokens,
 ) -> Estimate:
     """Estimate a search by making its prompts over a simulated history.
@@ -98,6 +117,7 @@ def estimate(
         warmup: Trials before the first of them.
         total: Proposals planned in all, as the prompt says it; by default both together.
         description: The task in words.
+        feedback: Words such as those that will be told with each score.
         count_tokens: Tokenizer; the default over-estimates.
 
     Raises:
@@ -109,7 +129,7 @@ def estimate(
     model = replace(model_facts(client), count_tokens=count_tokens)
     made = prompt_for(prompt, model)
     total = warmup + iterations if total is None else total
-    trials = simulated_trials(space, warmup + iterations)
+    trials = simulated_trials(space, warmup + iterations, warmup, feedback)
 
     def request(number: int) -> Request:
         history = History(trials[: warmup + number])
@@ -124,10 +144,11 @@ def estimate(
         now = request(int(number))
         before = request(int(number) - 1) if number else None
         read, wrote = prefix_use(before, now, asked, count_tokens)
-        prompt_tokens.append(count_tokens(_flat(now)))
+        prompt_tokens.append(count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1))
         cacheable.append(read)
         written.append(wrote)
-        completion.append(_answer_tokens(now, space, trials, count_tokens))
+        words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
+        completion.append(_answer_tokens(now, space, trials, words, count_tokens))
     sums = [
         round(float(np.interp(np.arange(iterations), places, np.array(column)).sum()))
         if iterations
@@ -138,12 +159,15 @@ def estimate(
     each = [s / iterations if iterations else 0 for s in sums]
     # A price may hold up to a prompt's length only, so it is asked for one request.
     mean = [round(value) for value in each]
-    long = mean[2] if getattr(asked, "cache", "") == "long" else 0
-    one = price.cost(mean[0], mean[3]) if price else None
-    cheap = price.cost(mean[0], mean[3], mean[1], mean[2], long) if price else None
+    hour = getattr(asked, "cache", "") == "long"
+    marked = mean[1] + mean[2] if getattr(asked, "marks_cache", False) else 0
+    one = price.cost(mean[0], mean[3], 0, marked, marked * hour) if price else None
+    cheap = price.cost(mean[0], mean[3], mean[1], mean[2], mean[2] * hour) if price else None
     return Estimate(
         model=model.name,
         prompt=made.name,
+        evaluations=iterations,
+        warmup=warmup,
         requests=iterations,
         prompt_tokens=sums[0],
         cacheable_tokens=sums[1],
@@ -152,6 +176,7 @@ def estimate(
         cached_cost=None if cheap is None else cheap * iterations,
         written_tokens=sums[2],
         prices=prices_of(asked),
+        cache_minutes=60 if hour else 5,
     )
 
 
@@ -215,15 +240,31 @@ def price_of(client: Client) -> Price | None:
     return current() if current is not None else None
 
 
-def simulated_trials(space: Space, n: int) -> tuple[Trial, ...]:
-    """Return `n` random points with random rewards."""
+def simulated_trials(
+    space: Space, n: int, warmup: int = 0, feedback: str = ""
+) -> tuple[Trial, ...]:
+    """Return `n` random points with random rewards; after the warm-up with a model's words."""
     rng = np.random.default_rng(0)
     values = [space.round(space.sample(rng)) for _ in range(n)]
     rewards = rng.normal(50.0, 30.0, n).round(2)
-    return tuple(
-        Trial(k, space.unflatten(v), v, (float(r),), source="llm")
-        for k, (v, r) in enumerate(zip(values, rewards, strict=True))
-    )
+    trials = []
+    for number, (point, reward) in enumerate(zip(values, rewards, strict=True)):
+        asked = number >= max(warmup, 1)
+        answer = f"{_LESSON}\n{_HYPOTHESIS}\nStart from: #{number}"
+        trials.append(
+            Trial(
+                number,
+                space.unflatten(point),
+                point,
+                (float(reward),),
+                feedback=feedback,
+                explanation=answer if asked else "",
+                stderr=1.25 if feedback else None,
+                samples=tuple(rng.normal(reward, 9.0, 5)) if feedback else (),
+                source="llm" if asked else "warmup",
+            )
+        )
+    return tuple(trials)
 
 
 def _flat(request: Request) -> str:
@@ -238,7 +279,11 @@ def _shared(before: str, now: str) -> str:
 
 
 def _answer_tokens(
-    request: Request, space: Space, trials: tuple[Trial, ...], count: Callable[[str], int]
+    request: Request,
+    space: Space,
+    trials: tuple[Trial, ...],
+    words: int,
+    count: Callable[[str], int],
 ) -> int:
     if request.columns:
         return len(request.columns)
@@ -249,5 +294,5 @@ def _answer_tokens(
         tokens = count(", ".join(space.format(i, v) for i, v in enumerate(values)))
     else:
         named = ", ".join(f"{n}: {space.format(i, values[i])}" for i, n in enumerate(space.names))
-        tokens = count(named) + _WORDS_TOKENS
+        tokens = count(named) + words
     return tokens if request.max_tokens is None else min(tokens, request.max_tokens)

@@ -17,6 +17,7 @@ from llmopt.client.prices import PRICES_VARIABLE, price_list
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.remote import RemoteClient
 from llmopt.client.threads import DeadlineExceeded, within
+from llmopt.errors import install_hint
 from llmopt.text import printable
 
 _DISTRIBUTIONS = {
@@ -97,7 +98,7 @@ def _package(extra: str) -> tuple[bool, str]:
     try:
         return True, f"{name} {importlib.metadata.version(name)}"
     except importlib.metadata.PackageNotFoundError:
-        return False, f'{name} missing: pip install "llmopt[{extra}]"'
+        return False, f"{name} missing: {install_hint(extra)}"
 
 
 def _ask_server(url: str, timeout: float) -> tuple[bool, str]:

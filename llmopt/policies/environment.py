@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 from llmopt.policies.wrapping import (
     NORMALIZE,
     Normal,
@@ -177,7 +177,7 @@ def _trouble(title: str, error: Exception) -> LLMOptError:
         text = f"{title} needs a package that is not installed ({_first_line(error)})"
         if "box2d" in str(error).lower():
             return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
-        return LLMOptError(f'{text}: pip install "llmopt[bench]" brings MuJoCo and pygame')
+        return LLMOptError(f"{text}: {install_hint('bench')} brings MuJoCo and pygame")
     if isinstance(error, gym.error.UnregisteredEnv):
         text = f"{title} cannot be made: {_first_line(error)}"
         return LLMOptError(f"{text.rstrip('.')}; {missing_environment(title)}")

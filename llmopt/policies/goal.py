@@ -29,7 +29,8 @@ def describe_goal(starts: int, ceiling: float | None = None) -> str:
     return (
         "A policy for the environment below is wanted. The value of a point is the mean return "
         f"(the sum of an episode's rewards; larger is better) over {over}. The best policy is "
-        "judged in the end on fresh starts, so that what helps on these alone is worth nothing."
+        "judged in the end on fresh starts, so that what helps on these alone is worth nothing; "
+        "a policy that fails on one start of these will fail there, too."
         + ("" if ceiling is None else f" A value of {ceiling:g} is the most there can be.")
     )
 
@@ -57,7 +58,7 @@ def describe_starts(
     shown = [i for i in range(rows.shape[1]) if np.ptp(rows[:, i]) > least[i]]
     if not shown:
         return ""
-    listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.2g}" for x in rows[:, i]) for i in shown)
+    listed = "; ".join(f"{names[i]} " + ", ".join(f"{x:.3g}" for x in rows[:, i]) for i in shown)
     return f"Observed at the {len(rows)} starts, in the order of the returns shown: {listed}."
 
 

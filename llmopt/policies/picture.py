@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 
 FRAMES = 100
 WIDTH = 320  # pixels
+CAPTION = 16  # pixels
 
 
 def choose_renderer() -> None:
@@ -30,7 +31,7 @@ def choose_renderer() -> None:
 
 
 def policy_gif(
-    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, step_cap: int
+    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, step_cap: int, caption: str = ""
 ) -> bytes:
     """Render one episode of a policy.
 
@@ -39,6 +40,7 @@ def policy_gif(
         act: The policy.
         seed: Seed of the start.
         step_cap: Steps after which the episode ends.
+        caption: A line below the picture.
 
     Returns:
         A GIF file's content: at most `FRAMES` frames, evenly spread over the episode and
@@ -50,12 +52,13 @@ def policy_gif(
     try:
         from PIL import Image
     except ImportError as error:
-        raise LLMOptError('a GIF needs Pillow: pip install "llmopt[bench]"') from error
+        raise LLMOptError(f"a GIF needs Pillow: {install_hint('bench')}") from error
     # A frame may cost a hundred steps: run once to learn the length, then draw few.
     length = sum(1 for _ in _episode(env, act, seed, step_cap))
     wanted = set(np.linspace(0, length - 1, min(FRAMES - 1, length)).round().astype(int))
-    frames = [_shrink(env.render()) for i in _episode(env, act, seed, step_cap) if i in wanted]
-    frames.append(_shrink(env.render()))
+    episode = _episode(env, act, seed, step_cap)
+    frames = [_captioned(_shrink(env.render()), caption) for i in episode if i in wanted]
+    frames.append(_captioned(_shrink(env.render()), caption))
     fps = float(env.metadata.get("render_fps") or 30)
     # A viewer shows no frame for less than 20 ms.
     pause = int(np.clip(1000 * length / len(wanted) / fps, 20, 100))
@@ -99,6 +102,18 @@ def _shrink(frame: Any) -> Any:
         size = (WIDTH, round(image.height * WIDTH / image.width))
         image = image.resize(size, Image.Resampling.LANCZOS)
     return image
+
+
+def _captioned(image: Any, caption: str) -> Any:
+    """Return a picture with a line of text below it; as it is for an empty one."""
+    from PIL import Image, ImageDraw
+
+    if not caption:
+        return image
+    framed = Image.new("RGB", (image.width, image.height + CAPTION), "white")
+    framed.paste(image)
+    ImageDraw.Draw(framed).text((4, image.height + 2), caption, fill="black")
+    return framed
 
 
 def follow(env: gym.Env[Any, Any]) -> None:

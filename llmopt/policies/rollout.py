@@ -14,14 +14,17 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.physics import touching
 from llmopt.text import first_line
 
 HELD_OUT_STARTS = 100
 
 _MAX_LINE = 480  # characters; prompts cut feedback at 500
 
+_MUCH = 0.05  # of the mean return, by which a fresh start is worse than all others
+
 # Each purpose has its own stream, so that none depends on how much another one drew.
-_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4}
+_STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4, "check": 5}
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
@@ -29,7 +32,8 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
 
     Args:
         seed: The run's seed.
-        purpose: ``"selection"``, ``"held-out"``, ``"warmup"``, ``"method"`` or ``"final"``.
+        purpose: ``"selection"``, ``"held-out"``, ``"warmup"``, ``"method"``, ``"final"`` or
+            ``"check"``.
         *keys: Further keys, such as a method's number.
     """
     return np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose], *keys))
@@ -65,6 +69,35 @@ def final_seeds(seed: int, episodes: int) -> tuple[int, ...]:
         Distinct even numbers.
     """
     return _draw(stream(seed, "final"), episodes, parity=0)
+
+
+def check_seeds(seed: int, episodes: int) -> tuple[int, ...]:
+    """Return the seeds of the starts on which a point is tried before a search ends early.
+
+    Args:
+        seed: The run's seed.
+        episodes: Starts wanted.
+
+    Returns:
+        Distinct even numbers.
+    """
+    return _draw(stream(seed, "check"), episodes, parity=0)
+
+
+def as_good(value: float, best: float) -> bool:
+    """Whether a mean return is so near to the best one that another reason may decide."""
+    return value >= best - _MUCH * abs(best)
+
+
+def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:
+    """Whether a policy does much worse on some fresh start than on each start it was chosen on.
+
+    Args:
+        here: Its returns on the selection starts.
+        there: Its returns on fresh starts.
+    """
+    spread = max(max(here) - min(here), _MUCH * abs(math.fsum(here) / len(here)))
+    return min(there) < min(here) - spread
 
 
 def finalists(points: Sequence[Any], means: Sequence[float | None], count: int) -> list[int]:
@@ -329,6 +362,15 @@ class Evaluator:
             except Exception:
                 # It is thrown away in any case, and often because it is broken.
                 return
+
+    @property
+    def has_ground(self) -> bool:
+        """Whether the environment has bodies that may touch the ground (MuJoCo's)."""
+        return self._env is not None and hasattr(getattr(self._env.unwrapped, "data", None), "ncon")
+
+    def touching(self) -> frozenset[str]:
+        """Return what touches the ground now."""
+        return touching(self._env.unwrapped) if self._env is not None else frozenset()
 
     def evaluate(
         self,

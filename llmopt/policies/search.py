@@ -24,7 +24,14 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, NoTrialsError, SearchStopped, SpaceError, StorageError
+from llmopt.errors import (
+    LLMOptError,
+    NoTrialsError,
+    SearchStopped,
+    SpaceError,
+    StorageError,
+    install_hint,
+)
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
@@ -35,6 +42,9 @@ from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
     Evaluator,
+    as_good,
+    check_seeds,
+    fails_elsewhere,
     final_seeds,
     held_out_seeds,
     selection_seeds,
@@ -51,6 +61,9 @@ STEP_CAP = 1000
 
 MAX_PARAMETERS = 10_000
 """Larger policies are refused: no prompt holds them."""
+
+CHECKED = 5
+"""Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
 
 Words = Literal["all", "names", "none"]
 
@@ -189,6 +202,7 @@ class PolicySearch:
                 inputs = self.policy.observation_space
                 parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
             text = "\n\n".join(part for part in parts if part)
+        self._requests: int | None = options.get("requests")
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
         options.setdefault("may_stop", True)
         self.stopped = ""
@@ -276,6 +290,10 @@ class PolicySearch:
         A search that goes on in its `storage` first evaluates the points whose evaluation
         was cut off.
 
+        Where the model ends the search, the point that it recommends is first tried on fresh
+        starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
+        If it fails on one of them, the model is told so and goes on.
+
         Args:
             evaluations: Evaluations in all, those before this call included.
             progress: Called with each trial; ``True`` prints a line for each.
@@ -289,25 +307,96 @@ class PolicySearch:
         """
         report = _print_trial if progress is True else progress or None
         optimizer = self.optimizer
-        while len(optimizer.trials) < evaluations:
+        while (left := evaluations - self._spent()) > 0:
             waiting = optimizer.pending
             try:
                 params = (
                     optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                 )
             except SearchStopped as end:
-                self.stopped = str(end)
-                break
-            trial = self._tell(params)
+                wanted = self._recommended(end.point)
+                failed = None if wanted is None else self._failed_elsewhere(wanted, left)
+                if failed is None:
+                    self.stopped = str(end)
+                    self._chosen = (len(optimizer.trials), wanted)
+                    break
+                trial = failed
+            else:
+                trial = self._tell(params)
             if report is not None:
                 report(trial)
-        return self.optimizer.history.best
+        return self.best if optimizer.history.best is not None else None
 
-    def measure(self, params: Any) -> tuple[Evaluation, str]:
+    def _spent(self) -> int:
+        """Return the evaluations so far; one on more starts counts as several."""
+        size = len(self.starts)
+        return sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
+
+    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
+        """Return the point that a model recommends, if it is as good as the best, else the best."""
+        best, trials = self._best_of_all(), self.optimizer.trials
+        if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
+            return best
+        named = trials[point - 1]
+        if not named.rewards or named.state != "complete" or named.values in self._checks():
+            return best
+        return named if as_good(named.rewards[0], best.rewards[0]) else best
+
+    def _best_of_all(self) -> Trial[dict[str, Any]] | None:
+        """Return the best trial; of a point that failed on fresh starts, these count, too."""
+        history, checks = self.optimizer.history, self._checks()
+        if not checks:
+            return history.best
+
+        def mean(trial: Trial[dict[str, Any]]) -> float:
+            more = checks.get(trial.values)
+            if more is None:
+                return trial.rewards[0] if trial.rewards else -math.inf
+            samples = (*trial.samples, *more.samples)
+            return math.fsum(samples) / len(samples) if more.samples else -math.inf
+
+        return max((t for t in history.complete if len(t.samples) <= len(self.starts)), key=mean)
+
+    def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
+        """Return the trials in which a point failed on fresh starts, by its values."""
+        size, seen = len(self.starts), set()
+        found = {}
+        for trial in self.optimizer.trials:
+            if trial.values in seen and (len(trial.samples) > size or trial.state == "failed"):
+                found[trial.values] = trial
+            seen.add(trial.values)
+        return found
+
+    def _failed_elsewhere(
+        self, best: Trial[dict[str, Any]], left: int
+    ) -> Trial[dict[str, Any]] | None:
+        """Try a point on fresh starts, and tell the model where it fails on one.
+
+        A point that failed there and is recommended all the same is not tried again.
+        """
+        asked = self._requests is not None and self.optimizer.usage.requests >= self._requests
+        if asked or left < 2 or not best.samples or best.values in self._checks():
+            return None
+        size = min(CHECKED, left) * len(self.starts)
+        outcome, text = self.measure(best.params, check_seeds(self.seed, size))
+        if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
+            return None
+        text = (
+            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: it fails on "
+            f"some of these. {text}"
+        )
+        if outcome.mean is None:
+            return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
+        return self.optimizer.tell(
+            best.params, outcome.mean, feedback=text, samples=outcome.returns
+        )
+
+    def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
 
         Args:
             params: A point of the search's space. It is not told to the optimizer.
+            seeds: Seeds of other starts.
         """
         named = isinstance(self.policy.observation_space, spaces.Discrete)
         statistics = EpisodeStatistics(
@@ -316,9 +405,10 @@ class PolicySearch:
             self._outputs,
             max_chars=self._max_feedback,
             detail=self._detail,
+            touching=self._evaluator.touching if self._evaluator.has_ground else None,
         )
         outcome = self._evaluator.evaluate(
-            self._flat(params), self.starts, watch=statistics if self._feedback else None
+            self._flat(params), seeds or self.starts, watch=statistics if self._feedback else None
         )
         return outcome, statistics.text(outcome)
 
@@ -331,7 +421,10 @@ class PolicySearch:
 
     @property
     def best(self) -> Trial[dict[str, Any]]:
-        """The best trial so far, or the one that `choose` took: its `params` and its `reward`.
+        """The best trial so far: its `params` and its `reward`.
+
+        Where the model ended the search, it is the one that it recommended; after `choose`, the
+        one that was taken.
 
         Raises:
             NoTrialsError: No policy was evaluated with success yet.
@@ -341,7 +434,7 @@ class PolicySearch:
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return self.optimizer.best
+        return (self._best_of_all() if self._checks() else None) or self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:
@@ -448,7 +541,7 @@ class PolicySearch:
             except (gym.error.Error, ImportError) as error:
                 raise LLMOptError(
                     f"{self._make.title} cannot be drawn ({error}): "
-                    'pip install "llmopt[bench]" brings the renderers'
+                    f"{install_hint('bench')} brings the renderers"
                 ) from error
         finally:
             env.close()

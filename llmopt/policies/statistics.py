@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,8 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
 from llmopt.text import printable
 
-MAX_FEEDBACK = 1900
-"""Characters of one evaluation's feedback, about 800 tokens."""
+MAX_FEEDBACK = 2600
+"""Characters of one evaluation's feedback, about 1,100 tokens."""
 
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
 _LISTED_EPISODES = 20
@@ -34,7 +34,10 @@ _COHERENT = 0.5  # least agreement of a phase lag between episodes
 _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the return
 _CORRELATED = 0.8
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
-_TRACED = (0, 3, 10, 30, 100, 300, 1000)  # steps of an episode that are shown
+_TRACED = 8  # steps of an episode that are shown
+_ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
+_LEAST_PERIOD = 6  # steps; shorter ones are chattering
+_LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
 _NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
@@ -47,8 +50,25 @@ class _Episode:
     rewards: list[float] = field(default_factory=list)
     parts: dict[str, float] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
+    touched: list[frozenset[str]] = field(default_factory=list)
     last: Any = None
     end: str = ""
+
+
+@dataclass(frozen=True)
+class _Wave:
+    """A common oscillation: its reference, period, lags, and which signals have other periods."""
+
+    reference: int
+    period: float
+    lags: dict[int, float]
+    other: dict[int, float]
+
+    def lag(self, index: int) -> str:
+        """Return the lag of a signal in words, or its own period; empty where it has neither."""
+        if index in self.lags:
+            return f" {self.lags[index]:+.0f}°" if index != self.reference else " 0°"
+        return f" period {_short(self.other[index])}" if index in self.other else ""
 
 
 class EpisodeStatistics:
@@ -60,6 +80,7 @@ class EpisodeStatistics:
         actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
         max_chars: Characters of `text`.
         detail: Whether to say all: no budget, and each episode's start and end besides.
+        touching: Called after each step: the names of what touches the ground then.
 
     Raises:
         SpaceError: There is not one name for each number.
@@ -73,6 +94,7 @@ class EpisodeStatistics:
         *,
         max_chars: int = MAX_FEEDBACK,
         detail: bool = False,
+        touching: Callable[[], frozenset[str]] | None = None,
     ) -> None:
         self._policy = policy
         self._table = isinstance(policy.observation_space, spaces.Discrete)
@@ -86,6 +108,7 @@ class EpisodeStatistics:
             )
         self._max_chars = max_chars
         self._detail = detail
+        self._touching = touching
         self._episodes: list[_Episode] = []
 
     def __call__(self, step: Step) -> None:
@@ -98,6 +121,8 @@ class EpisodeStatistics:
             episode.last = self._copy(step.following)
         episode.done.append(np.array(step.action, dtype=np.float64).ravel())
         episode.rewards.append(step.reward)
+        if self._touching is not None:
+            episode.touched.append(self._touching())
         if step.terminated:
             episode.end = "terminated"
         elif step.truncated:
@@ -128,20 +153,22 @@ class EpisodeStatistics:
             return ""
         if evaluation.failure:
             return self._fit([self._failed(evaluation, episodes)])
+        roomy = self._detail or self._max_chars >= _ROOM_FOR_LAGS
+        wave = self._wave(episodes) if roomy and not self._table and episodes[0].seen else None
         lines = [
             _spread(evaluation, episodes),
             _quarters(episodes),
             _parts(episodes),
-            self._actions(episodes),
+            self._actions(episodes, wave),
+            self._contacts(episodes, wave),
         ]
         if self._table:
             lines += [self._ends_of_table(episodes), self._visited(episodes)]
         elif episodes[0].seen:
             lines += [
                 *self._endings(evaluation, episodes),
-                self._observations(episodes),
-                self._oscillation(episodes),
-                self._trace(evaluation, episodes),
+                self._observations(episodes, wave),
+                self._trace(evaluation, episodes, wave),
                 self._goes_with(evaluation, episodes),
             ]
         if not self._table:
@@ -184,7 +211,7 @@ class EpisodeStatistics:
             items.append(f"last state: s{last.seen[-1]}")
         return "Failed", items
 
-    def _actions(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+    def _actions(self, episodes: list[_Episode], wave: _Wave | None) -> tuple[str, list[str]]:
         space = self._policy.action_space
         done = np.concatenate([np.stack(e.done) for e in episodes])
         if isinstance(space, spaces.Discrete):
@@ -206,8 +233,19 @@ class EpisodeStatistics:
                 if max(column.max() - high[j], low[j] - column.min()) > 0:
                     item += f", up to {_short(size)} in size"
                 item += ")"
-            items.append(item)
+            items.append(item + (wave.lag(len(self._inputs) + j) if wave else ""))
         return "Actions, mean ± sd (share at or beyond each bound):", items
+
+    def _contacts(self, episodes: list[_Episode], wave: _Wave | None) -> tuple[str, list[str]]:
+        """Return for which share of the steps each body touched the ground, and when."""
+        items = []
+        for k, name in enumerate(_bodies(episodes)):
+            late = [name in t for e in episodes for t in e.touched[len(e.touched) // 2 :]]
+            lag = wave.lag(len(self._inputs) + len(self._outputs) + k) if wave else ""
+            if np.mean(late) < 0.01:
+                continue
+            items.append(f"{name} {np.mean(late):.0%}" + (f" (middle at{lag})" if lag else ""))
+        return "On the ground, share of the steps of the second half:", items
 
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
         space = self._policy.action_space
@@ -215,7 +253,7 @@ class EpisodeStatistics:
             return np.full(1, -np.inf), np.full(1, np.inf)
         return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
 
-    def _observations(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
+    def _observations(self, episodes: list[_Episode], wave: _Wave | None) -> tuple[str, list[str]]:
         lasted = [e for e in episodes if e.end != "terminated"]
         which = "the episodes"
         if 0 < len(lasted) < len(episodes):
@@ -224,13 +262,20 @@ class EpisodeStatistics:
         late = np.concatenate([_second_half(e.seen) for e in episodes])
         whole = np.concatenate([np.stack(e.seen) for e in episodes])
         items = []
-        for name, c, w in zip(self._inputs, late.T, whole.T, strict=True):
+        for i, (name, c, w) in enumerate(zip(self._inputs, late.T, whole.T, strict=True)):
             mean = _scaled(c.mean(), max(abs(c.mean()), c.std()))
             size = max(abs(w.min()), abs(w.max()))
             ends = f"[{_scaled(w.min(), size)}, {_scaled(w.max(), size)}]"
-            items.append(f"{name} {mean} ± {_short(c.std())} {ends}")
-        head = f"Observed in {which}, mean ± sd of the second half [least, largest of all steps]:"
-        return head, items
+            items.append(
+                f"{name} {mean} ± {_short(c.std())} {ends}" + (wave.lag(i) if wave else "")
+            )
+        head = f"Observed in {which}, mean ± sd of the second half [least, largest of all steps]"
+        if wave is not None:
+            head += (
+                f" (lag in degrees behind {self._inputs[wave.reference]} in the oscillation of "
+                f"{_short(wave.period)} steps; of actions above)"
+            )
+        return head + ":", items
 
     def _endings(
         self, evaluation: Evaluation, episodes: list[_Episode]
@@ -285,11 +330,12 @@ class EpisodeStatistics:
         lengths = [len(episodes[k].rewards) for k in order]
         episode = episodes[order[(len(order) - 1) // 2]]
         rows = [*episode.seen, episode.last]
-        back = [b for b in ((10, 3, 0) if first else (10, 0)) if b < len(rows)]
+        back = [*[b for b in (10, 3, 1) if b < len(rows)][:1], 0]
         change = np.ptp(np.stack(rows[-back[0] - 1 :]), axis=0) / (
             np.ptp(np.stack(rows), axis=0) + 1e-12
         )
-        few = range(len(self._inputs)) if len(self._inputs) <= 12 else np.argsort(-change)[:12]
+        most = 12 if first else 5
+        few = np.sort(np.argsort(-change, kind="stable")[:most])
         scale = np.abs(np.stack(rows)).max(axis=0)
         items = [
             f"{self._inputs[i]} " + ", ".join(_scaled(rows[-1 - b][i], scale[i]) for b in back)
@@ -303,19 +349,18 @@ class EpisodeStatistics:
         median = "" if len(group) == 1 else f" (the one of {len(rows) - 1} steps)"
         return f"{head}. Seen {at} the end{median}:", items
 
-    def _oscillation(self, episodes: list[_Episode]) -> tuple[str, list[str]]:
-        """Return the strongest common period, amplitudes and lags of observations and actions."""
+    def _wave(self, episodes: list[_Episode]) -> _Wave | None:
+        """Return the strongest common period, and the lags of observations and actions."""
         low, high = self._limits()
         longest = max(len(e.rewards) for e in episodes)
         signals = []
         for e in episodes:
             if len(e.rewards) >= max(0.8 * longest, 2 * _MIN_STEPS):
                 acts = np.clip(np.stack(e.done), low, high)
-                signals.append(_detrended(np.hstack([np.stack(e.seen), acts])[len(e.seen) // 2 :]))
+                rows = np.hstack([np.stack(e.seen), acts, _contact_rows(e, _bodies(episodes))])
+                signals.append(_detrended(rows[len(rows) // 2 :]))
         if not signals:
-            return "", []
-        discrete = isinstance(self._policy.action_space, spaces.Discrete)
-        names = self._inputs + (["action"] if discrete else self._outputs)
+            return None
         n_seen = len(self._inputs)
         periods = _periods([s[:, :n_seen] for s in signals])
         strong = sorted(
@@ -323,7 +368,7 @@ class EpisodeStatistics:
             key=lambda i: -periods[i][1],
         )
         if not strong:
-            return "", []
+            return None
         # The period that most observations share, told by the one that keeps it best.
         first = max(
             strong, key=lambda i: sum(abs(periods[j][0] / periods[i][0] - 1) < 0.1 for j in strong)
@@ -331,33 +376,38 @@ class EpisodeStatistics:
         period = periods[first][0]
         amplitude, lag, share, agree = _phases(signals, period, first)
         # Lags against the same signal for every policy, where it takes part.
-        first = next((i for i in range(n_seen) if share[i] > 0.5 and amplitude[i] > 1e-6), first)
+        first = next((i for i in range(n_seen) if share[i] > 0.3 and amplitude[i] > 1e-6), first)
         amplitude, lag, share, agree = _phases(signals, period, first)
-        shown = [
-            i
-            for i in range(len(names))
+        lags = {
+            i: float(lag[i])
+            for i in range(len(lag))
             if share[i] > 0.2 and agree[i] > _COHERENT and amplitude[i] > 1e-6
-        ]
-        shown.sort(key=lambda i: (i < n_seen, -share[i]) if i != first else (False, -9.0))
-        shown = [first, *(i for i in shown if i != first)]
-        items = [f"{names[first]} amplitude {_short(amplitude[first])}, lag 0"]
-        items += [f"{names[i]} {_short(amplitude[i])}, {lag[i]:+.0f}°" for i in shown[1:]]
-        others = [i for i in strong if abs(periods[i][0] / period - 1) >= 0.1 and i not in shown]
-        items += [f"{names[i]} has period {_short(periods[i][0])}" for i in others[:3]]
-        return (
-            f"Oscillation, period {_short(period)} steps (amplitude, lag behind "
-            f"{names[first]} in degrees):",
-            items,
-        )
+        }
+        if len(lags) < 2:
+            return None  # nothing that goes with it
+        other = {i: periods[i][0] for i in strong if abs(periods[i][0] / period - 1) >= 0.1}
+        return _Wave(first, period, {**lags, first: 0.0}, other)
 
-    def _trace(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
-        """Return how the worst episode went, or a usual one where none is much worse."""
+    def _trace(
+        self, evaluation: Evaluation, episodes: list[_Episode], wave: _Wave | None
+    ) -> tuple[str, list[str]]:
+        """Return how the worst episode went, or a usual one where none is much worse.
+
+        Of an oscillation the peaks of the reference are shown: a drift from one to the next
+        tells what an episode runs into.
+        """
         returns = np.array(evaluation.returns)
         differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
         ranks = np.argsort(returns, kind="stable")
         number = int(ranks[0] if differ else ranks[(len(ranks) - 1) // 2])
         episode = episodes[number]
-        steps = [k for k in _TRACED if k < len(episode.seen)]
+        names, rows = list(self._inputs), np.stack(episode.seen)
+        steps, at = _traced(len(rows)), "at steps"
+        if wave is not None:
+            peaks = _peaks(rows[:, wave.reference], wave.period)
+            if wave.period >= _LEAST_PERIOD and len(peaks) >= _LEAST_PEAKS:
+                steps = _thinned(peaks)
+                at = f"at peaks of {names[wave.reference]}, at steps"
         if len(steps) < 2:
             return "", []
         which = "the worst" if differ else "a usual"
@@ -365,7 +415,6 @@ class EpisodeStatistics:
             which += f" episode, number {number + 1} (return {_figure(returns[number])})"
         else:
             which = "the episode"
-        names, rows = list(self._inputs), np.stack(episode.seen)
         if not isinstance(self._policy.action_space, spaces.Discrete):
             names, rows = names + self._outputs, np.hstack([rows, np.stack(episode.done)])
         scale = np.abs(rows).max(axis=0)
@@ -373,7 +422,7 @@ class EpisodeStatistics:
             f"{n} " + ", ".join(_scaled(rows[k][i], scale[i]) for k in steps)
             for i, n in enumerate(names)
         ]
-        return f"In {which}, at steps {', '.join(map(str, steps))}:", items
+        return f"In {which}, {at} {', '.join(map(str, steps))}:", items
 
     def _goes_with(self, evaluation: Evaluation, episodes: list[_Episode]) -> tuple[str, list[str]]:
         """Return which starts and means tell good episodes from bad ones."""
@@ -548,6 +597,45 @@ def _number(value: Any) -> float | None:
 
 def _second_half(rows: list[np.ndarray]) -> np.ndarray:
     return np.stack(rows[len(rows) // 2 :])
+
+
+def _bodies(episodes: list[_Episode]) -> list[str]:
+    """Return what ever touched the ground."""
+    return sorted({name for e in episodes for touched in e.touched for name in touched})
+
+
+def _contact_rows(episode: _Episode, bodies: list[str]) -> np.ndarray:
+    """Return 1 for each step and body that touches the ground, else 0."""
+    rows = np.zeros((len(episode.seen), len(bodies)))
+    for row, touched in zip(rows, episode.touched, strict=False):
+        row[:] = [name in touched for name in bodies]
+    return rows
+
+
+def _traced(length: int) -> list[int]:
+    """Return steps that show how an episode went: a few of its start, then an even grid."""
+    start = [k for k in (0, 3, 10) if k < length]
+    grid = np.linspace(0, length - 1, _TRACED - len(start) + 2)[1:]
+    return sorted({*start, *(int(k) for k in grid)})
+
+
+def _peaks(column: np.ndarray, period: float) -> list[int]:
+    """Return the steps at which a signal is the largest within half a period around them."""
+    half = max(1, int(0.5 * period))
+    found = []
+    for k in range(1, len(column) - 1):
+        around = column[max(0, k - half) : k + half + 1]
+        if column[k] == around.max() and column[k] > column[k - 1]:
+            found.append(k)
+    return found
+
+
+def _thinned(steps: list[int]) -> list[int]:
+    """Return the first, the last three, and others evenly between them."""
+    if len(steps) <= _TRACED:
+        return steps
+    places = {*np.linspace(0, len(steps) - 4, _TRACED - 3).astype(int).tolist()}
+    return [steps[i] for i in sorted({*places, *range(len(steps) - 3, len(steps))})]
 
 
 def _detrended(rows: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
+from llmopt.policies.physics import describe_physics
 from llmopt.policies.wrapping import acting_space, scaling
 
 MAX_WORDS = 6000
@@ -123,6 +124,8 @@ def describe_environment(
     else:
         must += ["Observed:", *_listing(seen, env.observation_space, "o")]
     must += ["Actions:", *_listing(done, acting_space(env), "a")]
+    if docstring:
+        must += describe_physics(env.unwrapped)
     if probe is not None:
         must += _probe(probe)
     must += _wrappers(env)
@@ -481,11 +484,20 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     return facts
 
 
+def solved_from(env: gym.Env[Any, Any]) -> float | None:
+    """Return the mean return from which Gymnasium takes an environment for solved, if it says so.
+
+    Returns:
+        ``None``, too, where arguments or a wrapper change what the return is.
+    """
+    return env.spec.reward_threshold if env.spec is not None and _as_registered(env) else None
+
+
 def _threshold(env: gym.Env[Any, Any]) -> list[str]:
-    spec = env.spec
-    if spec is None or spec.reward_threshold is None or not _as_registered(env):
+    solved = solved_from(env)
+    if solved is None:
         return []
-    return [f"A mean return of {spec.reward_threshold:g} counts as solved; more may be possible."]
+    return [f"A mean return of {solved:g} counts as solved; more may be possible."]
 
 
 def _as_registered(env: gym.Env[Any, Any]) -> bool:

@@ -27,18 +27,20 @@ from llmopt.space import Float, Space, Value
 _MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each
 _LISTED = 24  # values in one cell that are listed by name
-_WIDE = 48  # parameters beyond which points drawn at random are not shown
 _MAX_LESSON = 300
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
-_BRIEF = 500  # characters of feedback on a point that no model proposed, unless it was the best
+_BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
 _STEP = 128  # the log is laid out anew after so many trials at least
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
+_RECENT = 48  # latest experiments whose rows stay, where there is room
+_SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
 _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
 _LESSON = re.compile(
     r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
 )
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
+_RANDOM = ("warmup", "fallback")
 _SOURCES = {
     "warmup": "warm-up",
     "cma": "found by CMA-ES",
@@ -71,7 +73,7 @@ class Evidence:
     space: Space
     labels: tuple[str, ...]
     shown: tuple[Trial, ...]
-    feedback_limit: int = 2000
+    feedback_limit: int = 2700
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
     _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
@@ -85,8 +87,10 @@ class Evidence:
         f = ["f"] if objectives == 1 else [f"f{i + 1}" for i in range(objectives)]
         if len(self.labels) <= _COLUMNS:
             return " | ".join(["#", *f, *self.labels, "made from"])
-        values = "values; those not named are 0" if self._sparse else "values"
-        return " | ".join(["#", *f, "made from", values])
+        rest = "; those not named are 0" if self._sparse else ""
+        return " | ".join(
+            ["#", *f, f"made from, and what was changed (of a new one all values{rest})"]
+        )
 
     @cached_property
     def log(self) -> list[str]:
@@ -142,7 +146,8 @@ class Evidence:
         turns = [t for i in range(_BEST_FULL) for t in (*latest[i : i + 1], *top[i : i + 1])]
         chosen: dict[int, tuple[Trial, bool]] = {}
         used = 0
-        for notes, wanted, most in ((True, turns, budget / 2), (False, turns + top, budget * 0.6)):
+        rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
+        for notes, wanted, most in ((True, turns, budget * 0.5), (False, rows, budget * 0.62)):
             for trial in wanted:
                 size = self._sizes(trial)[0] + (self._sizes(trial)[1] if notes else 0)
                 if trial.number not in chosen and used + size <= most:
@@ -169,11 +174,10 @@ class Evidence:
     # -- one experiment -------------------------------------------------------------------
 
     def _row(self, trial: Trial) -> str:
-        head = [f"{trial.number + 1}", *self.score(trial)]
+        head = [f"#{trial.number + 1}", *self.score(trial)]
         if len(self.labels) <= _COLUMNS:
-            cells = [self.value(trial, i) for i in range(len(self.labels))]
-            return " | ".join([*head, *cells, self.difference(trial)])
-        return " | ".join([*head, self.difference(trial), self._values(trial)])
+            head += [self.value(trial, i) for i in range(len(self.labels))]
+        return " | ".join([*head, self.difference(trial)])
 
     def score(self, trial: Trial) -> list[str]:
         """Return one cell for each objective: the value with its standard error."""
@@ -216,16 +220,30 @@ class Evidence:
         """Whether a weight of 0 is possible everywhere, so that it can be left out."""
         return zero_point(self.space) is not None
 
-    def _values(self, trial: Trial) -> str:
-        """Return all values in one cell: the weights that are not 0, or all in their order."""
+    @cached_property
+    def _grouped(self) -> dict[str, list[tuple[str, int]]]:
+        """Names and places of the parameters by action, where they are ``action<-observation``."""
+        groups: dict[str, list[tuple[str, int]]] = {}
+        for i, label in enumerate(self.labels):
+            action, arrow, observation = label.partition("<-")
+            groups.setdefault(action if arrow else "", []).append((observation or label, i))
+        return groups
+
+    def values(self, trial: Trial) -> str:
+        """Return all values of a point by action: those that are not 0, or all in their order."""
         n = len(self.labels)
-        named = [i for i in range(n) if not self._sparse or trial.values[i] != 0]
-        if len(named) <= _LISTED:
-            listed = (f"{self.labels[i]} {self.value(trial, i)}" for i in named)
-            return ", ".join(listed) or "all 0"
-        if n > _WIDE and trial.source != "llm":
-            return "(many, not shown)"
-        return "in their order: " + ", ".join(self.value(trial, i) for i in range(n))
+        named = {i for i in range(n) if not self._sparse or trial.values[i] != 0}
+        if not named:
+            return "all 0"
+        parts = []
+        for action, places in self._grouped.items():
+            if len(named) <= max(_LISTED, n // 3):
+                text = ", ".join(f"{o} {self.value(trial, i)}" for o, i in places if i in named)
+            else:
+                text = "in their order " + ", ".join(self.value(trial, i) for _, i in places)
+            if text:
+                parts.append(f"{action}: {text}" if action else text)
+        return "; ".join(parts)
 
     def _notes(self, trial: Trial) -> str:
         lines = []
@@ -257,10 +275,8 @@ class Evidence:
         )
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
-        if trial.source != "llm":
-            best = self._best_before(trial)
-            if best is not None and self._rank(best) <= self._rank(trial):
-                limit = min(limit, _BRIEF)
+        if trial.source != "llm" and self._best_of_run(trial) is not trial:
+            limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return text
         cut = text[:limit]
@@ -279,6 +295,15 @@ class Evidence:
             if self._rank(trial) < (self._rank(best) if best else (math.inf, math.inf)):
                 best = trial
         return found
+
+    def _best_of_run(self, trial: Trial) -> Trial | None:
+        """Return the best trial up to the end of a run of points that no model proposed."""
+        end = trial.number + 1
+        while end < len(self.history.trials) and self.history.trials[end].source != "llm":
+            end += 1
+        last = self.history.trials[end - 1]
+        before = self._bests[end - 1]
+        return last if before is None or self._rank(last) < self._rank(before) else before
 
     def _best_before(self, trial: Trial) -> Trial | None:
         return self._bests[trial.number]
@@ -309,22 +334,35 @@ class Evidence:
 
     def difference(self, trial: Trial) -> str:
         """Return what a trial changed, and from which point; else who proposed it."""
+        wide = len(self.labels) > _COLUMNS
         parent = self.parent(trial)
         if parent is None:
+            text = _SOURCES.get(trial.source, "new")
             if trial.source == "user" and trial.explanation.strip():
-                return " ".join(trial.explanation.split())[:_MAX_LESSON]
-            if trial.source == "user":
+                text = " ".join(trial.explanation.split())[:_MAX_LESSON]
+            elif trial.source == "user":
                 asked = self.history.trials[: trial.number]
-                return "given" if any(t.source == "llm" for t in asked) else "warm-up"
-            return _SOURCES.get(trial.source, "new")
+                text = "given" if any(t.source == "llm" for t in asked) else "warm-up"
+            # The values of many parameters that were drawn at random tell nothing.
+            shown = wide and trial.source in ("llm", "user")
+            return f"{text}: {self.values(trial)}" if shown else text
         changed = self._changed(parent, trial)
         if not changed:
             return f"#{parent.number + 1} again"
-        words = [
-            f"{self.labels[i]} {self.value(parent, i)} -> {self.value(trial, i)}"
-            for i in changed[:_MAX_CHANGES]
-        ]
-        more = f", and {len(changed) - _MAX_CHANGES} more" if len(changed) > _MAX_CHANGES else ""
+        if wide and len(changed) > max(_LISTED, len(self.labels) // 3):
+            return f"#{parent.number + 1}, {len(changed)} changed, now {self.values(trial)}"
+        most = len(changed) if wide else _MAX_CHANGES
+        steps = {i: f"{self.value(parent, i)} -> {self.value(trial, i)}" for i in changed[:most]}
+        if wide:
+            text = "; ".join(
+                (f"{action}: " if action else "")
+                + ", ".join(f"{o} {steps[i]}" for o, i in places if i in steps)
+                for action, places in self._grouped.items()
+                if any(i in steps for _, i in places)
+            )
+            return f"#{parent.number + 1}, changed {text}"
+        more = f", and {len(changed) - most} more" if len(changed) > most else ""
+        words = (f"{self.labels[i]} {step}" for i, step in steps.items())
         return f"#{parent.number + 1}: {', '.join(words)}{more}"
 
     # -- where the search stands ----------------------------------------------------------
@@ -339,17 +377,39 @@ class Evidence:
         best = self.history.ranked[:n]
         return ", ".join(f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best)
 
-    def lessons(self, n: int = 12) -> list[str]:
-        """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
+    def latest(self) -> str:
+        """Say which trial is the latest, and how it compares with its start and the best."""
+        trial = self.history.trials[-1]
+        return f"#{trial.number + 1} ({', '.join(self.score(trial))}){self._outcome(trial)}"
+
+    def shown_again(self) -> list[str]:
+        """Return the values of the best points and the latest, where the log has no columns."""
+        if len(self.labels) <= _COLUMNS:
+            return []
+        ranked, latest = self.history.ranked, self.history.trials[-1:]
+        best = [*ranked[:1], *(t for t in ranked[1:_SHOWN] if t.source not in _RANDOM)]
+        chosen = {t.number: t for t in (*best, *latest) if t in best or t.source == "llm"}
+        return [f"#{number + 1}: {self.values(t)}" for number, t in chosen.items()]
+
+    def drawn(self) -> int:
+        """Return how many trials there are before the first that a model proposed."""
+        trials = self.history.trials
+        return next((t.number for t in trials if t.source == "llm"), len(trials))
+
+    def lessons(self, n: int = 7) -> list[str]:
+        """Return the latest `n` lessons of experiments whose notes are dropped, oldest first.
+
+        Each says with which proposal it was written: later results may contradict it.
+        """
         noted = {t.number for t, full in self._laid_out if full}
         latest = self.history.trials[-_RECALLED:]
         asked = (t for t in latest if t.source == "llm" and t.number not in noted)
-        kept: dict[str, None] = {}
+        kept: dict[str, int] = {}
         for trial in asked:
             for text in lessons_of(trial):
                 kept.pop(text, None)
-                kept[text] = None
-        return list(kept)[-n:] if n else []
+                kept[text] = trial.number + 1
+        return [f"{text} (with #{number})" for text, number in kept.items()][-n:] if n else []
 
 
 def lessons_of(trial: Trial) -> list[str]:

@@ -110,7 +110,7 @@ class TemplatePrompt:
     answer_last: bool = False
     changes: bool = False
     reasons: tuple[str, ...] = ()
-    feedback_chars: int = 2000
+    feedback_chars: int = 2700
     log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
@@ -404,7 +404,7 @@ class TemplatePrompt:
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
-        "log_tokens": 20_000,
+        "log_tokens": 10_000,
         "answer_last": True,
         "changes": True,
         "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),

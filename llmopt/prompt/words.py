@@ -114,7 +114,16 @@ def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = Tr
     lines = []
     for text, group in groupby(range(len(texts)), key=texts.__getitem__):
         names = [labels[i] for i in group]
-        if len(names) == 1:
+        pairs = [name.partition("<-") for name in names]
+        actions = list(dict.fromkeys(pair[0] for pair in pairs))
+        seen = list(dict.fromkeys(pair[2] for pair in pairs))
+        product = {f"{a}<-{o}" for a in actions for o in seen} == set(names)
+        if not decimals and len(names) > 24 and product:
+            lines.append(
+                f"`action<-observation` for each action of {', '.join(actions)} and each "
+                f"observation of {', '.join(seen)}: each {text}"
+            )
+        elif len(names) == 1:
             lines.append(f"{names[0]}: {text}")
         elif len({name.partition("[")[0] for name in names}) == 1:
             lines.append(f"{names[0]} to {names[-1]}: each {text}")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.errors import LLMOptError, SpaceError
+from llmopt.errors import LLMOptError, SpaceError, install_hint
 from llmopt.history import History, Proposal, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
@@ -32,7 +32,7 @@ _PATIENCE = 10  # generations of failures
 def _require_cma() -> None:
     if find_spec("cma") is None:
         raise LLMOptError(
-            'CMA-ES needs the package `cma`: pip install "llmopt[bench]", or leave CMA-ES out'
+            f"CMA-ES needs the package `cma`: {install_hint('bench')}, or leave CMA-ES out"
         )
 
 

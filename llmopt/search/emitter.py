@@ -349,7 +349,8 @@ class ModelEmitter:
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}"
+                f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}",
+                named,
             )
         values, clipped = reading.values, reading.clipped
         if broken := space.broken(values):

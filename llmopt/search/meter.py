@@ -289,7 +289,9 @@ class Meter:
             with uninterrupted():
                 fail(error.requests, error.unpriced)
                 calls.under_way = False
-            logger.warning("%s: attempt %d failed: %s", client_name(self.client), attempt, error)
+            if error.requests or error.retryable:  # else nothing was sent; the error says why
+                name = client_name(self.client)
+                logger.warning("%s: attempt %d failed: %s", name, attempt, error)
             if error.unpriced:
                 self.limits.check_cost(self._usage)  # before it is sent once more
 

@@ -20,17 +20,12 @@ from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Spent
 from llmopt.search.state import SearchState
 from llmopt.space import Space
+from llmopt.text import short
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _SHOWN = 3  # differences that one message names
-
-
-def short(value: Any) -> str:
-    """Return a value as text that fits into a message."""
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:

@@ -1,7 +1,8 @@
 """A scheduler: the next points go to the model and its partner, more to whoever helps more.
 
 With a number of `requests` the model is paid for where it helps: it proposes first, and again
-whenever the partner, which costs nothing, no longer gains.
+whenever the partner, which costs nothing, no longer gains. A design takes several answers, so the
+first half of the requests is spent in a row.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ Partner = Literal["cma"]
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
 _LEAST, _MOST = 0.15, 0.9  # of the shares of the partner
 _ARMS = {"llm": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
+_EARLY = 0.5  # of the requests are spent in a row, whatever they bring
 _MISSES = 2  # points without a gain that end the model's turn
 _QUIET, _MOST_QUIET = 8, 64  # points without a gain that end the partner's turn
 _GAIN = 0.01  # so much of the distance from the median of the best to the best is a gain
 
 _NOTE = (
-    "You are asked about {left} more times, this one included. Between your answers small random "
-    "changes of the best point are tried without you: propose what these cannot find, and stop "
+    "You are asked about {left} more times, this one included. The first {early} of {requests} "
+    "answers are asked for in a row, to design. From then on small random changes of the best "
+    "point are tried between your answers, without you: propose what these cannot find, and stop "
     "only where they cannot gain either."
 )
 
@@ -210,9 +213,13 @@ class Scheduler(Follower):
             spent = usage.requests - len(self.model.meter.paid)
             most = self.requests - spent
             paid = most > 0
-            wanted = 0 if paid and self._turns.due(self._pace(history, spent)) else n
+            early = math.floor(_EARLY * self.requests)
+            wanted = (
+                0 if paid and (spent < early or self._turns.due(self._pace(history, spent))) else n
+            )
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
-            notes = (*notes, _NOTE.format(left=max(1, self.requests - asked)))
+            left = max(1, self.requests - asked)
+            notes = (*notes, _NOTE.format(left=left, early=early, requests=self.requests))
         found: list[Proposal] = []
         with self.model.meter.asking():
             if wanted:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.errors import ClientError, LLMOptError, StorageError, did_you_mean
+from llmopt.errors import ClientError, LLMOptError, StorageError, did_you_mean, install_hint
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
 from llmopt.service.files import (
@@ -237,7 +237,7 @@ class Desk:
             if len(str(told.get(key, ""))) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
-            trial = tell(optimizer, told)
+            (trial,) = tell(optimizer, [told])
             best = optimizer.history.best
             return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
 
@@ -269,7 +269,7 @@ class Desk:
             from matplotlib.figure import Figure
         except ModuleNotFoundError:
             raise LLMOptError(
-                'a plot needs matplotlib: pip install "llmopt[bench]"; trials() has the numbers'
+                f"a plot needs matplotlib: {install_hint('bench')}; trials() has the numbers"
             ) from None
         import io
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -190,28 +190,42 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     }
 
 
-def tell(optimizer: LLMOptimizer[Any], told: Any) -> Trial[Any]:
-    """Tell what an object says: ``params``, and ``reward`` or ``failed``.
+def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:
+    """Tell what objects say: ``params``, and ``reward`` or ``failed``; all of them, or none.
 
     Args:
         optimizer: The search.
-        told: Beside these: ``feedback``, ``stderr``, ``samples``, ``constraint_violation``.
+        results: Beside these keys: ``feedback``, ``stderr``, ``samples``, ``constraint_violation``.
+
+    Yields:
+        The trial of each, once it is recorded.
 
     Raises:
-        LLMOptError: It is not valid; nothing was recorded.
+        LLMOptError: One is not valid; nothing was recorded.
+        StorageError: The file could not be written; the trials yielded before are recorded.
     """
+    read = []
+    for number, told in enumerate(results, start=1):
+        try:
+            read.append(_read(optimizer, told))
+        except (LLMOptError, TypeError) as error:
+            if len(results) == 1:
+                raise LLMOptError(str(error)) from error
+            raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
+    for one in read:
+        yield optimizer._tell(*one)
+
+
+def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     known = ("feedback", "stderr", "samples", "constraint_violation")
     if not isinstance(told, Mapping) or "params" not in told:
         raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
     for key in told:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
-    try:
-        if "failed" in told:
-            return optimizer.tell_failure(told["params"], str(told["failed"] or ""))
-        if "reward" not in told:
-            raise LLMOptError('give "reward", or "failed" with the reason in words')
-        others = {k: told[k] for k in known if told.get(k) is not None}
-        return optimizer.tell(told["params"], told["reward"], **others)
-    except TypeError as error:
-        raise LLMOptError(str(error)) from error
+    if "failed" in told:
+        return optimizer._read_failure(told["params"], str(told["failed"] or ""))
+    if "reward" not in told:
+        raise LLMOptError('give "reward", or "failed" with the reason in words')
+    others = {k: told[k] for k in known if told.get(k) is not None}
+    return optimizer._read_told(told["params"], told["reward"], **others)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmopt._version import __version__
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 from llmopt.service.desk import AGENT, Desk
 
 _INSTRUCTIONS = f"""\
@@ -57,7 +57,7 @@ def make_server(desk: Desk) -> Any:
         from mcp.server.mcpserver.exceptions import ToolError
     except ModuleNotFoundError as error:
         raise ImportError(
-            'llmopt mcp needs the package mcp, version 2 or newer: pip install "llmopt[mcp]"',
+            f"llmopt mcp needs the package mcp, version 2 or newer: {install_hint('mcp')}",
             name="mcp",
         ) from error
 

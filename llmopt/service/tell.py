@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Record each result, and print its trial as JSON."""
+    """Record all results, or none where one is wrong, and print their trials as JSON."""
     # Read before the search is opened: nobody is kept waiting meanwhile.
     results = list(_results(args.result or [line for line in sys.stdin if line.strip()]))
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
-        for result in results:
-            print(json.dumps(of_trial(tell(optimizer, result))), flush=True)
+        for trial in tell(optimizer, results):
+            print(json.dumps(of_trial(trial)), flush=True)
     return 0
 
 

@@ -125,8 +125,8 @@ def _read(text: str, names: Sequence[str]) -> list[Constraint]:
             left, right = right, left
         elif not isinstance(relation, (ast.Lt, ast.LtE)):
             raise SpaceError(
-                "only <=, <, >= and > can be used; for an equation, leave one parameter out of "
-                "the space and compute it from the others"
+                "only <=, <, >= and > can be used; for an equation such as a + b + c == 1, leave c "
+                "out of the space, compute it as 1 - a - b, and keep a + b <= 1"
             )
         factors, constant = _linear(ast.BinOp(left, ast.Sub(), right), places)
         factors = {name: factor for name, factor in factors.items() if factor}

@@ -23,12 +23,14 @@ class Search:
         parameters: The parameters' names.
         directions: One direction for each objective.
         settings: What the search was begun with, as JSON: seed, model, prompt, space, options.
+        place: Where it is stored, as an absolute path; empty where it cannot be resumed.
     """
 
     name: str
     parameters: tuple[str, ...]
     directions: tuple[Direction, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
 
 
 class Callback:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from typing import Any
@@ -11,13 +12,15 @@ from llmopt.trackers.base import Callback, Search, missing, numbers, words
 
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
 _MOST_TAG = 5000  # characters of a tag
+_MARK = "llmopt.search"
 
 
 class MLflow(Callback):
     """Writes each search as a run: metrics with every trial, and a child run for each.
 
     The parent has the search's settings as parameters, ``reward``, ``best`` and ``usage/…`` over
-    the trials. A child has the point's parameters, its reward, and what was said as tags.
+    the trials. A child has the point's parameters, its reward, and what was said as tags. A search
+    that is resumed goes on in its run, which is found by the tag ``llmopt.search``.
 
     Args:
         experiment: The experiment's name; made if it is not there.
@@ -49,12 +52,33 @@ class MLflow(Callback):
         self._children = children
         self._runs: dict[str, str] = {}
 
-    def _run(self, search: Search) -> str:
+    def _run(self, search: Search, first: int) -> str:
+        """Return the run of a search, whose first trial that is told here has this number."""
         if search.name not in self._runs:
-            run = self._client.create_run(self._experiment, run_name=search.name)
-            self._runs[search.name] = run.info.run_id
-            self._params(run.info.run_id, search.settings)
+            mark = _mark(search)
+            run = self._earlier(mark) if first and search.place else None
+            if run is None:
+                made = self._client.create_run(
+                    self._experiment, run_name=search.name, tags={_MARK: mark}
+                )
+                run = made.info.run_id
+                self._params(run, search.settings)
+            self._runs[search.name] = run
         return self._runs[search.name]
+
+    def _earlier(self, mark: str) -> str | None:
+        """Open the latest run of the same search again, if there is one."""
+        found = self._client.search_runs(
+            [self._experiment],
+            f"tags.`{_MARK}` = '{mark}'",
+            max_results=1,
+            order_by=["attributes.start_time DESC"],
+        )
+        if not found:
+            return None
+        run: str = found[0].info.run_id
+        self._client.update_run(run, status="RUNNING")
+        return run
 
     def _params(self, run: str, params: Any) -> None:
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
@@ -64,7 +88,7 @@ class MLflow(Callback):
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
         """Write a trial."""
-        run, now = self._run(search), int(time.time() * 1000)
+        run, now = self._run(search, trial.number), int(time.time() * 1000)
         found = numbers(search, trial, best, usage)
         metrics = [
             self._metric(_name(k), v, now, trial.number)
@@ -100,6 +124,12 @@ class MLflow(Callback):
             if reason:
                 self._client.set_tag(run, "llmopt.ended", reason[:_MOST_TAG])
             self._client.set_terminated(run)
+
+
+def _mark(search: Search) -> str:
+    """Return a text that tells a stored search from others, and names no path."""
+    known = [search.place, search.name, list(search.parameters), search.settings.get("seed")]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
 
 
 def _name(name: str) -> str:

@@ -16,7 +16,7 @@ from wire import Say, openai_error
 from llmopt import Float, LLMOptimizer
 from llmopt.cli import main
 from llmopt.client.openai import SERVERS, Server
-from llmopt.errors import ClientError, FallbackWarning, LLMOptError
+from llmopt.errors import ClientError, FallbackWarning, LLMOptError, install_hint
 
 __all__ = ["no_proxies", "server"]
 
@@ -100,7 +100,8 @@ def test_nothing_is_evaluated_and_nothing_left(door, lacking, tmp_path, monkeypa
     if lacking == "package":
         monkeypatch.setenv("GROQ_API_KEY", "k")
         monkeypatch.setitem(sys.modules, "openai", None)
-    words = {"key": "GROQ_API_KEY", "package": "llmopt[openai]", "model": "unknown model"}[lacking]
+    install = install_hint("openai")
+    words = {"key": "GROQ_API_KEY", "package": install, "model": "unknown model"}[lacking]
     evaluated = []
 
     def evaluate(point):

@@ -19,7 +19,7 @@ from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
-from llmopt.code.candidate import Strategy
+from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.commands.code_run import CodeRun
@@ -297,6 +297,11 @@ def until_a_cap() -> Iterator[None]:
         print(f"stopped: {stop}", flush=True)
 
 
+def best_of(optimizer: CodeOptimizer) -> CodeTrial | None:
+    """Return the best trial, or ``None`` before the first score."""
+    return next(iter(rank(optimizer.trials, optimizer.direction)), None)
+
+
 def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) -> None:
     """Print one line on a step, and write the page as it is by now."""
     write_report(run.path)
@@ -308,7 +313,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
         print(f"[{done}/{total}] no usable code: {first}", flush=True)
         return
     trial = optimizer.trials[-1]
-    best = optimizer.best
+    best = best_of(optimizer)
     score = "failed" if trial.reward is None else f"{trial.reward:.4g}"
     leader = f", best {best.reward:.4g}" if best is not None else ""
     name = f"candidate {number}" if trial.origin == "llm" else "the code to begin from"
@@ -317,7 +322,7 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
 
 def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
     """Say so where the best score is the highest there can be."""
-    best = optimizer.best
+    best = best_of(optimizer)
     if best is not None and task.solved(best.reward):
         left = steps - optimizer.tried
         print(

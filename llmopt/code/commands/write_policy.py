@@ -9,6 +9,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
+    best_of,
     draw,
     finish,
     make_optimizer,
@@ -88,7 +89,7 @@ def _search(run: CodeRun) -> None:
                 )
             say_step(run, optimizer, number, words)
 
-        best = optimizer.best
+        best = best_of(optimizer)
         try:
             # A run that was resumed may have found it before it was stopped.
             if best is None or not task.solved(best.reward):
@@ -109,7 +110,7 @@ def _search(run: CodeRun) -> None:
         finally:
             env.close()
         held_out = None
-        best = optimizer.best
+        best = best_of(optimizer)
         if best is not None:
             say_solved(task, optimizer, config["steps"])
             fresh = task.make(True)

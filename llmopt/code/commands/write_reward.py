@@ -15,6 +15,7 @@ from llmopt.code.candidate import standard_error
 from llmopt.code.commands.code_run import CodeRun
 from llmopt.code.commands.common import (
     add_common,
+    best_of,
     draw,
     finish,
     make_optimizer,
@@ -141,7 +142,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
                 run.write_candidate(optimizer.trials[-1], measures)
             say_step(run, optimizer, number, words)
 
-        best = optimizer.best
+        best = best_of(optimizer)
         if best is None or not task.solved(best.reward):
             with until_a_cap():
                 improve_reward(
@@ -158,7 +159,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
                     cap=task.cap,
                 )
         held_out = None
-        best = optimizer.best
+        best = best_of(optimizer)
         if best is not None:
             say_solved(task, optimizer, config["steps"])
             policies: list[Any] = run.read_candidate(best.number).get("policies") or []

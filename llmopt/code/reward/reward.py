@@ -133,7 +133,7 @@ def train_linear(
 
     Raises:
         CandidateError: The reward failed.
-        LLMOptError: The package `cma` is missing (``pip install "llmopt[bench]"``).
+        LLMOptError: The package `cma` is missing.
     """
     policy = LinearPolicy.for_env(env)
     search = CMA(*box, policy.n_parameters, seed)

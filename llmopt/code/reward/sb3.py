@@ -1,6 +1,6 @@
 """Training under a model's reward by stable-baselines3, in place of linear policies.
 
-Needs ``pip install "llmopt[sb3]"``. The reward is asked at every step, one message each.
+Needs the extra `sb3`. The reward is asked at every step, one message each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import component_means
 from llmopt.code.failure import CandidateError
 from llmopt.code.reward.reward import Training, plain_action, start_seed, summarise, visible
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, install_hint
 
 _ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
 ALGORITHMS = tuple(_ACTIONS)
@@ -32,7 +32,7 @@ def _algorithm(name: str) -> Any:
         return getattr(importlib.import_module("stable_baselines3"), name)
     except ImportError as error:
         raise ImportError(
-            f'stable-baselines3 cannot be imported ({error}): pip install "llmopt[sb3]", or train '
+            f"stable-baselines3 cannot be imported ({error}): {install_hint('sb3')}, or train "
             "a linear policy (--trainer linear)"
         ) from error
 

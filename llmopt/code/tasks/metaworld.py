@@ -1,6 +1,6 @@
 """Meta-World tasks with language feedback and target-pose actions.
 
-Needs ``pip install "llmopt[metaworld]"``, in an environment of its own: Meta-World pins an
+Needs the extra `metaworld`, in an environment of its own: Meta-World pins an
 old MuJoCo. The expert is each task's scripted policy. All of them steer by a call of
 Meta-World's ``move(from, to_xyz, p)``; a copy of the policy with that one call recorded gives
 the pose it steers to and the gain, for every task alike.
@@ -19,7 +19,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.code.tasks.language import LanguageFeedback, Verdict
-from llmopt.errors import LLMOptError, did_you_mean
+from llmopt.errors import LLMOptError, did_you_mean, install_hint
 
 INNER_STEPS = 20
 """Environment steps that one target pose may take, as in LLF-Bench (metaworld/wrapper.py)."""
@@ -66,7 +66,7 @@ def _metaworld() -> Any:
         return importlib.import_module("metaworld")
     except ImportError as error:
         raise ImportError(
-            'Meta-World is missing: pip install "llmopt[metaworld]" in an environment of its '
+            f"Meta-World is missing: {install_hint('metaworld')} in an environment of its "
             "own (it pins mujoco==3.3.0)"
         ) from error
 

@@ -1,0 +1,132 @@
+"""The physics of a MuJoCo environment in a few lines, read from its compiled model.
+
+The model is the truth also where its file was altered, which no docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MAX_PHYSICS = 1400
+"""Characters that the lines may take."""
+
+_SLIDE, _HINGE = 2, 3  # of mjtJoint
+_SPHERE, _CAPSULE, _CYLINDER = 2, 3, 5  # of mjtGeom
+_NONE = 0  # of mjtBias, mjtGain (fixed) and mjtTrn (joint)
+
+
+def describe_physics(env: Any) -> list[str]:
+    """Return joints, motors and bodies of an environment's MuJoCo model, a line for each kind.
+
+    Args:
+        env: An environment without its wrappers.
+
+    Returns:
+        Nothing where there is no such model, or where it cannot be read.
+    """
+    try:
+        model = getattr(env, "model", None)
+        if model is None or not hasattr(model, "jnt_range"):
+            return []
+        return _lines(model, int(getattr(env, "frame_skip", 1)))
+    except Exception:
+        return []  # some other thing of the same name
+
+
+def touching(env: Any) -> frozenset[str]:
+    """Return the bodies of a MuJoCo model that touch what does not move, such as the floor.
+
+    Args:
+        env: An environment without its wrappers, which was reset.
+    """
+    try:
+        model, contact = env.model, env.data.contact
+        if not env.data.ncon:
+            return frozenset()
+        owner = model.geom_bodyid
+        pairs = zip(owner[contact.geom1].tolist(), owner[contact.geom2].tolist(), strict=True)
+        bodies = {max(pair) for pair in pairs if min(pair) == 0 < max(pair)}
+        return frozenset(model.body(b).name or f"body {b}" for b in bodies)
+    except Exception:
+        return frozenset()  # no MuJoCo
+
+
+def _lines(model: Any, skip: int) -> list[str]:
+    x, y, z = (float(g) for g in model.opt.gravity)
+    pull = f"gravity {z:.4g} m/s²" if abs(x) + abs(y) < 0.01 else f"gravity ({x:g}, {y:g}, {z:g})"
+    density, viscosity = float(model.opt.density), float(model.opt.viscosity)
+    if density or viscosity:
+        pull += f", a medium of density {density:.4g} and viscosity {viscosity:.3g}"
+    step = f"{skip} × {float(model.opt.timestep):.4g} s a step"
+    head = f"Physics, from the MuJoCo model: {step}, {pull}."
+    moved = {int(model.actuator_trnid[i][0]) for i in range(model.nu) if _is_motor(model, i)}
+    joints, more = [], []
+    for i in range(model.njnt):
+        kind, dof = int(model.jnt_type[i]), int(model.jnt_dofadr[i])
+        if kind not in (_SLIDE, _HINGE):
+            continue
+        damping, spring = float(model.dof_damping[dof]), float(model.jnt_stiffness[i])
+        limited = bool(model.jnt_limited[i])
+        if not (limited or damping or spring or i in moved):
+            continue
+        low, high = (float(v) for v in model.jnt_range[i])
+        unit = "m" if kind == _SLIDE else "rad"
+        joints.append(
+            model.joint(i).name + (f" {low:.3g} to {high:.3g} {unit}" if limited else " no stops")
+        )
+        extras = (("damping", damping), ("spring", spring), ("armature", model.dof_armature[dof]))
+        more.append(" ".join(f"{name} {float(v):.3g}" for name, v in extras if v))
+    same = len(set(more)) == 1
+    items = [f"{j} ({m})" if m and not same else j for j, m in zip(joints, more, strict=True)]
+    if same and more[0]:
+        items.append(f"each {more[0]}")
+    motors = []
+    for i in range(model.nu):
+        if not _is_motor(model, i):
+            return [head, *_fitted("Joints, with their stops: ", items)]
+        joint = int(model.actuator_trnid[i][0])
+        force = float(model.actuator_gear[i][0] * model.actuator_gainprm[i][0])
+        unit = "N" if int(model.jnt_type[joint]) == _SLIDE else "N m"
+        motors.append(f"{model.joint(joint).name} {force:.4g} {unit}")
+    bodies = []
+    for i in range(1, model.nbody):
+        mass = float(model.body_mass[i])
+        if mass > 0:
+            bodies.append(f"{model.body(i).name or f'body {i}'} {mass:.3g} kg{_shape(model, i)}")
+    return [
+        head,
+        *_fitted("Joints, with their stops: ", items),
+        *_fitted("An action of 1 pushes, in the order of the actions: ", motors),
+        *_fitted("Bodies (capsules: length without the caps × radius): ", bodies),
+    ]
+
+
+def _is_motor(model: Any, i: int) -> bool:
+    """Whether an actuator's force is its control times a constant, on a joint."""
+    kinds = model.actuator_gaintype[i], model.actuator_biastype[i], model.actuator_trntype[i]
+    return all(int(kind) == _NONE for kind in kinds) and int(model.actuator_dyntype[i]) == _NONE
+
+
+def _shape(model: Any, body: int) -> str:
+    sizes = []
+    for i in range(model.ngeom):
+        if int(model.geom_bodyid[i]) != body:
+            continue
+        radius, half = (float(v) for v in model.geom_size[i][:2])
+        kind = int(model.geom_type[i])
+        if kind in (_CAPSULE, _CYLINDER):
+            sizes.append(f"{2 * half:.3g} × {radius:.3g} m")
+        elif kind == _SPHERE:
+            sizes.append(f"radius {radius:.3g} m")
+    return f" ({', '.join(sizes)})" if 0 < len(sizes) <= 2 else ""
+
+
+def _fitted(head: str, items: Sequence[str]) -> list[str]:
+    """Return one line of as many items as there is room for."""
+    line, room = "", MAX_PHYSICS // 3
+    for item in items:
+        if len(head) + len(line) + len(item) > room:
+            return [f"{head}{line}; …"] if line else []
+        line += ("; " if line else "") + item
+    return [f"{head}{line}."] if line else []
