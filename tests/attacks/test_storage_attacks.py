@@ -265,7 +265,7 @@ NEEDS = pytest.mark.skipif(bool(support().problems), reason="; ".join(support().
         pytest.param("functions", 7, marks=NEEDS),
         ("run", 19),
         pytest.param("code", 17, marks=NEEDS),
-        pytest.param("reward", 23, marks=NEEDS),
+        pytest.param("reward", 9, marks=NEEDS),
     ],
 )
 def test_nothing_paid_is_lost_or_paid_twice(tmp_path, name, step):
