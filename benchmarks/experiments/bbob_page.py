@@ -174,8 +174,9 @@ def _ranked(runs: Runs, budget: int) -> list[str]:
         *_header("method", *columns),
         *(_row(label(m), *(cells.get(m, "") for cells in columns.values())) for m in runs),
         "",
-        "Pairs, on the instances of both in all dimensions (p: two-sided Wilcoxon test of the "
-        "logarithms of the distances to the optimum, after Holm's correction for the column).",
+        "Pairs: each function of each dimension counts once, by its mean over the instances of "
+        "both (p: two-sided Wilcoxon test of the logarithms of the distances to the optimum, after "
+        "Holm's correction for the column).",
         "",
         *_header("method", *pairs),
         *(_row(label(m), *(cells.get(m, "") for cells in pairs.values())) for m in runs),
@@ -183,17 +184,18 @@ def _ranked(runs: Runs, budget: int) -> list[str]:
 
 
 def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int, int, float]:
-    """Return in how many instances of both the first is better, worse, equal, and the p value."""
-    keys = shared(runs, (first, second))
-    gains = [
-        float(
-            np.log10(precision(runs[second][k], evaluation))
-            - np.log10(precision(runs[first][k], evaluation))
-        )
-        for k in keys
-    ]
-    better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
-    return better, worse, len(gains) - better - worse, paired_test(gains)
+    """Return in how many functions the first is better, worse, equal, and the p value.
+
+    A function of a dimension counts once: the mean over the instances that both have finished, as
+    the instances of a function are not independent.
+    """
+    gains: dict[tuple[int, int], list[float]] = {}
+    for key in shared(runs, (first, second)):
+        one, other = (np.log10(precision(runs[m][key], evaluation)) for m in (first, second))
+        gains.setdefault(key[:2], []).append(float(other - one))
+    means = [float(np.mean(own)) for own in gains.values()]
+    better, worse = sum(g > 0 for g in means), sum(g < 0 for g in means)
+    return better, worse, len(means) - better - worse, paired_test(means)
 
 
 def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
