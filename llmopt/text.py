@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_MOST_CHARACTERS = 500  # of an exception's line
+
 
 def printable(text: object) -> str:
     """Return a text whose control characters, line breaks and tabs aside, are written out.
@@ -13,6 +15,18 @@ def printable(text: object) -> str:
         c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
         for c in str(text)
     )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, cut; it may be empty.
+
+    The exception may be of somebody else's class, whose own method fails.
+    """
+    try:
+        text = str(error).strip()
+    except Exception:
+        return "its message cannot be shown"
+    return (text.splitlines() or [""])[0][:_MOST_CHARACTERS]
 
 
 def sendable(text: str) -> str:

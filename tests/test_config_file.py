@@ -74,6 +74,7 @@ class TestConfig:
             ("model = 3", "expected a text"),
             ('config = "other.toml"', "unknown option 'config'"),
             ("x = ", "not valid TOML"),
+            ("x = " + "[" * 100_000, "nested too deep"),
         ],
     )
     def test_what_is_wrong_is_named_in_one_line(self, tmp_path, capsys, text, said):

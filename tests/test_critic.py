@@ -474,7 +474,7 @@ class Critic:
     def __call__(self, body):
         self.asked.append("\n".join(m["content"] for m in body["messages"]))
         rng = np.random.default_rng(len(self.asked[-1]))
-        a, b, c = rng.uniform(-6, 6, 3).round(1)
+        a, b, c = rng.uniform(-1, 1, 3).round(1)  # within the box: clipped ones would be the same
         return Say(
             openai_body(
                 f"**Critique:** (9, 9, 9) is out.\n\n**Hypothesis:** {a} is better.\n\n"

@@ -26,7 +26,7 @@ def test_equal_points_merge_to_mean_and_error():
     assert first.stderr == pytest.approx(math.sqrt(7 / 3))
     assert (other.reward, other.number) == (2.5, 1)
     assert optimizer.best == first
-    assert "1 | 3 ± 1.5 (3 times) | 0.5" in client.requests[3].text
+    assert "#1 | 3 ± 1.5 (3 times) | 0.5" in client.requests[3].text
     assert optimizer.usage.rejected == {}
 
 

@@ -411,7 +411,7 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
         again = search.optimizer.trials[2]
         assert again.values == search.optimizer.trials[1].values
         assert again.feedback.startswith(
-            "#2 again, on 20 fresh starts, as you would stop: it fails"
+            "#2 again, on 20 fresh starts, as you would stop: on some it does"
         )
         assert len(again.samples) == 20
         assert "recommends point 4" in search.stopped

@@ -46,10 +46,11 @@ def test_the_model_goes_first_and_small_changes_refine_its_point():
 
 def test_the_first_half_of_the_requests_is_spent_in_a_row():
     """A design takes several answers; that they do not gain yet does not end them."""
-    optimizer = made(answers((2, -1), (5, 5), (-5, 5), (4, 4), (-4, 4), (1, 1)), requests=6)
+    bad = [(-5 + 0.1 * k, 5) for k in range(8)]
+    optimizer = made(answers(*bad), requests=8)
     sources = run(optimizer, 12)
-    assert sources[4:8] == ["llm"] * 3 + ["refine"]
-    assert "The first 3 of 6 answers" in optimizer.client.requests[0].text
+    assert sources[4:9] == ["llm"] * 4 + ["refine"]
+    assert "The first 4 of 8 answers" in optimizer.client.requests[0].text
 
 
 def test_a_request_is_spent_once_nothing_free_gains():

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from llmopt import ReplayClient, ScriptedClient
-from llmopt.benchmarks.experiments import words as words_experiment
 from llmopt.benchmarks.run import RunConfig, RunConfigError, contestants, estimate, run
 from llmopt.benchmarks.run import session as session_module
 from llmopt.benchmarks.run.results import Progress
@@ -27,8 +26,6 @@ from llmopt.policies.rollout import Evaluator
 from llmopt.prompt.budget import estimate_tokens
 
 pytest.importorskip("matplotlib")
-
-RECORDINGS = Path(words_experiment.__file__).parents[1] / "recordings"
 
 STOP = "Analysis: enough.\nHypothesis: none.\nStart from: #1\nProposal: stop"
 OPTIONS = ["--iterations", "4", "--episodes", "2", "--warmup", "2", "--heldout", "3", "--no-gif"]
@@ -50,7 +47,7 @@ def config(**changes):
 
 def point(request):
     """An answer that depends on the request alone."""
-    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-6, 6, 3)
+    a, b, c = np.random.default_rng(int(request.digest()[:12], 16)).uniform(-1, 1, 3)
     values = f"force<-car_position: {a:.3f}, force<-car_vel: {b:.3f}, force<-bias: {c:.3f}"
     return f"Lesson: none\nHypothesis: h.\nStart from: new\nProposal:\n{values}"
 
@@ -370,17 +367,22 @@ def test_an_unstable_simulation_leaves_no_log():
     assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize(("task", "warmup"), [("mountaincar", 5), ("swimmer", 5)])
-def test_the_estimate_is_near_what_a_recorded_search_sent(task, warmup):
-    _, sent = ReplayClient(RECORDINGS / f"run-{task}.jsonl")._read()
-    tokens = sum(estimate_tokens(m.content) for e in sent for m in e.request.messages)
-    answers = sum(estimate_tokens(c.text) for e in sent for c in e.reply.completions)
-    run_config = RunConfig(task, prompt="words", iterations=len(sent), warmup=warmup, episodes=10)
-    found = estimate.estimate_run(run_config, ScriptedClient([]))
-    assert tokens < found.prompt_tokens < 1.15 * tokens
-    assert answers < found.completion_tokens
-    bare = replace(run_config, statistics=False)
-    assert estimate.estimate_run(bare, ScriptedClient([])).prompt_tokens < 0.8 * tokens
+def test_the_estimate_is_near_what_is_sent():
+    lesson = (
+        "Lesson: more weight on the speed brought the car up the hill sooner than before, and " * 2
+    )
+    thought = (
+        "Hypothesis: a larger weight on the speed alone should save steps and some of the force."
+    )
+    client = ScriptedClient(lambda r: point(r).replace("Hypothesis: h.", f"{lesson}\n{thought}"))
+    wanted = config(iterations=12, warmup=4, episodes=5)
+    run(wanted, "r", client=client)
+    sent = sum(estimate_tokens(m.content) for r in client.requests for m in r.messages)
+    found = estimate.estimate_run(wanted, ScriptedClient([]))
+    assert len(client.requests) == found.requests
+    assert 0.95 * sent < found.prompt_tokens < 1.2 * sent
+    bare = estimate.estimate_run(replace(wanted, statistics=False), ScriptedClient([]))
+    assert bare.prompt_tokens < 0.8 * sent
 
 
 def test_requests_are_spent_first_and_the_estimate_knows(tmp_path):

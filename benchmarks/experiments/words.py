@@ -295,46 +295,76 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
 
 COLUMNS = {
     "words": "words and feedback",
-    "docs": "words without feedback",
+    "ten": "the same, ten requests",
+    "shuffled": "results shuffled",
+    "docs": "words, no feedback",
     "names": "names alone",
-    "ten": "words, ten requests",
-    "shuffled": "words, results shuffled",
     "none": "numbers alone",
-    "props": "ProPS",
     "props-plus": "ProPS+",
-    "columns": "embedded model",
-    "cma": "CMA-ES",
-    "random": "random search",
+    "props": "ProPS",
+    "columns": "embedded model, 100",
+    "cma": "CMA-ES, 100",
+    "random": "random search, 100",
+}
+
+TITLES = {
+    "zones": "heating of two zones, 10 parameters",
+    "cascade": "three water tanks, 18",
+    "heavy-car": "heavy car, reversed motor, 4",
+    "swimmer-changed": "Swimmer, observations permuted and sign-flipped, 18",
+    "spills": "hyper-parameters, data `spills`",
+    "switches": "hyper-parameters, data `switches`",
+    "mountaincar": "MountainCarContinuous (scaled)",
+    "mountaincar-discrete": "MountainCar",
+    "swimmer": "Swimmer",
+    "hopper": "Hopper",
+    "pendulum-inverted": "InvertedPendulum",
+    "pendulum-double": "InvertedDoublePendulum",
+    "reacher": "Reacher",
+    "cartpole": "CartPole",
+    "acrobot": "Acrobot",
+    "pendulum": "Pendulum",
+    "frozenlake": "FrozenLake",
+    "walker": "Walker2d, 108 parameters",
+    "cheetah": "HalfCheetah, 108 parameters",
 }
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the held-out returns as a Markdown table: medians, ranges, evaluations, searches."""
+    """Return the held-out returns as Markdown: systems that no model can know, and known ones.
+
+    A cell is the median over searches, [least, largest], and for a chat model (the evaluations
+    of each search).
+    """
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lines:
         cells.setdefault((line["task"], line["arm"]), []).append(line)
-    arms = [a for a in (*COLUMNS, *ARMS) if any(arm == a for _, arm in cells)]
-    arms = list(dict.fromkeys(arms))
-    rows = [
-        "| task | " + " | ".join(COLUMNS.get(a, a) for a in arms) + " |",
-        "| --- |" + " --- |" * len(arms),
-    ]
-    for task in sorted(TASKS, key=lambda t: TASKS[t].known):
-        if not any(name == task for name, _ in cells):
+    parts = []
+    for known in (False, True):
+        tasks = [t for t in TITLES if TASKS[t].known is known and any(t == c[0] for c in cells)]
+        arms = [a for a in COLUMNS if any((t, a) in cells for t in tasks)]
+        if not tasks:
             continue
-        row = [task + (" (known)" if TASKS[task].known else "")]
-        for arm in arms:
-            group = cells.get((task, arm), [])
-            held = [g["held_out"] for g in group]
-            text = f"{median(held):.4g}" if held else ""
-            if len(held) > 1:
-                text += f" [{min(held):.4g}, {max(held):.4g}]"
-            if held:
-                spent = median(len(g["curve"]) for g in group)
-                text += f" after {spent:g}" + (f" × {len(held)}" if len(held) > 1 else "")
-            row.append(text)
-        rows.append("| " + " | ".join(row) + " |")
-    return "\n".join(rows)
+        head = "task known to every model" if known else "system that no model can know"
+        rows = [
+            f"| {head} | " + " | ".join(COLUMNS[a] for a in arms) + " |",
+            "| --- |" + " --- |" * len(arms),
+        ]
+        for task in tasks:
+            row = [_cell(cells.get((task, arm), []), arm not in BASELINES) for arm in arms]
+            rows.append("| " + " | ".join([TITLES[task], *row]) + " |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts)
+
+
+def _cell(group: Sequence[dict[str, Any]], chat: bool) -> str:
+    held = [line["held_out"] for line in group]
+    if not held:
+        return "–"
+    text = f"{median(held):.4g}"
+    if len(held) > 1 and max(held) > min(held):
+        text += f" [{min(held):.4g}, {max(held):.4g}]"
+    return text + (f" ({', '.join(str(len(g['curve'])) for g in group)})" if chat else "")
 
 
 def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:

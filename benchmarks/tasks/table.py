@@ -24,6 +24,7 @@ from llmopt.policies.wrapping import (
     usual_wrappers,
     wrap,
 )
+from llmopt.text import first_line
 
 PUBLISHED_BOX = (-6.0, 6.0)
 """Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
@@ -634,4 +635,4 @@ def _check_id(name: str) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error) or type(error).__name__

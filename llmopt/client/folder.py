@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -36,6 +37,7 @@ from llmopt.text import printable
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""
 
+_REQUEST_BYTES = 10_000_000
 _POLL_SECONDS = 0.2
 _REMIND_SECONDS = 600.0
 _REQUEST = ".request.md"
@@ -232,12 +234,12 @@ def next_request(folder: Path) -> OpenRequest | None:
             data = _read_json(folder, number)
             return OpenRequest(
                 number=number,
-                text=_text_path(folder, number).read_text(encoding="utf-8"),
+                text=_read_plain(_text_path(folder, number), _REQUEST_BYTES).decode(),
                 request=Request.from_dict(data["request"]),
                 sample=int(data["sample"]),
                 samples=int(data["samples"]),
             )
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FolderError(
                 f"{_json_path(folder, number)} cannot be read ({error}): remove the files of "
                 f"request {number}, and a search that waits for it is to be started again"
@@ -260,8 +262,7 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
         raise FolderError(f"the answer to request {number} is empty: give it on standard input")
     if len(answer) > ANSWER_BYTES:
         raise FolderError(
-            f"the answer to request {number} has {len(answer)} bytes; at most {ANSWER_BYTES} are "
-            "taken"
+            f"the answer to request {number} is too long: at most {ANSWER_BYTES} bytes are taken"
         )
     try:
         text = answer.decode("utf-8-sig")
@@ -274,15 +275,24 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
             else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the "
             "open one"
         )
-    _write_whole(_answer_path(folder, number), text)
+    try:
+        _write_whole(_answer_path(folder, number), text, anew=True)
+    except FileExistsError:
+        raise FolderError(
+            f"{folder} has got an answer to request {number} meanwhile; it is not replaced"
+        ) from None
 
 
 def ended(folder: Path) -> str | None:
     """Return what the search said when it ended, or ``None`` while it goes on."""
     try:
-        return (folder / _DONE).read_text(encoding="utf-8").strip()
-    except OSError:
+        return _read_plain(folder / _DONE, 1000).decode(errors="replace").strip()
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return f"{folder / _DONE} is there, and cannot be read ({error.strerror})"
+    except ValueError:
+        return "the search has ended, and said more than can be shown"
 
 
 def _text(request: Request) -> str:
@@ -314,18 +324,43 @@ def _open_numbers(folder: Path) -> list[int]:
 
 
 def _read_json(folder: Path, number: int) -> dict[str, Any]:
-    data = json.loads(_json_path(folder, number).read_text(encoding="utf-8"))
+    data = json.loads(_read_plain(_json_path(folder, number), _REQUEST_BYTES))
     if not isinstance(data, dict):
         raise ValueError(f"it holds a {type(data).__name__}, expected an object")
+    return data
+
+
+def _read_start(path: Path, most: int) -> bytes:
+    """Return the first bytes of a plain file, one more than `most` of a longer one.
+
+    Raises:
+        OSError: It cannot be read; it is a link, which may lead out of the folder; or it is
+            something else that is no plain file, such as a pipe, which may never end.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        return file.read(most + 1)
+
+
+def _read_plain(path: Path, most: int) -> bytes:
+    """Return the whole of a plain file.
+
+    Raises:
+        OSError: See `_read_start`.
+        ValueError: It is longer than `most` bytes.
+    """
+    data = _read_start(path, most)
+    if len(data) > most:
+        raise ValueError(f"{path.name} is longer than {most:,} bytes")
     return data
 
 
 def _read_answer(path: Path) -> Completion | None:
     """Return an answer; an empty file is one that somebody is about to fill."""
     try:
-        # Not a link, which may lead out of the folder, and nothing to wait for.
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        number = os.open(path, flags)
+        data = _read_start(path, ANSWER_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -334,10 +369,6 @@ def _read_answer(path: Path) -> Completion | None:
             "not links; write it anew",
             requests=0,
         ) from error
-    with os.fdopen(number, "rb") as file:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise ClientError(f"the answer {path} is not a plain file: write it anew", requests=0)
-        data = file.read(ANSWER_BYTES + 1)
     if not data.strip():
         return None
     cut = len(data) > ANSWER_BYTES
@@ -345,12 +376,30 @@ def _read_answer(path: Path) -> Completion | None:
     return Completion(text, "length" if cut else "stop")
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees half of it."""
+def _write_whole(path: Path, text: str, *, anew: bool = False) -> None:
+    """Write a file so that nobody ever sees half of it.
+
+    Args:
+        path: The file.
+        text: The content.
+        anew: Whether there must be none yet.
+
+    Raises:
+        OSError: It cannot be written, or is there.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
             file.write(text)
+        if anew:
+            try:
+                os.link(name, path)
+                os.unlink(name)
+                return
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without hard links: two at once are not told apart
+                pass
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -24,7 +24,10 @@ def load_toml(text: str) -> dict[str, Any]:
         toml: Any = importlib.import_module(name)
     except ModuleNotFoundError:
         raise ImportError("TOML needs Python 3.11 or newer, or: pip install tomli") from None
-    found: dict[str, Any] = toml.loads(text)
+    try:
+        found: dict[str, Any] = toml.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     return found
 
 

@@ -18,6 +18,7 @@ from llmopt.prompt.base import Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
 
+_CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
 _POINTS = 16
 # Prefixes shorter than this are not cached by the large providers.
 _SHORTEST_CACHED = 1024
@@ -143,7 +144,7 @@ def estimate(
         now = request(int(number))
         before = request(int(number) - 1) if number else None
         read, wrote = prefix_use(before, now, asked, count_tokens)
-        prompt_tokens.append(count_tokens(_flat(now)))
+        prompt_tokens.append(count_tokens(_flat(now)) * (_CUT if made.name == "words" else 1))
         cacheable.append(read)
         written.append(wrote)
         words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
@@ -259,6 +260,7 @@ def simulated_trials(
                 feedback=feedback,
                 explanation=answer if asked else "",
                 stderr=1.25 if feedback else None,
+                samples=tuple(rng.normal(reward, 9.0, 5)) if feedback else (),
                 source="llm" if asked else "warmup",
             )
         )

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from llmopt.client.folder import OpenRequest, ended, hand_in, next_request
+from llmopt.client.folder import ANSWER_BYTES, OpenRequest, ended, hand_in, next_request
 from llmopt.text import printable
 
 ENDED, NOTHING_OPEN = 3, 4
@@ -95,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
     if args.answer is not None:
         if sys.stdin.isatty():
             print("llmopt: type the answer and end it with Ctrl-D", file=sys.stderr)
-        hand_in(args.folder, args.answer, sys.stdin.buffer.read())
+        hand_in(args.folder, args.answer, sys.stdin.buffer.read(ANSWER_BYTES + 1))
         if not args.wait:
             print(f"answer {args.answer} taken")
             return 0

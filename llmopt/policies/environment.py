@@ -20,6 +20,7 @@ from llmopt.policies.wrapping import (
     usual_wrappers,
     wrap,
 )
+from llmopt.text import first_line
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
@@ -208,4 +209,4 @@ def _takes_mode(make: Callable[..., Any]) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return first_line(error) or type(error).__name__

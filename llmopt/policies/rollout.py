@@ -15,6 +15,7 @@ from gymnasium.vector import VectorEnv
 
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.physics import touching
+from llmopt.text import first_line
 
 HELD_OUT_STARTS = 100
 
@@ -411,7 +412,7 @@ class Evaluator:
                 break
             except Exception as error:
                 failure = f"episode {number}: the environment raised {type(error).__name__}: "
-                failure += (str(error).strip().splitlines() or ["no message"])[0]
+                failure += first_line(error) or "no message"
                 self.close()  # what raised may be left in any state
                 break
             returns.append(total)

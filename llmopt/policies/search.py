@@ -292,7 +292,7 @@ class PolicySearch:
 
         Where the model ends the search, the point that it recommends is first tried on fresh
         starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
-        If it fails on one of them, the model is told so and goes on.
+        If it does much worse on one of them, the model is told so and goes on.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -370,7 +370,7 @@ class PolicySearch:
     def _failed_elsewhere(
         self, best: Trial[dict[str, Any]], left: int
     ) -> Trial[dict[str, Any]] | None:
-        """Try a point on fresh starts, and tell the model where it fails on one.
+        """Try a point on fresh starts, and tell the model if it does much worse on one.
 
         A point that failed there and is recommended all the same is not tried again.
         """
@@ -382,8 +382,8 @@ class PolicySearch:
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             return None
         text = (
-            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: it fails on "
-            f"some of these. {text}"
+            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: on some it does "
+            f"much worse than on any start before. {text}"
         )
         if outcome.mean is None:
             return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")

@@ -21,6 +21,7 @@ from gymnasium import spaces
 from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, Step
+from llmopt.text import printable
 
 MAX_FEEDBACK = 2600
 """Characters of one evaluation's feedback, about 1,100 tokens."""
@@ -34,9 +35,11 @@ _MIN_CORRELATED = 8  # with fewer episodes some observation always goes with the
 _CORRELATED = 0.8
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
 _TRACED = 8  # steps of an episode that are shown
+_ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
 _LEAST_PERIOD = 6  # steps; shorter ones are chattering
 _LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
+_NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
 
 
@@ -128,7 +131,12 @@ class EpisodeStatistics:
 
     def _copy(self, observation: Any) -> Any:
         # A copy, as an environment may write its next observation into the same array.
-        return int(observation) if self._table else np.array(observation, dtype=np.float64).ravel()
+        if self._table:
+            return int(observation)
+        try:
+            return np.array(observation, dtype=np.float64).ravel()
+        except (TypeError, ValueError):  # what is no number is the policy's trouble, not this one's
+            return np.full(self._policy.n_inputs, np.nan)
 
     def text(self, evaluation: Evaluation) -> str:
         """Return the statistics, a line for each subject.
@@ -145,7 +153,8 @@ class EpisodeStatistics:
             return ""
         if evaluation.failure:
             return self._fit([self._failed(evaluation, episodes)])
-        wave = self._wave(episodes) if not self._table and episodes[0].seen else None
+        roomy = self._detail or self._max_chars >= _ROOM_FOR_LAGS
+        wave = self._wave(episodes) if roomy and not self._table and episodes[0].seen else None
         lines = [
             _spread(evaluation, episodes),
             _quarters(episodes),
@@ -547,23 +556,40 @@ def _facts(episodes: list[_Episode]) -> tuple[str, list[str]]:
     return "At the end of the episodes, mean [least, largest]:", items
 
 
-def _add_facts(episode: _Episode, info: Mapping[str, Any]) -> None:
-    for key, value in info.items():
-        if isinstance(value, Mapping) and any(p in str(key).lower() for p in _PARTS):
-            for name, part in value.items():
-                if _is_number(part):
-                    episode.parts[str(name)] = episode.parts.get(str(name), 0.0) + float(part)
-        elif _is_number(value):
-            if any(p in str(key).lower() for p in _PARTS):
-                episode.parts[str(key)] = episode.parts.get(str(key), 0.0) + float(value)
-            else:
-                episode.facts[str(key)] = float(value)
+def _add_facts(episode: _Episode, info: Any) -> None:
+    """Note the numbers of an environment's `info`, which may hold anything under any name."""
+    for name, value in _named(info):
+        is_part = any(p in name.lower() for p in _PARTS)
+        for inner, part in _named(value) if is_part else ():
+            _add(episode.parts, inner, _number(part), summed=True)
+        _add(episode.parts if is_part else episode.facts, name, _number(value), summed=is_part)
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool | int | float | np.number | np.bool_):
-        return math.isfinite(float(value))
-    return isinstance(value, np.ndarray) and value.size == 1 and bool(np.isfinite(value).all())
+def _named(info: Any) -> list[tuple[str, Any]]:
+    if not isinstance(info, Mapping):
+        return []
+    items = ((k, v) for k, v in info.items() if isinstance(k, str) and len(k) <= _NAME)
+    return [(printable(" ".join(k.split())), v) for k, v in items]
+
+
+def _add(facts: dict[str, float], name: str, number: float | None, *, summed: bool) -> None:
+    if number is not None and (name in facts or len(facts) < _FACTS):
+        facts[name] = number + (facts.get(name, 0.0) if summed else 0.0)
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number as a float; ``None`` for whatever else there is."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.ravel()[0]
+    if isinstance(value, np.complexfloating) or not isinstance(
+        value, bool | int | float | np.number | np.bool_
+    ):
+        return None
+    try:
+        number = float(value)
+    except (OverflowError, TypeError, ValueError):  # a whole number of 400 digits, a duration
+        return None
+    return number if math.isfinite(number) else None
 
 
 # -- signals ------------------------------------------------------------------------------

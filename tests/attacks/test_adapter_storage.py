@@ -94,6 +94,8 @@ def dump(folder: Path, model: Model) -> tuple[Any, int]:
                 optimizer.dump(folder / "new.pkl")
                 os.replace(folder / "new.pkl", path)
                 break
+        else:
+            raise OSError("the disk stays full: asking for more would be paid for in vain")
     return [t.values for t in optimizer.history.trials], optimizer.usage.requests
 
 
