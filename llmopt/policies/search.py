@@ -129,6 +129,8 @@ class PolicySearch:
         SpaceError: Its spaces are not supported, or there is not one name for each number.
     """
 
+    _passed: tuple[tuple[Any, ...], int] | None = None  # in a check: the point, its starts
+
     def __init__(
         self,
         env: EnvLike,
@@ -204,7 +206,6 @@ class PolicySearch:
             text = "\n\n".join(part for part in parts if part)
         self._requests: int | None = options.get("requests")
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
-        self._passed: tuple[tuple[Any, ...], int] | None = None  # a check: the point, its starts
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
