@@ -206,6 +206,19 @@ def test_a_search_goes_on_in_its_storage(tmp_path):
     assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_ctrl_c_says_what_is_kept(stored, tmp_path, capsys):
+    def stop(trial):
+        raise KeyboardInterrupt
+
+    options = {"storage": tmp_path / "s.jsonl"} if stored else {}
+    search, _ = searching("CartPole-v1", {}, **options)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(3, progress=stop)
+    said = f"everything so far is kept in {tmp_path / 's.jsonl'}: run the script again to go on"
+    assert (said in capsys.readouterr().err) is stored
+
+
 def test_progress_sees_every_trial(capsys):
     seen = []
     search, _ = searching("CartPole-v1", {}, {"right<-bias": 1})

@@ -132,7 +132,7 @@ SUITES: dict[str, Callable[[str, int], list[BenchCell]]] = {
 """Name -> the cells for a model and its batch size.
 
 - ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the
-  committed results, in about half an hour of one core without PyTorch's methods;
+  committed results, in about three quarters of an hour of one core without PyTorch's methods;
 - ``full``: all tasks, methods and two budgets, 10 seeds: days; ``baselines``: the same without the
   model, which the same file can then take;
 - ``prompts``: the model under every shipped prompt, and the published loop;

@@ -507,7 +507,7 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "setting.",
         "",
         "```",
-        "python -m llmopt.benchmarks.experiments.hpo --methods network tpe gp random --seeds 10",
+        "python -m llmopt.benchmarks.experiments.hpo --methods network tpe random --seeds 10",
         "```",
         "",
         "## All tasks",

@@ -312,8 +312,8 @@ TITLES = {
     "cascade": "three water tanks, 18",
     "heavy-car": "heavy car, reversed motor, 4",
     "swimmer-changed": "Swimmer, observations permuted and sign-flipped, 18",
-    "spills": "hyper-parameters, data `spills`",
-    "switches": "hyper-parameters, data `switches`",
+    "spills": "data `spills`, hyper-parameters",
+    "switches": "data `switches`, hyper-parameters",
     "mountaincar": "MountainCarContinuous (scaled)",
     "mountaincar-discrete": "MountainCar",
     "swimmer": "Swimmer",
@@ -331,7 +331,7 @@ TITLES = {
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the held-out returns as Markdown: systems that no model can know, and known ones.
+    """Return the held-out returns as Markdown: unknown systems, known ones, and seed by seed.
 
     A cell is the median over searches, [least, largest], and for a chat model (the evaluations
     of each search).
@@ -354,7 +354,23 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             row = [_cell(cells.get((task, arm), []), arm not in BASELINES) for arm in arms]
             rows.append("| " + " | ".join([TITLES[task], *row]) + " |")
         parts.append("\n".join(rows))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, _by_seed(cells)])
+
+
+def _by_seed(cells: dict[tuple[str, str], list[dict[str, Any]]]) -> str:
+    """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
+    tasks = [t for t in TITLES if not TASKS[t].known]
+    arms = [a for a in COLUMNS if a in ARMS and any((t, a) in cells for t in tasks)]
+    rows = [
+        "| system | seed | " + " | ".join(COLUMNS[a] for a in arms) + " |",
+        "| --- | --- |" + " --- |" * len(arms),
+    ]
+    for task in tasks:
+        found = {(a, line["seed"]): line for a in arms for line in cells.get((task, a), [])}
+        for seed in sorted({s for _, s in found}):
+            row = [_cell([found[a, seed]] if (a, seed) in found else [], True) for a in arms]
+            rows.append("| " + " | ".join([TITLES[task].split(",")[0], str(seed), *row]) + " |")
+    return "\n".join(rows)
 
 
 def _cell(group: Sequence[dict[str, Any]], chat: bool) -> str:

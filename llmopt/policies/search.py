@@ -33,6 +33,7 @@ from llmopt.errors import (
     install_hint,
 )
 from llmopt.history import Trial
+from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
@@ -309,24 +310,28 @@ class PolicySearch:
         """
         report = _print_trial if progress is True else progress or None
         optimizer = self.optimizer
-        while (left := evaluations - self._spent()) > 0:
-            waiting = optimizer.pending
-            try:
-                params = (
-                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
-                )
-            except SearchStopped as end:
-                wanted = self._recommended(end.point)
-                failed = None if wanted is None else self._failed_elsewhere(wanted, left)
-                if failed is None:
-                    self.stopped = str(end)
-                    self._chosen = (len(optimizer.trials), wanted)
-                    break
-                trial = failed
-            else:
-                trial = self._tell(params)
-            if report is not None:
-                report(trial)
+        try:
+            while (left := evaluations - self._spent()) > 0:
+                waiting = optimizer.pending
+                try:
+                    params = (
+                        optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+                    )
+                except SearchStopped as end:
+                    wanted = self._recommended(end.point)
+                    failed = None if wanted is None else self._failed_elsewhere(wanted, left)
+                    if failed is None:
+                        self.stopped = str(end)
+                        self._chosen = (len(optimizer.trials), wanted)
+                        break
+                    trial = failed
+                else:
+                    trial = self._tell(params)
+                if report is not None:
+                    report(trial)
+        except KeyboardInterrupt:
+            say_what_is_kept(optimizer)
+            raise
         return self.best if optimizer.history.best is not None else None
 
     def _spent(self) -> int:
