@@ -29,6 +29,7 @@ from llmopt.benchmarks.run.config import RUN_METHODS
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
+from llmopt.benchmarks.run.results import MethodResult
 from llmopt.benchmarks.run.shared import warmup_points
 from llmopt.cli import main
 from llmopt.errors import (
@@ -303,6 +304,26 @@ def test_the_gif_shows_the_policy_of_the_model(best, tmp_path, monkeypatch, caps
     line = next(row for row in capsys.readouterr().out.splitlines() if "policy.gif" in row)
     note = "" if best == "the model" else "; random found a better one"
     assert line.endswith(f"(the policy of {llm.label}{note})")
+
+
+@pytest.mark.parametrize(
+    ("drawn", "best", "better"),
+    [
+        ((96.51, 0.09), (93.62, 2.17), False),
+        ((93.62, 2.17), (96.51, 0.09), False),  # within twice the error of the difference
+        ((93.62, 2.17), (98.51, 0.09), True),
+        ((93.62, None), (98.51, None), False),  # one held-out start has no error
+        ((93.62, 2.17), (None, None), False),  # it failed there
+        ((None, None), (93.62, 2.17), True),
+    ],
+)
+def test_another_policy_is_better_only_where_held_out_starts_show_it(drawn, best, better):
+    one, other = (
+        MethodResult(name, name, 1, 1, *scores, 1, 1, 0, 0, 1.0, None, 0, (1.0,))
+        for name, scores in (("llm", drawn), ("cma", best))
+    )
+    text = command._compared(one, other)
+    assert text.startswith("; cma found" if better else "; that of cma was better on the starts")
 
 
 def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):

@@ -287,6 +287,18 @@ def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
     assert len(error.splitlines()) < 20
 
 
+def test_a_resumed_run_says_where_it_goes_on(capsys):
+    run(config(methods=("llm", "random")), "r", client=ScriptedClient(point), progress=True)
+    error = capsys.readouterr().err
+    assert "going on" not in error
+    assert "llmopt: 1/10 evaluations of all methods, warm-up" in error
+    more = config(methods=("llm", "random"), iterations=5)
+    run(more, "r", client=ScriptedClient(point), resume=True, progress=True)
+    error = capsys.readouterr().err
+    assert error.startswith("llmopt: going on after 10 of 12 evaluations of all methods\n")
+    assert "llmopt: 1/12 " not in error
+
+
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with Progress(3, {"llm": "m"}, True) as progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import sys
 import warnings
@@ -15,6 +16,7 @@ from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
+from llmopt.benchmarks.run.results import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS, imports
@@ -255,8 +257,7 @@ def main(args: argparse.Namespace) -> int:
     print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
     drawn = ""
     if result.drawn is not None and result.best is not None:
-        other = "" if result.drawn == result.best else f"; {result.best.label} found a better one"
-        drawn = f"  (the policy of {result.drawn.label}{other})"
+        drawn = f"  (the policy of {result.drawn.label}{_compared(result.drawn, result.best)})"
     for name, note in (
         ("learning_curve.png", ""),
         ("policy.gif", drawn),
@@ -265,6 +266,27 @@ def main(args: argparse.Namespace) -> int:
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
     return 0
+
+
+def _compared(drawn: MethodResult, best: MethodResult) -> str:
+    """Say what another method's policy, the best on the starts that chose it, has over that drawn.
+
+    It is better where its mean on held-out starts is larger by more than twice the standard error
+    of the difference, or where the drawn policy failed there.
+    """
+    if drawn == best:
+        return ""
+    better = best.heldout is not None and drawn.heldout is None
+    if best.heldout is not None and drawn.heldout is not None:
+        if best.heldout_error is not None and drawn.heldout_error is not None:
+            error = math.hypot(best.heldout_error, drawn.heldout_error)
+            better = best.heldout - drawn.heldout > 2 * error
+    if better:
+        return f"; {best.label} found a better one"
+    return (
+        f"; that of {best.label} was better on the starts that chose it, but is not clearly "
+        "better on held-out starts"
+    )
 
 
 def _places(config: RunConfig, path: Path) -> dict[str, list[str]]:

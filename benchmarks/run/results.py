@@ -109,6 +109,7 @@ class Progress:
         self._best: dict[str, float] = {}
         self._shown = shown
         self._what, self._scores = "warm-up", ""
+        self._of = " of all methods" if len(labels) > 1 else ""
         self._total, self._done = total, 0
         self._next: dict[str, float] = {}
         self._bar: Any = None
@@ -140,7 +141,7 @@ class Progress:
             return
         self._next[kind] = time.monotonic() + LINE_SECONDS
         scores = f"; {self._scores}" if self._scores else ""
-        text = f"llmopt: {self._done}/{self._total} evaluations, {self._what}{scores}"
+        text = f"llmopt: {self._done}/{self._total} evaluations{self._of}, {self._what}{scores}"
         print(text, file=sys.stderr, flush=True)
 
     def say(self, what: str) -> None:
@@ -174,8 +175,25 @@ class Progress:
             self._bar.total = self._total
             self._bar.refresh()
 
+    def resume(self, records: Sequence[Record]) -> None:
+        """Count the points that were evaluated before the run was interrupted, if any."""
+        for record in records:
+            self._count(record)
+        if not records:
+            return
+        if self._bar is not None:
+            self._bar.update(len(records))
+        self.tell(f"going on after {self._done} of {self._total} evaluations{self._of}")
+
     def step(self, record: Record) -> None:
-        """Count an evaluated point."""
+        """Count an evaluated point, and show it."""
+        self._count(record)
+        if self._bar is not None:
+            self._bar.update()
+        else:
+            self._line()
+
+    def _count(self, record: Record) -> None:
         mean = record.mean
         if mean is not None:
             self._best[record.method] = max(mean, self._best.get(record.method, mean))
@@ -191,9 +209,6 @@ class Progress:
         self._scores = "best " + ", ".join(shown) if shown else ""
         if self._bar is not None:
             self._bar.set_postfix_str(self._scores, refresh=False)
-            self._bar.update()
-        else:
-            self._line()
 
 
 def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:

@@ -202,9 +202,7 @@ class _Session:
         total = len(points) + len(methods) * self.config.iterations
         labels = {name: self.contestants.labels[name] for name in methods}
         with self.feedback, Progress(total, labels, progress) as self.progress:
-            for records in self.folder.records.values():
-                for record in records:
-                    self.progress.step(record)
+            self.progress.resume([r for kept in self.folder.records.values() for r in kept])
             self._warm_up(points)
             for method in methods:
                 self._search(method)

@@ -74,10 +74,10 @@ class Estimate:
         """Return the estimate in one line."""
         share = self.cacheable_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         text = (
-            f"{self.warmup + self.evaluations} evaluations, {self.warmup} of them warm-up; about "
-            f"{self.requests} requests to {self.model} with the prompt {self.prompt!r}: "
-            f"{self.prompt_tokens:,} prompt tokens ({share:.0%} repeated from the request "
-            f"before) and {self.completion_tokens:,} completion tokens"
+            f"{self.warmup + self.evaluations} evaluations per method, {self.warmup} of them "
+            f"warm-up; about {self.requests} requests to {self.model} with the prompt "
+            f"{self.prompt!r}: {self.prompt_tokens:,} prompt tokens ({share:.0%} repeated from the "
+            f"request before) and {self.completion_tokens:,} completion tokens"
         )
         if self.cost is None or self.cached_cost is None:
             return (
