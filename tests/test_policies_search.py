@@ -206,6 +206,16 @@ def test_a_search_goes_on_in_its_storage(tmp_path):
     assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
 
 
+def test_another_description_is_named_by_its_line(tmp_path):
+    storage = tmp_path / "s.jsonl"
+    first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
+    first.close()
+    with pytest.raises(StorageError) as caught:
+        searching("CartPole-v1", {}, storage=storage, description="Keep it up")
+    said = "(there 'Balance it', now 'Keep it up') (a PolicySearch makes it of env, wrappers,"
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_ctrl_c_says_what_is_kept(stored, tmp_path, capsys):
     def stop(trial):

@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _SHOWN = 3  # differences that one message names
+_HINTS = {
+    "prompt": " (what prompt='auto' means may have changed)",
+    "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
+}
 
 
 def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
@@ -49,8 +53,10 @@ def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
 
 
 def _compared(there: Any, now: Any) -> str:
-    """Return both values, long texts from shortly before the first difference on."""
+    """Return both values, of texts the first line that differs, from shortly before that on."""
     if isinstance(there, str) and isinstance(now, str):
+        pairs = itertools.zip_longest(there.splitlines(), now.splitlines(), fillvalue="")
+        there, now = next(((a, b) for a, b in pairs if a != b), (there, now))
         equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(there, now, strict=False))
         start = max(0, sum(1 for _ in equal) - 20)
         there, now = (("..." if start else "") + text[start:] for text in (there, now))
@@ -101,7 +107,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         pairs.append(("start", start["options"].get("start"), None))
     for name, there, now in pairs:
         if there != now:
-            hint = " (what prompt='auto' means may have changed)" if name == "prompt" else ""
+            hint = _HINTS.get(name, "")
             found.append(f"{name} ({_compared(there, now)}){hint}")
     if found:
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
