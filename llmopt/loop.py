@@ -8,6 +8,7 @@ For a loop of your own, with `ask` and `tell`, see `LLMOptimizer`.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.space import Dimension, Space
+from llmopt.text import short
 from llmopt.views import search_html
 
 WARMUP = 5
@@ -65,6 +67,8 @@ class SearchResult(Generic[Params]):
     @property
     def best(self) -> Trial[Params]:
         """The best trial: its `params` and its `reward`.
+
+        `reward` is what the function returned: under `minimize` it is the smallest value.
 
         Raises:
             NoTrialsError: Every evaluation failed.
@@ -268,7 +272,7 @@ def _search(
             if best is None and not catch and len(optimizer.trials) == WARMUP:
                 raise RewardError(
                     f"none of the first {WARMUP} evaluations gave a number: is a return missing in "
-                    "f? None stands for a failed evaluation; no more are made"
+                    f"{_name(f)}? None stands for a failed evaluation; no more are made"
                 )
             if best is not None and best.rewards:
                 bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
@@ -276,6 +280,10 @@ def _search(
             if callback is not None and callback(trial) is True:
                 stopped = "the callback ended the search"
                 break
+    except KeyboardInterrupt:
+        bar.close()
+        say_what_is_kept(optimizer)
+        raise
     finally:
         bar.close()
         optimizer.close()
@@ -295,4 +303,24 @@ def _evaluate(
     words = ""
     if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
         score, words = score
-    return optimizer.tell(params, score, feedback=words)
+    try:
+        return optimizer.tell(params, score, feedback=words)
+    except RewardError as error:
+        raise RewardError(
+            f"{_name(f)} returned {short(score)}: expected a real number within a float's range, "
+            "or (number, words); None and NaN stand for a failed evaluation"
+        ) from error
+
+
+def _name(f: Callable[[Any], Score]) -> str:
+    return getattr(f, "__name__", "") or type(f).__name__
+
+
+def say_what_is_kept(optimizer: LLMOptimizer[Any]) -> None:
+    """Print, after Ctrl-C, where a search is kept and how it goes on, if it has a storage."""
+    if optimizer._log is not None:
+        print(
+            f"llmopt: stopped; everything so far is kept in {optimizer._log.path}: run the script "
+            "again to go on",
+            file=sys.stderr,
+        )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 from wire import Cut, Drip, Hang, Say, Trickle, WireServer
 
-from llmopt import Float, LLMOptimizer
+from llmopt import Float, LLMOptimizer, get_client
 from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
@@ -544,7 +544,7 @@ class ProviderContract:
             self.client(server).check_ready()
         client = self.client(server, api_key=KEY)
         monkeypatch.setitem(sys.modules, client.module, None)
-        with pytest.raises(ImportError, match=f"llmopt.{client.package}"):
+        with pytest.raises(ImportError, match=rf"\[{client.package}\]"):
             client.check_ready()
         assert server.seen == []
 
@@ -615,6 +615,9 @@ class ProviderContract:
             client.complete(ASK)
         assert server.seen == []
         assert caught.value.requests == 0
+        assert f"get_client({client.name!r}, api_key=...)" in str(caught.value)
+        given = get_client(client.name, api_key=KEY)  # what the message says
+        assert type(given) is type(client)
 
     def test_key_from_the_environment(self, server, monkeypatch):
         client = self.client(server)

@@ -122,7 +122,7 @@ def test_a_model_that_never_answered_is_an_error():
         minimize(bowl, SPACE, 4, client, warmup=0, prompt="props")
 
 
-def test_a_search_goes_on_from_its_storage_for_longer(tmp_path):
+def test_a_search_goes_on_from_its_storage_for_longer(tmp_path, capsys):
     options = {"storage": tmp_path / "s.jsonl", "warmup": 0, "prompt": "props", "seed": 0}
     evaluated = []
 
@@ -134,6 +134,8 @@ def test_a_search_goes_on_from_its_storage_for_longer(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         minimize(dies, SPACE, 3, scripted(3, 2), **options)
+    said = f"everything so far is kept in {tmp_path / 's.jsonl'}: run the script again to go on"
+    assert said in capsys.readouterr().err
     result = minimize(dies, SPACE, 4, scripted(1, 0), **options)
     assert evaluated == [3, 2, 2, 1, 0]  # the point that was cut off is evaluated first
     assert result.best.params["x"] == 1
@@ -163,6 +165,11 @@ def test_all_failed_says_so():
             "no direction=",
         ),
         (lambda: minimize(lambda p: "1", SPACE, 1, ScriptedClient([])), RewardError, "'1'"),
+        (
+            lambda: minimize(lambda p: ("w", 1.0), SPACE, 1, ScriptedClient([])),
+            RewardError,
+            r"^<lambda> returned \('w', 1.0\): expected a real number .* or \(number, words\)",
+        ),
         (lambda: minimize(bowl, SPACE, 1, ScriptedClient([]), trials=3), TypeError, "trials"),
     ],
 )
@@ -249,7 +256,10 @@ def test_a_fallback_is_announced_at_the_callers_line():
 
 
 def test_a_forgotten_return_is_noticed_before_the_model_is_asked():
+    def forgets(params):
+        params["x"] += 1
+
     client = ScriptedClient([])
-    with pytest.raises(RewardError, match="none of the first 5 evaluations gave a number"):
-        minimize(lambda p: None, SPACE, 20, client)
+    with pytest.raises(RewardError, match=r"evaluations gave a number: .* missing in forgets"):
+        minimize(forgets, SPACE, 20, client)
     assert client.requests == []

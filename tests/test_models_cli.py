@@ -436,6 +436,7 @@ def test_estimate_counts_what_would_really_be_sent():
     assert found.prompt_tokens == pytest.approx(sent, rel=0.1)
     assert found.cost is None
     assert "unknown" in found.summary()
+    assert "extra 'prices'" in found.summary()
 
 
 def test_estimate_of_cost():
@@ -449,6 +450,7 @@ def test_estimate_of_cost():
         found.cost - found.cacheable_tokens * 9 / 1e6, rel=0.01
     )
     assert f"${found.cost:.2f}" in found.summary()
+    assert "several times the completion tokens shown" in found.summary()
 
 
 def test_estimate_knows_what_writing_to_a_cache_costs():

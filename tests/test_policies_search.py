@@ -206,6 +206,19 @@ def test_a_search_goes_on_in_its_storage(tmp_path):
     assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_ctrl_c_says_what_is_kept(stored, tmp_path, capsys):
+    def stop(trial):
+        raise KeyboardInterrupt
+
+    options = {"storage": tmp_path / "s.jsonl"} if stored else {}
+    search, _ = searching("CartPole-v1", {}, **options)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(3, progress=stop)
+    said = f"everything so far is kept in {tmp_path / 's.jsonl'}: run the script again to go on"
+    assert (said in capsys.readouterr().err) is stored
+
+
 def test_progress_sees_every_trial(capsys):
     seen = []
     search, _ = searching("CartPole-v1", {}, {"right<-bias": 1})
@@ -436,6 +449,39 @@ def test_no_request_is_spent_on_a_check_beyond_their_number():
         search.run(10)
         assert len(search.optimizer.client.requests) == 2
         assert search.stopped
+
+
+def test_a_point_that_passed_on_fresh_starts_is_not_tried_there_again(monkeypatch):
+    with at_the_cliff(1, "2") as search:
+        search.run(10)
+        monkeypatch.setattr(search, "measure", lambda *_: pytest.fail("measured again"))
+        assert search.run(12).number == 1
+        assert search.stopped
+
+
+def test_choosing_counts_the_fresh_starts_on_which_a_point_fell():
+    with at_the_cliff(0, "2", 1, "4") as search:
+        search.run(10)
+        # Nobody falls on one further start; of equals the first would be taken.
+        assert search.choose(starts=1).number == 3
+        assert search.best.number == 3
+
+
+def test_a_recommended_number_is_the_one_that_the_model_was_shown():
+    """With `noisy` a point that was measured twice is one row of the log."""
+    with at_the_cliff(0.6, 0.6, 0.7, "3", noisy=True) as search:
+        assert len(search.optimizer.trials) == 0
+        assert search.run(20).params["a0<-bias"] == 0.7
+        assert search.best.params["a0<-bias"] == 0.7
+
+
+def test_trials_with_more_samples_than_starts_may_be_told():
+    with at_the_cliff(1) as search:
+        point = {"a0<-o0": 0.0, "a0<-bias": 0.9}
+        for _ in range(2):
+            search.optimizer.tell(point, 10.0, samples=[10.0] * 9)
+        assert search.best.params == point
+        assert search.choose().params == point
 
 
 def load_policy_of(search, folder):

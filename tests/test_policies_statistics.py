@@ -332,3 +332,18 @@ def test_pictures_are_not_kept():
         outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
         assert statistics.text(outcome).startswith("Mean return 1 ± 0")
         assert not statistics._episodes[0].seen
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("blown", [np.inf, 1e300, -1.7e308])
+def test_an_observation_that_blew_up_ends_no_search(blown):
+    policy = LinearPolicy(spaces.Box(-np.inf, np.inf, (1,)), spaces.Box(-1, 1, (1,)))
+    statistics = EpisodeStatistics(policy)
+    seen = [0.0, 1.0, -blown if np.isfinite(blown) else 2.0, blown]
+    for k in range(3):
+        ended = k == 2
+        statistics(
+            Step(0, np.array(seen[k : k + 1]), np.zeros(1), 1.0, np.array(seen[k + 1 : k + 2]),
+                 ended, False, {})
+        )  # fmt: skip
+    assert "ended early" in statistics.text(Evaluation((3.0,), (3,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -469,3 +470,64 @@ def test_a_policy_search_tells_its_starts_and_the_users_ceiling():
     assert "Observed at the 3 starts, in the order of the returns shown: cos_theta" in told
     with pytest.raises(ValueError, match="ceiling=nan"):
         PolicySearch("Pendulum-v1", ScriptedClient([]), ceiling=float("nan"))
+
+
+def compiled(xml):
+    """A model of MuJoCo after one step, in place of an environment."""
+    mujoco = pytest.importorskip("mujoco")
+    model = mujoco.MjModel.from_xml_string(f"<mujoco>{xml}</mujoco>")
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data)
+    return SimpleNamespace(model=model, data=data, frame_skip=1)
+
+
+SWING = "<geom size='.1' pos='1 0 0'/>"
+
+
+@pytest.mark.parametrize(
+    ("joint", "actuators", "said"),
+    [
+        ("<joint name='q'/>", "<position joint='q'/>", None),
+        ("<joint name='q'/>", "<motor joint='q'/><position joint='q'/>", None),
+        ("<freejoint name='q'/>", "<motor joint='q' gear='0 0 1 0 0 0'/>", None),
+        ("<joint name='q' type='ball'/>", "<motor joint='q' gear='0 0 1'/>", None),
+        ("<joint name='q'/>", "<motor joint='q' gear='5'/>", "q 5 N m."),
+        (
+            "<joint name='q'/>",
+            "<motor joint='q' gear='5' forcelimited='true' forcerange='-0.5 0.5'/>",
+            "q 2.5 N m.",
+        ),
+    ],
+)
+def test_what_an_action_pushes_is_said_where_it_is_known(joint, actuators, said):
+    env = compiled(
+        f"<worldbody><body name='b'>{joint}{SWING}</body></worldbody>"
+        f"<actuator>{actuators}</actuator>"
+    )
+    text = "\n".join(describe_physics(env))
+    assert "b 4.19 kg" in text
+    if said is None:
+        assert "pushes" not in text
+    else:
+        assert f"An action of 1 pushes, in the order of the actions: {said}" in text
+
+
+def test_names_of_a_model_stay_in_their_line():
+    env = compiled(
+        "<worldbody><geom type='plane' size='9 9 1'/><body name='a&#10;b' pos='0 0 .05'>"
+        "<joint name='q&#10;&#13;r' type='slide' axis='0 0 1' damping='1'/><geom size='.1'/></body>"
+        "<body pos='5 0 9'><joint damping='2'/><geom size='.1' pos='1 0 0'/></body></worldbody>"
+    )
+    lines = describe_physics(env)
+    assert not any("\n" in line or "\r" in line for line in lines)
+    assert "q r no stops (damping 1); joint 1 no stops (damping 2)." in lines[1]
+    assert "a b 4.19 kg" in lines[2]
+    assert touching(env) == {"a b"}
+
+
+def test_what_stands_on_a_table_touches_the_ground():
+    env = compiled(
+        "<worldbody><body name='table'><geom type='box' size='1 1 .1'/></body>"
+        "<body name='ball' pos='0 0 .15'><freejoint/><geom size='.1'/></body></worldbody>"
+    )
+    assert touching(env) == {"ball"}

@@ -108,7 +108,7 @@ def test_a_benchmark_asks_with_words_as_a_run_does_but_for_the_offer_to_stop(tmp
         assert [line[:30] for line in more] == ["If you expect no further gain "]
         assert not set(b.splitlines()) - set(a.splitlines())
     assert "Mean return" in theirs[-1]  # the feedback
-    assert re.search(r"^\*?\d+ \| [\d.]+ ± [\d.]+ \|", theirs[-1], re.MULTILINE)
+    assert re.search(r"^#\d+ \| [\d.]+ ± [\d.]+ \|", theirs[-1], re.MULTILINE)
 
 
 def test_the_prompt_of_run_is_the_method_of_bench(tmp_path):

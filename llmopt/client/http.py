@@ -87,7 +87,10 @@ def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bo
     key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
     # A key read from a file often ends in a newline.
     key = Secret((key.reveal or "").strip() or None)
-    remedy = f"set the environment variable {' or '.join(variables)}, or pass api_key=..."
+    remedy = (
+        f"set the environment variable {' or '.join(variables)}, or give "
+        f"llmopt.get_client({name!r}, api_key=...) as the client"
+    )
     if not key and required:
         raise MissingKeyError(f"{name} needs an API key and there is none: {remedy}", requests=0)
     if not key.sendable:

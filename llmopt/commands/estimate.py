@@ -80,7 +80,10 @@ class Estimate:
             f"request before) and {self.completion_tokens:,} completion tokens"
         )
         if self.cost is None or self.cached_cost is None:
-            return f"{text}; cost unknown ({PRICES_VARIABLE} can name a file of prices)"
+            return (
+                f"{text}; cost unknown ({PRICES_VARIABLE} can name a file of prices; "
+                "the extra 'prices' knows more models)"
+            )
         if self.cost == 0.0:
             return f"{text}; free, on this machine"
         low, high = f"${self.cached_cost:.2f}", f"${self.cost:.2f}"
@@ -90,7 +93,10 @@ class Estimate:
                 f"{low} where an evaluation takes less than {self.cache_minutes} minutes, so that "
                 f"the provider's prefix cache serves what is repeated; else up to {high}"
             )
-        return f"{text}; {price} (prices: {self.prices}; hidden reasoning not counted)"
+        return (
+            f"{text}; {price} (prices: {self.prices}; hidden reasoning not counted: a reasoning "
+            "model may bill several times the completion tokens shown)"
+        )
 
 
 def estimate(

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llmopt.text import printable
+
 MAX_PHYSICS = 1400
 """Characters that the lines may take."""
 
@@ -46,8 +48,10 @@ def touching(env: Any) -> frozenset[str]:
             return frozenset()
         owner = model.geom_bodyid
         pairs = zip(owner[contact.geom1].tolist(), owner[contact.geom2].tolist(), strict=True)
-        bodies = {max(pair) for pair in pairs if min(pair) == 0 < max(pair)}
-        return frozenset(model.body(b).name or f"body {b}" for b in bodies)
+        # What has no joint on its way to the world is welded to it, such as a table.
+        moves = (model.body_weldid != 0).tolist()
+        bodies = {b for pair in pairs if moves[pair[0]] != moves[pair[1]] for b in pair if moves[b]}
+        return frozenset(_name(model.body(b), "body", b) for b in bodies)
     except Exception:
         return frozenset()  # no MuJoCo
 
@@ -73,7 +77,8 @@ def _lines(model: Any, skip: int) -> list[str]:
         low, high = (float(v) for v in model.jnt_range[i])
         unit = "m" if kind == _SLIDE else "rad"
         joints.append(
-            model.joint(i).name + (f" {low:.3g} to {high:.3g} {unit}" if limited else " no stops")
+            _name(model.joint(i), "joint", i)
+            + (f" {low:.3g} to {high:.3g} {unit}" if limited else " no stops")
         )
         extras = (("damping", damping), ("spring", spring), ("armature", model.dof_armature[dof]))
         more.append(" ".join(f"{name} {float(v):.3g}" for name, v in extras if v))
@@ -82,18 +87,21 @@ def _lines(model: Any, skip: int) -> list[str]:
     if same and more[0]:
         items.append(f"each {more[0]}")
     motors = []
-    for i in range(model.nu):
-        if not _is_motor(model, i):
-            return [head, *_fitted("Joints, with their stops: ", items)]
+    # Where one is no motor, a list of the others would not be in the order of the actions.
+    for i in range(model.nu if all(_is_motor(model, i) for i in range(model.nu)) else 0):
         joint = int(model.actuator_trnid[i][0])
         force = float(model.actuator_gear[i][0] * model.actuator_gainprm[i][0])
+        if model.actuator_forcelimited[i]:
+            least, most = (float(v) for v in model.actuator_forcerange[i])
+            gear = float(model.actuator_gear[i][0])
+            force = gear * min(max(float(model.actuator_gainprm[i][0]), least), most)
         unit = "N" if int(model.jnt_type[joint]) == _SLIDE else "N m"
-        motors.append(f"{model.joint(joint).name} {force:.4g} {unit}")
+        motors.append(f"{_name(model.joint(joint), 'joint', joint)} {force:.4g} {unit}")
     bodies = []
     for i in range(1, model.nbody):
         mass = float(model.body_mass[i])
         if mass > 0:
-            bodies.append(f"{model.body(i).name or f'body {i}'} {mass:.3g} kg{_shape(model, i)}")
+            bodies.append(f"{_name(model.body(i), 'body', i)} {mass:.3g} kg{_shape(model, i)}")
     return [
         head,
         *_fitted("Joints, with their stops: ", items),
@@ -102,10 +110,17 @@ def _lines(model: Any, skip: int) -> list[str]:
     ]
 
 
+def _name(thing: Any, kind: str, number: int) -> str:
+    """Return the name of a joint or body in one line; its number where it has none."""
+    return printable(" ".join(thing.name.split())) or f"{kind} {number}"
+
+
 def _is_motor(model: Any, i: int) -> bool:
-    """Whether an actuator's force is its control times a constant, on a joint."""
+    """Whether an actuator's force is its control times a constant, on a hinge or a slide."""
     kinds = model.actuator_gaintype[i], model.actuator_biastype[i], model.actuator_trntype[i]
-    return all(int(kind) == _NONE for kind in kinds) and int(model.actuator_dyntype[i]) == _NONE
+    if any(int(kind) != _NONE for kind in kinds) or int(model.actuator_dyntype[i]) != _NONE:
+        return False
+    return int(model.jnt_type[model.actuator_trnid[i][0]]) in (_SLIDE, _HINGE)
 
 
 def _shape(model: Any, body: int) -> str:

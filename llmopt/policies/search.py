@@ -33,6 +33,7 @@ from llmopt.errors import (
     install_hint,
 )
 from llmopt.history import Trial
+from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
@@ -128,6 +129,8 @@ class PolicySearch:
         LLMOptError: The environment cannot be made.
         SpaceError: Its spaces are not supported, or there is not one name for each number.
     """
+
+    _passed: tuple[tuple[Any, ...], int] | None = None  # in a check: the point, its starts
 
     def __init__(
         self,
@@ -307,24 +310,28 @@ class PolicySearch:
         """
         report = _print_trial if progress is True else progress or None
         optimizer = self.optimizer
-        while (left := evaluations - self._spent()) > 0:
-            waiting = optimizer.pending
-            try:
-                params = (
-                    optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
-                )
-            except SearchStopped as end:
-                wanted = self._recommended(end.point)
-                failed = None if wanted is None else self._failed_elsewhere(wanted, left)
-                if failed is None:
-                    self.stopped = str(end)
-                    self._chosen = (len(optimizer.trials), wanted)
-                    break
-                trial = failed
-            else:
-                trial = self._tell(params)
-            if report is not None:
-                report(trial)
+        try:
+            while (left := evaluations - self._spent()) > 0:
+                waiting = optimizer.pending
+                try:
+                    params = (
+                        optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
+                    )
+                except SearchStopped as end:
+                    wanted = self._recommended(end.point)
+                    failed = None if wanted is None else self._failed_elsewhere(wanted, left)
+                    if failed is None:
+                        self.stopped = str(end)
+                        self._chosen = (len(optimizer.trials), wanted)
+                        break
+                    trial = failed
+                else:
+                    trial = self._tell(params)
+                if report is not None:
+                    report(trial)
+        except KeyboardInterrupt:
+            say_what_is_kept(optimizer)
+            raise
         return self.best if optimizer.history.best is not None else None
 
     def _spent(self) -> int:
@@ -334,7 +341,8 @@ class PolicySearch:
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
         """Return the point that a model recommends, if it is as good as the best, else the best."""
-        best, trials = self._best_of_all(), self.optimizer.trials
+        # As the model sees them: with `noisy` a point that was measured twice has one number.
+        best, trials = self._best_of_all(), self.optimizer.history.trials
         if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
             return best
         named = trials[point - 1]
@@ -345,8 +353,8 @@ class PolicySearch:
     def _best_of_all(self) -> Trial[dict[str, Any]] | None:
         """Return the best trial; of a point that failed on fresh starts, these count, too."""
         history, checks = self.optimizer.history, self._checks()
-        if not checks:
-            return history.best
+        if not checks or history.best is None:
+            return None if history.best is None else self.optimizer.best
 
         def mean(trial: Trial[dict[str, Any]]) -> float:
             more = checks.get(trial.values)
@@ -355,7 +363,8 @@ class PolicySearch:
             samples = (*trial.samples, *more.samples)
             return math.fsum(samples) / len(samples) if more.samples else -math.inf
 
-        return max((t for t in history.complete if len(t.samples) <= len(self.starts)), key=mean)
+        tried = (t for t in history.complete if len(t.samples) <= len(self.starts))
+        return max(tried, key=mean, default=history.best)
 
     def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
         """Return the trials in which a point failed on fresh starts, by its values."""
@@ -378,8 +387,11 @@ class PolicySearch:
         if asked or left < 2 or not best.samples or best.values in self._checks():
             return None
         size = min(CHECKED, left) * len(self.starts)
+        if self._passed == (best.values, size):
+            return None
         outcome, text = self.measure(best.params, check_seeds(self.seed, size))
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
+            self._passed = (best.values, size)
             return None
         text = (
             f"#{best.number + 1} again, on {size} fresh starts, as you would stop: on some it does "
@@ -487,7 +499,8 @@ class PolicySearch:
             NoTrialsError: No policy was evaluated with success yet.
         """
         fresh = final_seeds(self.seed, starts or 2 * len(self.starts))
-        trials = self.optimizer.history.complete
+        size, checks = len(self.starts), self._checks()
+        trials = [t for t in self.optimizer.history.complete if len(t.samples) <= size]
         points = [self._flat(t.params) for t in trials]
         best: tuple[float, Trial[dict[str, Any]]] | None = None
         for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):
@@ -495,11 +508,14 @@ class PolicySearch:
             outcome = self._evaluator.evaluate(points[i], fresh)
             if outcome.mean is None or not trial.rewards:
                 continue
-            told = len(self.starts) * trial.rewards[0]
-            mean = (told + math.fsum(outcome.returns)) / (len(self.starts) + len(fresh))
+            more = checks.get(trial.values)
+            if more is not None and not more.samples:
+                continue  # it failed on fresh starts
+            returns = (*outcome.returns, *(more.samples if more else ()))
+            mean = (size * trial.rewards[0] + math.fsum(returns)) / (size + len(returns))
             if best is None or mean > best[0]:
                 best = mean, trial
-        chosen = self.optimizer.best if best is None else best[1]
+        chosen = (self._best_of_all() or self.optimizer.best) if best is None else best[1]
         self._chosen = (len(self.optimizer.trials), chosen)
         return chosen
 

@@ -138,6 +138,7 @@ class EpisodeStatistics:
         except (TypeError, ValueError):  # what is no number is the policy's trouble, not this one's
             return np.full(self._policy.n_inputs, np.nan)
 
+    @np.errstate(over="ignore", invalid="ignore")  # what a policy blew up is told as it is
     def text(self, evaluation: Evaluation) -> str:
         """Return the statistics, a line for each subject.
 
