@@ -34,5 +34,5 @@ def play(name, task, folder, requests):
     files = sorted((folder / "candidates").glob("*.json"))
     now = [json.loads(file.read_text(encoding="utf-8"))["score"] for file in files]
     lines = [json.loads(line) for line in RESULTS.read_text(encoding="utf-8").splitlines()]
-    before = next(x for x in lines if (x["command"], x["task"]) == (command, task))
+    before = next(x for x in lines[::-1] if (x["command"], x["task"]) == (command, task))
     return now, [c["score"] for c in before["candidates"]][: len(now)]
