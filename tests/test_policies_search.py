@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium as gym
@@ -516,3 +518,13 @@ def test_a_search_is_scaled_as_a_run_is(tmp_path):
     assert len(stored["normal"][0]) == 4
     with pytest.raises(LLMOptError, match="did you mean 'ClipAction'"):
         PolicySearch("CartPole-v1", ScriptedClient([]), wrappers=["ClipActoin"])
+
+
+def test_mujoco_writes_no_log_into_the_working_directory(tmp_path):
+    pytest.importorskip("mujoco")
+    code = (
+        "from llmopt.policies.environment import make_gymnasium\n"
+        "make_gymnasium('HalfCheetah-v5').close()\n"  # its file gives a warning as it is read
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert not list(tmp_path.iterdir())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
@@ -156,11 +158,13 @@ def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
             # The checker warns about actions out of bounds on every episode and costs a third
             # of the time; linear policies leave the bounds by design.
             kwargs = {"disable_env_checker": True, **kwargs}
+        # Before: MuJoCo warns of Gymnasium's own files as it reads them.
+        _silence_mujoco(gym.registry.get(env) if isinstance(env, str) else env)
         made: gym.Env[Any, Any] = gym.make(env, **kwargs)
     except Exception as error:
         title = env.rpartition(":")[2] if isinstance(env, str) else env.id
         raise _trouble(title, error) from error
-    _silence_mujoco()
+    _silence_mujoco()  # of a module that is imported only now
     return made
 
 
@@ -186,11 +190,14 @@ def _trouble(title: str, error: Exception) -> LLMOptError:
     return LLMOptError(f"{title} cannot be made: {type(error).__name__}: {_first_line(error)}")
 
 
-def _silence_mujoco() -> None:
+def _silence_mujoco(spec: EnvSpec | None = None) -> None:
     """Keep MuJoCo from writing MUJOCO_LOG.TXT where a policy makes its simulation unstable.
 
     The return of such an episode says it as well.
     """
+    if spec is not None and "mujoco" in str(spec.entry_point):
+        with suppress(ImportError):  # making the environment says so
+            importlib.import_module("mujoco")
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and getattr(mujoco, "get_mju_user_warning", lambda: None)() is None:
         mujoco.set_mju_user_warning(_ignore)
