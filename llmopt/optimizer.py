@@ -427,12 +427,7 @@ class LLMOptimizer(Generic[Params]):
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
         if not self._ready:  # before the first warm-up point is evaluated
-            try:
-                self._meter.check_ready()
-            except BaseException:
-                if self._log is not None:
-                    self._log.withdraw()
-                raise
+            self._meter.check_ready(self._log)
             self._ready = True
         try:
             with self._meter.asking() as draft:

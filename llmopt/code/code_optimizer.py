@@ -377,12 +377,7 @@ class CodeOptimizer:
 
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
-        try:
-            self._meter.check_ready()
-        except BaseException:
-            if self._log is not None:
-                self._log.withdraw()
-            raise
+        self._meter.check_ready(self._log)
         state = self._state
         situation = CodeSituation(
             self._next,

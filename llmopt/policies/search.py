@@ -446,7 +446,7 @@ class PolicySearch:
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return (self._best_of_all() if self._checks() else None) or self.optimizer.best
+        return self._best_of_all() or self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:

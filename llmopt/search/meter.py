@@ -22,7 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
@@ -30,6 +30,9 @@ from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.locks import Lock, uninterrupted
+
+if TYPE_CHECKING:
+    from llmopt.search.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -352,16 +355,24 @@ class Meter:
         """How many calls at unknown cost a call is that was cut off: 0 on the user's machine."""
         return int(not getattr(self.client, "_own_machine", False))
 
-    def check_ready(self) -> None:
+    def check_ready(self, log: EventLog | None = None) -> None:
         """Look for what sure is to stop the first request; nothing is sent.
+
+        Args:
+            log: The run's; the file that it has just begun is withdrawn on an error.
 
         Raises:
             BudgetExceededError: There is a cap on cost, and the model has no known price.
             ClientError: The key, the model file or the address is missing.
             ImportError: The model's package is not installed.
         """
-        check_ready(self.client)
-        self._check_priced()
+        try:
+            check_ready(self.client)
+            self._check_priced()
+        except BaseException:
+            if log is not None:
+                log.withdraw()
+            raise
 
     def _check_priced(self) -> None:
         if self.limits.max_cost is not None and not getattr(self.client, "priced", True):
