@@ -708,6 +708,19 @@ class LLMOptimizer(Generic[Params]):
             return TrialList(self._state.trials)
 
     @property
+    def total(self) -> int | None:
+        """Proposals planned in all, as the prompt says it; it may be changed during a search.
+
+        Raises:
+            ValueError: It is set to no whole number above 0.
+        """
+        return self._model.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        self._model.total = None if value is None else whole_number("total", value, 1)
+
+    @property
     def pending(self) -> list[Proposal]:
         """The points handed out and not told yet, oldest first (a copy).
 

@@ -101,7 +101,7 @@ def test_replies_that_fit_no_more_are_dropped_with_a_word(caplog):
         meter.send(request("2"))
     with caplog.at_level(logging.WARNING), meter.asking():
         meter.send(request("other"))
-    assert "1 paid replies of an interrupted ask are dropped" in caplog.text
+    assert "1 paid replies of an ask that gave no point" in caplog.text
     assert meter.paid == ()
 
 

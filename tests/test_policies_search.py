@@ -441,6 +441,9 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
         assert len(again.samples) == 20
         assert "recommends point 4" in search.stopped
         assert best is search.best is search.optimizer.trials[3]  # not the first of equals
+        asked = [r.messages[-1].content for r in search.optimizer.client.requests]
+        assert "You propose #2 of at most 10." in asked[0]
+        assert "You propose #4 of at most 6." in asked[2]  # the check took five evaluations
         assert search.evaluate().mean == 10
 
 

@@ -53,7 +53,7 @@ def test_a_system_is_a_function_of_its_seed_and_ends(system):
 )
 def test_an_arm_tells_what_it_says(arm, named, documented, seen):
     client = ScriptedClient(["Proposal: stop"])
-    with words.make_search("zones", arm, client, 0, 30) as search:
+    with words.make_search("zones", arm, client, 0) as search:
         search.run(30)
     (request,) = client.requests
     assert ("zone A" in request.text) == named
@@ -100,7 +100,7 @@ def test_hyper_parameters_on_own_data_have_the_same_arms(monkeypatch, arm, named
     pytest.importorskip("sklearn")
     monkeypatch.setattr(words, "STARTS", 2)
     client = ScriptedClient(["Proposal: stop"])
-    with words.make_search("spills", arm, client, 0, 30) as search:
+    with words.make_search("spills", arm, client, 0) as search:
         search.run(30)
         best = search.best.params
         assert search.evaluate(2).mean != search.measure(best)[0].mean
@@ -127,7 +127,7 @@ def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
     answer = "Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10)
     scripted = [answer.replace("0.1", f"0.{k}") for k in range(11, 29)]
     client = ScriptedClient(scripted)
-    with words.make_search("zones", "ten", client, 0, 60) as search:
+    with words.make_search("zones", "ten", client, 0) as search:
         search.run(60)
         assert search.optimizer.usage.requests == len(client.requests) == 10
         sources = [t.source for t in search.optimizer.trials]

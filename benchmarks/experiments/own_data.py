@@ -109,7 +109,6 @@ class DataSearch(PolicySearch):
         seed: int,
         starts: int,
         warmup: int,
-        total: int,
         words: str,
         feedback: bool,
         **options: Any,
@@ -117,7 +116,7 @@ class DataSearch(PolicySearch):
         self.data = DATA[env]
         self.seed, self.stopped, self._feedback = seed, "", feedback
         self._chosen = (0, None)
-        self._requests = options.get("requests")
+        self._requests, self._total = options.get("requests"), None
         self.starts = selection_seeds(seed, starts)
         names = [f"x{i}" for i in range(len(SPACE))] if words == "none" else list(SPACE)
         space = dict(zip(names, SPACE.values(), strict=True))
@@ -130,7 +129,6 @@ class DataSearch(PolicySearch):
             prompt,
             seed=seed,
             warmup=warmup,
-            total=total,
             description=about,
             may_stop=True,
             **options,

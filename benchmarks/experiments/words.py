@@ -166,9 +166,7 @@ class ShuffledData(Shuffled, DataSearch):
     """The same for hyper-parameters."""
 
 
-def make_search(
-    task: str, arm: str, client: Client | str | None, seed: int, evaluations: int
-) -> PolicySearch:
+def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> PolicySearch:
     """Return the search of one arm."""
     entry = TASKS[task]
     options = dict(entry.options)
@@ -189,7 +187,6 @@ def make_search(
         seed=seed,
         starts=STARTS,
         warmup=WARMUP,
-        total=evaluations,
         words=words,  # type: ignore[arg-type]
         feedback=feedback,
         **options,
@@ -202,7 +199,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
     checked: list[int] = []
     returns: dict[str, list[float]] = {}  # of each point, checks included
 
-    with make_search(task, arm, client, seed, evaluations) as search:
+    with make_search(task, arm, client, seed) as search:
         measure = search.measure
 
         def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
@@ -245,7 +242,7 @@ def _first(pair: tuple[float, Any]) -> float:
 
 def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, Any]:
     """Search the same box with no words, and return the result's line."""
-    with make_search(task, "none", "smollm2", seed, evaluations) as search:
+    with make_search(task, "none", "smollm2", seed) as search:
         space = search.optimizer.space
         n = len(space)
         measured: list[tuple[float | None, Any]] = []

@@ -206,6 +206,7 @@ class PolicySearch:
                 parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
             text = "\n\n".join(part for part in parts if part)
         self._requests: int | None = options.get("requests")
+        self._total: int | None = options.get("total")
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
         options.setdefault("may_stop", True)
         self.stopped = ""
@@ -295,7 +296,8 @@ class PolicySearch:
 
         Where the model ends the search, the point that it recommends is first tried on fresh
         starts, `CHECKED` times as many, as far as there are evaluations left: they are counted.
-        If it does much worse on one of them, the model is told so and goes on.
+        If it does much worse on one of them, the model is told so and goes on. The prompt says how
+        many evaluations there are, less the ones that such a check took.
 
         Args:
             evaluations: Evaluations in all, those before this call included.
@@ -312,6 +314,10 @@ class PolicySearch:
         optimizer = self.optimizer
         try:
             while (left := evaluations - self._spent()) > 0:
+                spent = evaluations - left
+                if self._total is None or spent >= self._total:
+                    self._total = evaluations
+                optimizer.total = self._total - spent + len(optimizer.trials)
                 waiting = optimizer.pending
                 try:
                     params = (

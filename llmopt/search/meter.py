@@ -433,7 +433,8 @@ class Meter:
             return
         if self._paid:
             logger.warning(
-                "%d paid replies of an interrupted ask are dropped: the history has changed since",
+                "%d paid replies of an ask that gave no point (it was interrupted, or the model "
+                "wished to stop) are dropped: the history has changed since",
                 len(self._paid),
             )
             self._paid.clear()
