@@ -413,7 +413,7 @@ class Cliff(gym.Env):
 def at_the_cliff(*answers, **options):
     """A search with pushes as answers; a number as text ends it and recommends that point."""
     texts = [
-        f"Hypothesis: h\nStart from: #{a}\nProposal: stop"
+        f"Analysis: safe\nHypothesis: h\nStart from: #{a}\nProposal: stop"
         if isinstance(a, str)
         else f"Hypothesis: h\nStart from: new\nProposal: 0, {a}"
         for a in answers
@@ -439,11 +439,12 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
             "#2 again, on 20 fresh starts, as you would stop: on some it does"
         )
         assert len(again.samples) == 20
-        assert "recommends point 4" in search.stopped
+        assert search.stopped.endswith("recommends point 4: safe")
         assert best is search.best is search.optimizer.trials[3]  # not the first of equals
         asked = [r.messages[-1].content for r in search.optimizer.client.requests]
         assert "You propose #2 of at most 10." in asked[0]
         assert "You propose #4 of at most 6." in asked[2]  # the check took five evaluations
+        assert re.search(r"(?m)^#3 \| .* \| #2 again$", asked[2])
         assert search.evaluate().mean == 10
 
 

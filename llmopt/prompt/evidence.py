@@ -39,6 +39,10 @@ _START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]
 _LESSON = re.compile(
     r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
 )
+_ANALYSIS = re.compile(
+    r"analysis[*_`]{0,3}\s*:(.*?)(?=^[\s>*_`#-]{0,8}(?:hypothesis|start|proposal)\b|\Z)",
+    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+)
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 _RANDOM = ("warmup", "fallback")
 _SOURCES = {
@@ -53,6 +57,12 @@ def start_of(text: str) -> int | None:
     """Return the number that an answer starts from (``Start from: #7``), counted from 1."""
     found = list(_START.finditer(text))
     return int(found[-1][1]) if found else None
+
+
+def analysis_of(text: str) -> str:
+    """Return an answer's analysis in one line, all of the answer where it names none."""
+    found = _ANALYSIS.search(text)
+    return " ".join((found[1] if found else text).split())
 
 
 @dataclass(frozen=True)
@@ -312,15 +322,19 @@ class Evidence:
         """Return the earlier trial that a trial was made from.
 
         That is the one its answer names; else the one that differs in the fewest parameters,
-        the better of equals, unless it differs in more than half of them.
+        the better of equals, unless it differs in more than half of them. Of a point that the
+        user measured again it is the first measurement.
         """
         named = start_of(trial.explanation)
         if named is not None and 1 <= named <= trial.number:
             return self.history.trials[named - 1]
+        recent = self.history.trials[max(0, trial.number - _RECALLED) : trial.number]
+        if trial.source == "user":
+            return next((t for t in recent if t.values == trial.values), None)
         if trial.source != "llm":
             return None
         nearest = min(
-            self.history.trials[max(0, trial.number - _RECALLED) : trial.number],
+            recent,
             key=lambda t: (len(self._changed(t, trial)), self._rank(t)),
             default=None,
         )
@@ -388,8 +402,11 @@ class Evidence:
             return []
         ranked, latest = self.history.ranked, self.history.trials[-1:]
         best = [*ranked[:1], *(t for t in ranked[1:_SHOWN] if t.source not in _RANDOM)]
-        chosen = {t.number: t for t in (*best, *latest) if t in best or t.source == "llm"}
-        return [f"#{number + 1}: {self.values(t)}" for number, t in chosen.items()]
+        chosen: list[Trial] = []
+        for trial in (*best, *(t for t in latest if t.source == "llm")):
+            if all(trial.values != t.values for t in chosen):
+                chosen.append(trial)
+        return [f"#{t.number + 1}: {self.values(t)}" for t in chosen]
 
     def drawn(self) -> int:
         """Return how many trials there are before the first that a model proposed."""

@@ -32,7 +32,7 @@ from llmopt.errors import (
 )
 from llmopt.history import History, Proposal, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
-from llmopt.prompt.evidence import start_of
+from llmopt.prompt.evidence import analysis_of, start_of
 from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.space import Space, Value
@@ -349,7 +349,7 @@ class ModelEmitter:
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{' '.join(reading.explanation.rpartition('Analysis:')[2].split())[:300]}",
+                f"{analysis_of(reading.explanation)[:300]}",
                 named,
             )
         values, clipped = reading.values, reading.clipped
