@@ -399,10 +399,14 @@ class PolicySearch:
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             self._passed = (best.values, size)
             return None
-        text = (
+        seen = (
             f"#{best.number + 1} again, on {size} fresh starts, as you would stop: on some it does "
-            f"much worse than on any start before. {text}"
+            "much worse than on any start before"
         )
+        if outcome.mean is not None:
+            least, before = min(outcome.returns), min(best.samples)
+            seen += f" (least return {least:.5g}, on the starts before {before:.5g})"
+        text = f"{seen}. {text}".strip()
         if outcome.mean is None:
             return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
         return self.optimizer.tell(
