@@ -354,8 +354,8 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     now: Cells = {}
     earlier: Cells = {}
     for line in lines:
-        present = line["arm"] in BASELINES or line["seed"] >= PRESENT
-        (now if present else earlier).setdefault((line["task"], line["arm"]), []).append(line)
+        where = now if _is_present(line) else earlier
+        where.setdefault((line["task"], line["arm"]), []).append(line)
     unknown = [task for task in TITLES if not TASKS[task].known]
     known = [task for task in TITLES if TASKS[task].known]
     parts = [
@@ -365,6 +365,10 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
         _summary("earlier forms of the prompt", list(TITLES), earlier),
     ]
     return "\n\n".join(parts)
+
+
+def _is_present(line: dict[str, Any]) -> bool:
+    return line["arm"] in BASELINES or line["seed"] >= PRESENT
 
 
 def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool = False) -> str:
@@ -413,38 +417,49 @@ def _cell(group: Sequence[dict[str, Any]], chat: bool) -> str:
 def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw the best value so far of each search on systems that no model can know.
 
-    Systems that were not searched without words are left out.
+    Systems that were not searched without words, and earlier forms of the prompt, are left out.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    names = {"words": "strong model, words", "none": "strong model, numbers alone"}
+    names = {
+        "words": "chat model, words and feedback",
+        "shuffled": "chat model, results shuffled",
+        "none": "chat model, numbers alone",
+        "cma": "CMA-ES",
+        "random": "random search",
+    }
     colours = {"words": "C3", "none": "C1", "shuffled": "C4", "cma": "C0", "random": "C7"}
+    lines = [line for line in lines if _is_present(line)]
     compared = {line["task"] for line in lines if line["arm"] == "none"}
     tasks = [t for t, entry in TASKS.items() if not entry.known and t in compared]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(4 * len(tasks), 3.2), layout="constrained")
-    for axis, task in zip(axes, tasks, strict=True):
-        drawn = set()
+    rows = -(-len(tasks) // 3)
+    figure, grid = plt.subplots(rows, 3, figsize=(12, 3 * rows), layout="constrained")
+    axes = grid.ravel()
+    for axis in axes[len(tasks) :]:
+        axis.set_axis_off()
+    drawn: dict[str, Any] = {}
+    for axis, task in zip(axes, tasks, strict=False):
         for line in lines:
             if line["task"] != task or line["arm"] not in colours:
                 continue
             values = [-np.inf if v is None else v for v in line["curve"]]
             arm = line["arm"]
-            label = None if arm in drawn else names.get(arm, arm)
-            drawn.add(arm)
-            wide = 2.0 if arm in names else 0.8
+            wide = 2.0 if arm in ("words", "none") else 0.8
             steps = np.arange(1, len(values) + 1)
             best = np.maximum.accumulate(values)
-            axis.plot(steps, best, colours[arm], linewidth=wide, label=label)
+            (drawn[arm],) = axis.plot(steps, best, colours[arm], linewidth=wide)
         final = [line["best"] for line in lines if line["task"] == task]
         top, low = max(final), min(final)
         axis.set_ylim(low - 0.4 * (top - low), top + 0.05 * (top - low))
-        axis.set_title(task)
-        axis.set_xlabel("evaluations of 10 episodes")
-    axes[0].set_ylabel("best mean return so far")
-    axes[0].legend(fontsize=8)
+        axis.set_title(TITLES[task].rpartition(",")[0].replace("`", ""), fontsize=10)
+        axis.set_xlabel("evaluations")
+        axis.set_ylabel("best so far")
+    arms = [arm for arm in names if arm in drawn]
+    handles = [drawn[arm] for arm in arms]
+    figure.legend(handles, [names[a] for a in arms], loc="outside lower center", ncols=len(arms))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=80)
 
