@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -121,6 +122,10 @@ def test_the_physics_of_mujoco_is_read_from_its_model():
         "Physics, from the MuJoCo model: 4 × 0.002 s a step, gravity -9.81 m/s².",
         "Joints, with their stops: thigh_joint -2.62 to 0 rad; leg_joint -2.62 to 0 rad; "
         "foot_joint -0.785 to 0.785 rad; each damping 1 armature 1.",
+        "A positive angle of rooty turns +z towards +x: what stands up leans to +x, what hangs "
+        "down swings to -x.",
+        "A positive angle of thigh_joint, leg_joint, foot_joint turns +z towards -x: what stands "
+        "up leans to -x, what hangs down swings to +x.",
         "An action of 1 pushes, in the order of the actions: thigh_joint 200 N m; "
         "leg_joint 200 N m; foot_joint 200 N m.",
         "Bodies (capsules: length without the caps × radius): torso 3.67 kg (0.4 × 0.05 m); "
@@ -131,6 +136,34 @@ def test_the_physics_of_mujoco_is_read_from_its_model():
     assert describe_physics(made("CartPole-v1").unwrapped) == []
     names_alone = describe_environment(made("Hopper-v5"), docstring=False)
     assert "Physics" not in names_alone.text
+
+
+@pytest.mark.parametrize(
+    "env_id", ["Hopper-v5", "HalfCheetah-v5", "Swimmer-v5", "InvertedPendulum-v5", "Reacher-v5"]
+)
+def test_the_model_is_told_which_way_its_hinges_turn(env_id):
+    """Each hinge is turned a little, and a point of the world fixed to its body is followed."""
+    mujoco = pytest.importorskip("mujoco")
+    model = made(env_id).unwrapped.model
+    told = [line for line in describe_physics(made(env_id).unwrapped) if "positive" in line]
+    data = mujoco.MjData(model)
+    axes = {"x": 0, "y": 1, "z": 2}
+    for joint in range(model.njnt):
+        if model.jnt_type[joint] != 3:
+            continue
+        name = model.joint(joint).name
+        (line,) = (t for t in told if "every hinge" in t or f"{name}," in t or f"{name} " in t)
+        start, way, end = re.search(r"turns \+(.) towards (.)(.)", line).groups()
+        point = np.zeros(3)
+        point[axes[start]] = 1.0
+        data.qpos[:] = model.qpos0
+        mujoco.mj_forward(model, data)
+        body = model.jnt_bodyid[joint]
+        local = data.xmat[body].reshape(3, 3).T @ point
+        data.qpos[model.jnt_qposadr[joint]] += 0.1
+        mujoco.mj_forward(model, data)
+        moved = data.xmat[body].reshape(3, 3) @ local - point
+        assert moved[axes[end]] * {"+": 1, "-": -1}[way] == pytest.approx(np.sin(0.1))
 
 
 def test_altered_physics_are_told_as_they_are():
@@ -521,7 +554,8 @@ def test_names_of_a_model_stay_in_their_line():
     lines = describe_physics(env)
     assert not any("\n" in line or "\r" in line for line in lines)
     assert "q r no stops (damping 1); joint 1 no stops (damping 2)." in lines[1]
-    assert "a b 4.19 kg" in lines[2]
+    assert lines[2] == "A positive angle of every hinge turns +x towards +y."
+    assert "a b 4.19 kg" in lines[3]
     assert touching(env) == {"a b"}
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from llmopt.text import printable
 
 MAX_PHYSICS = 1400
@@ -105,9 +107,38 @@ def _lines(model: Any, skip: int) -> list[str]:
     return [
         head,
         *_fitted("Joints, with their stops: ", items),
+        *_turns(model),
         *_fitted("An action of 1 pushes, in the order of the actions: ", motors),
         *_fitted("Bodies (capsules: length without the caps × radius): ", bodies),
     ]
+
+
+def _turns(model: Any) -> list[str]:
+    """Say which way the hinges turn, where all of them have the same axis of the world."""
+    import mujoco
+
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    hinges = [i for i in range(model.njnt) if int(model.jnt_type[i]) == _HINGE]
+    if not hinges or any(int(kind) not in (_SLIDE, _HINGE) for kind in model.jnt_type):
+        return []
+    axis = int(np.abs(data.xaxis[hinges[0]]).argmax())
+    if (np.abs(data.xaxis[hinges, axis]) < 0.999).any():
+        return []
+    # A right-handed turn about x takes z to -y, one about y takes z to x, one about z x to y.
+    start, end, sign = (("z", "y", -1), ("z", "x", 1), ("x", "y", 1))[axis]
+    texts = []
+    for way in (1, -1):
+        names = [_name(model.joint(i), "joint", i) for i in hinges if way * data.xaxis[i, axis] > 0]
+        if not names:
+            continue
+        which = "every hinge" if len(names) == len(hinges) else ", ".join(names)
+        there, back = ("+", "-") if way * sign > 0 else ("-", "+")
+        text = f"A positive angle of {which} turns +{start} towards {there}{end}"
+        if start == "z":
+            text += f": what stands up leans to {there}{end}, what hangs down swings to {back}{end}"
+        texts.append(f"{text}.")
+    return texts if sum(map(len, texts)) <= MAX_PHYSICS // 3 else []
 
 
 def _name(thing: Any, kind: str, number: int) -> str:

@@ -346,10 +346,11 @@ class ModelEmitter:
             raise ParseError(reason, completion.text) from error
         if reading.stop:
             named = start_of(reading.explanation)
+            why = analysis_of(reading.explanation)
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{analysis_of(reading.explanation)[:300]}",
+                f"{why if len(why) <= 300 else why[:299] + '…'}",
                 named,
             )
         values, clipped = reading.values, reading.clipped
