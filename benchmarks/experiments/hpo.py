@@ -508,6 +508,7 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "",
         "```",
         "python -m llmopt.benchmarks.experiments.hpo --methods network tpe random --seeds 10",
+        "python -m llmopt.benchmarks.experiments.hpo --methods model gp --start random --seeds 3",
         "```",
         "",
         "## All tasks",
