@@ -456,7 +456,7 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
             "any start before (least return 0, on the starts before 10). Mean return"
         )
         assert len(again.samples) == 20
-        assert search.stopped.endswith("recommends point 4: safe")
+        assert search.stopped.endswith("recommends point 4: safe Hypothesis: h")
         assert best is search.best is search.optimizer.trials[3]  # not the first of equals
         asked = [r.messages[-1].content for r in search.optimizer.client.requests]
         assert "You propose #2 of at most 10." in asked[0]
