@@ -453,6 +453,7 @@ class LLMOptimizer(Generic[Params]):
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
+                new += self._fill(n - len(state.ready) - len(new), seen, new, draft)
             with self._changing, uninterrupted():
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
@@ -463,6 +464,24 @@ class LLMOptimizer(Generic[Params]):
                 # The next call draws the same numbers, so it meets the replies already paid for.
                 state.rng.bit_generator.state = before
             raise
+
+    def _fill(
+        self, missing: int, seen: set[Any], new: list[Proposal], draft: Draft
+    ) -> list[Proposal]:
+        """Draw the points of an ask that the model ended after others of it."""
+        if missing <= 0:
+            return []
+        taken = {*seen, *(self.space.key(p.values) for p in new)}
+        draft.warnings.append(
+            f"the model ended the search: {missing} of the points asked for "
+            f"{'was' if missing == 1 else 'were'} drawn at random"
+        )
+        for _ in range(missing):
+            self._meter.count_proposal("fallback")
+        return [
+            Proposal(draw_new(self.space, taken, self._state.rng), "fallback")
+            for _ in range(missing)
+        ]
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
         state = self._state

@@ -303,6 +303,7 @@ def test_by_default_a_model_is_asked_as_suits_it(model, prompt, ablations, tmp_p
         ("bench --tasks cartpol", "unknown task 'cartpol'"),
         ("bench --tasks cartpole --methods cmaa", "unknown method 'cmaa'"),
         ("bench --tasks cartpole --seeds 0", "--seeds 0: expected at least 1"),
+        ("bench --tasks cartpole --batch 0", "--batch 0: expected at least 1"),
         ("bench --suite proof --tasks cartpole", "do not go together"),
         ("bench --suite prof", "invalid choice"),
     ],

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from llmopt import Float, LLMOptimizer
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
 from llmopt.client.facts import model_facts
@@ -262,6 +263,15 @@ class TestNext:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
+def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(ClientError, match="is no folder; give a folder"):
+        LLMOptimizer({"x": Float(0, 1)}, FolderClient(path), "words").ask()  # a warm-up point
+    FolderClient(tmp_path / "new").check_ready()
+    assert not (tmp_path / "new").exists()
+
+
 def test_ctrl_c_ends_the_wait(folder: Path) -> None:
     code = (
         "import signal, sys\n"

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space
-from llmopt.errors import NoTrialsError
+from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.policies import PolicySearch
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -99,6 +99,30 @@ def test_the_model_ends_the_search_once_and_for_all(tmp_path):
         with pytest.raises(SearchStopped):
             optimizer.ask()
         assert optimizer.best.params == {"x": 0.5}
+
+
+def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
+    other = FIRST.replace("0.5", "0.75")
+    made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1}
+    path = tmp_path / "run.jsonl"
+    client = ScriptedClient([[FIRST, STOP, other], [STOP] * 3])
+    with closing(LLMOptimizer(SPACE, client, storage=path, batch_size=3, **made)) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        assert optimizer.ask() == {"x": 0.5}
+        assert optimizer.ask() == {"x": 0.75}
+        with pytest.raises(SearchStopped):
+            optimizer.ask()
+        assert optimizer.usage.proposals == {"warmup": 1, "llm": 2}
+        assert optimizer.usage.requests == len(client.requests) == 2
+    client = ScriptedClient([[FIRST, STOP, STOP]])
+    optimizer = LLMOptimizer(SPACE, client, **made)
+    optimizer.tell(optimizer.ask(), 1.0)
+    with pytest.warns(FallbackWarning, match="ended the search: 2 of the points asked for were"):
+        first, *others = optimizer.ask(3)
+    assert first == {"x": 0.5}
+    assert len(others) == 2
+    assert optimizer.usage.proposals == {"warmup": 1, "llm": 1, "fallback": 2}
+    assert [p.source for p in optimizer.pending] == ["llm", "fallback", "fallback"]
 
 
 def test_the_offer_is_made_only_where_it_is_taken():

@@ -208,6 +208,22 @@ def test_a_search_goes_on_in_its_storage(tmp_path):
     assert [t.values for t in second.optimizer.trials] == [t.values for t in whole.optimizer.trials]
 
 
+def test_a_search_without_words_goes_on_with_its_starts_only(tmp_path):
+    def search(starts):
+        return searching(
+            "MountainCarContinuous-v0", {}, {}, words="none", starts=starts, storage=tmp_path / "s"
+        )[0]
+
+    with search(3) as begun:
+        begun.run(1)
+    with pytest.raises(
+        StorageError, match=r"scored on 3 starts each, now starts=2\. Give starts=3"
+    ):
+        search(2)
+    with search(3) as resumed:
+        assert len(resumed.optimizer.trials) == 1
+
+
 def test_another_description_is_named_by_its_line(tmp_path):
     storage = tmp_path / "s.jsonl"
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
@@ -440,7 +456,7 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
             "any start before (least return 0, on the starts before 10). Mean return"
         )
         assert len(again.samples) == 20
-        assert search.stopped.endswith("recommends point 4: safe")
+        assert search.stopped.endswith("recommends point 4: safe Hypothesis: h")
         assert best is search.best is search.optimizer.trials[3]  # not the first of equals
         asked = [r.messages[-1].content for r in search.optimizer.client.requests]
         assert "You propose #2 of at most 10." in asked[0]
@@ -474,6 +490,47 @@ def test_a_point_that_passed_on_fresh_starts_is_not_tried_there_again(monkeypatc
         monkeypatch.setattr(search, "measure", lambda *_: pytest.fail("measured again"))
         assert search.run(12).number == 1
         assert search.stopped
+
+
+def prompts(search):
+    return [r.messages[-1].content for r in search.optimizer.client.requests]
+
+
+def test_a_check_in_which_an_episode_fails_counts_as_five_evaluations(monkeypatch):
+    step = Cliff.step
+
+    def breaks(self, action):
+        result = step(self, action)
+        return (result[0], float("nan"), *result[2:]) if result[2] else result
+
+    monkeypatch.setattr(Cliff, "step", breaks)
+    with at_the_cliff(0, "2", 0.1, 0.2, 0.3) as search:
+        search.run(9)
+        assert [t.state for t in search.optimizer.trials] == [
+            "complete", "complete", "failed", "complete", "complete",
+        ]  # fmt: skip
+        assert "You propose #4 of at most 5." in prompts(search)[2]
+
+
+def test_the_prompt_says_how_many_evaluations_are_left():
+    """Also where points are measured again, where the plan changes, and for a whole batch."""
+    with at_the_cliff(0.6, 0.6, 0.7, noisy=True) as search:
+        search.run(4)
+        assert "You propose #3 of at most 3." in prompts(search)[2]  # two rows, and one is left
+    with at_the_cliff(0.1, 0.2, 0.3) as search:
+        with pytest.raises(LLMOptError, match="the script of"):
+            search.run(20)
+        with pytest.raises(LLMOptError, match="the script of"):
+            search.run(6)  # shorter than was planned
+        assert "You propose #5 of at most 6." in prompts(search)[-1]
+    with at_the_cliff(0.1, 0.2, 0.3, total=20) as search:
+        search.run(4)
+        assert "of at most 20." in prompts(search)[-1]  # the user's own plan
+    with at_the_cliff(0.1, 0.2, 0.3, 0.4, batch_size=3) as search:
+        search.run(5)
+        assert len(prompts(search)) == 4
+        assert "You propose #5 of at most 5." in prompts(search)[-1]
+        assert search.optimizer.batch_size == 3
 
 
 def test_choosing_counts_the_fresh_starts_on_which_a_point_fell():

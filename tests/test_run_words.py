@@ -200,9 +200,11 @@ def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
         use(patch, ScriptedClient(point))
         assert main([*command, "--out", "d", "--record", "rec.jsonl"]) == 2
         assert main([*command, "--out", "d", "--record", "no/rec.jsonl"]) == 2
+        assert main([*command, "--out", "d", "--record", "."]) == 2
     error = capsys.readouterr().err
     assert "holds a recording already" in error
     assert "does not exist" in error
+    assert "--record: . is a folder: give the name of a file" in error
     assert not Path("d").exists()
 
 

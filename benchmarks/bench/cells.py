@@ -373,6 +373,11 @@ def read_results(*paths: str | Path) -> list[dict[str, Any]]:
     """
     lines: dict[BenchCell, dict[str, Any]] = {}
     for path in paths:
+        if Path(path).is_dir() or not Path(path).exists():
+            got = "it is a folder" if Path(path).is_dir() else "there is no such file"
+            raise StorageError(
+                f"cannot read {path}: {got}; give a file of results that llmopt bench wrote"
+            )
         for line in read_events(path):
             lines.setdefault(BenchCell.of(line), line)
     return list(lines.values())

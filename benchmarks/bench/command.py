@@ -171,6 +171,8 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _cells(args: argparse.Namespace) -> list[BenchCell]:
+    if args.batch is not None and args.batch < 1:
+        raise BenchConfigError(f"--batch {args.batch}: expected at least 1")
     if args.suite and args.tasks:
         raise BenchConfigError("--suite and --tasks do not go together: a suite names its tasks")
     if args.suite:

@@ -82,7 +82,8 @@ def main(args: argparse.Namespace) -> int:
         try:
             text = args.readme.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot read {args.readme}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(f"cannot read {args.readme}: {reason}") from error
         write_text_atomically(args.readme, between_markers(text, table))
         written.append(args.readme)
     print("\n".join(map(str, written)))

@@ -116,6 +116,8 @@ class Contestants:
         record = Path(self._record)
         if not record.absolute().parent.is_dir():
             raise StorageError(f"--record: the folder of {record} does not exist: make it first")
+        if record.is_dir():
+            raise StorageError(f"--record: {record} is a folder: give the name of a file")
         if not resume and record.exists() and record.stat().st_size:
             raise StorageError(
                 f"--record: {record} holds a recording already: give another name, as the answers "

@@ -95,6 +95,14 @@ class FolderClient:
         self._taken: set[int] = set()
         self._lock = threading.Lock()
 
+    def check_ready(self) -> None:
+        """Raise a `ClientError` if there is a file in the folder's place."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ClientError(
+                f"{self.name}: {self.folder} is no folder; give a folder, which need not exist yet",
+                requests=0,
+            )
+
     def complete(self, request: Request) -> Reply:
         """Write the request and wait for its answers, one for each sample.
 

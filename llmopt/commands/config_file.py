@@ -114,7 +114,13 @@ def _one(action: argparse.Action, value: Any) -> Any:
     if action.type is None and not isinstance(value, str):
         raise ValueError("expected a text")
     convert: Any = action.type or str
-    found = convert(str(value))
+    try:
+        found = convert(str(value))
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number"}.get(convert)
+        if wanted is None:
+            raise
+        raise ValueError(f"expected {wanted}") from None
     if action.choices is not None and found not in action.choices:
         raise ValueError(f"expected one of {', '.join(map(str, action.choices))}")
     return found

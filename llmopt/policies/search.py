@@ -130,6 +130,7 @@ class PolicySearch:
         SpaceError: Its spaces are not supported, or there is not one name for each number.
     """
 
+    _total_given = False
     _passed: tuple[tuple[Any, ...], int] | None = None  # in a check: the point, its starts
 
     def __init__(
@@ -207,6 +208,7 @@ class PolicySearch:
             text = "\n\n".join(part for part in parts if part)
         self._requests: int | None = options.get("requests")
         self._total: int | None = options.get("total")
+        self._total_given = self._total is not None
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
         options.setdefault("may_stop", True)
         self.stopped = ""
@@ -220,7 +222,23 @@ class PolicySearch:
             storage=storage,
             **options,
         )
+        self._check_starts(storage)
         self._evaluator = Evaluator(_Task(self))
+
+    def _check_starts(self, storage: str | os.PathLike[str] | None) -> None:
+        """Raise if a stored search was scored on another number of starts.
+
+        Without words its description does not tell.
+        """
+        told = [t for t in self.optimizer.trials if t.source != "user" and t.samples]
+        there, now = [len(t.samples) for t in told], len(self.starts)
+        if told and now not in there:
+            self.optimizer.close()
+            raise StorageError(
+                f"{storage}: its points were scored on {there[0]} starts each, now starts={now}. "
+                f"Give starts={there[0]} to go on with that search, or another file to start a "
+                "new one"
+            )
 
     # -- what is searched -----------------------------------------------------------------
 
@@ -311,13 +329,17 @@ class PolicySearch:
             ClientError: The model could not be asked.
         """
         report = _print_trial if progress is True else progress or None
-        optimizer = self.optimizer
+        optimizer, batch = self.optimizer, self.optimizer.batch_size
+        if not (self._total_given or self.stopped):
+            self._total = None
         try:
             while (left := evaluations - self._spent()) > 0:
                 spent = evaluations - left
                 if self._total is None or spent >= self._total:
                     self._total = evaluations
-                optimizer.total = self._total - spent + len(optimizer.trials)
+                # As the prompt counts them: with `noisy` a point that was measured twice is one.
+                optimizer.total = self._total - spent + len(optimizer.history.trials)
+                optimizer.batch_size = min(batch, left)
                 waiting = optimizer.pending
                 try:
                     params = (
@@ -338,12 +360,17 @@ class PolicySearch:
         except KeyboardInterrupt:
             say_what_is_kept(optimizer)
             raise
+        finally:
+            optimizer.batch_size = batch
         return self.best if optimizer.history.best is not None else None
 
     def _spent(self) -> int:
         """Return the evaluations so far; one on more starts counts as several."""
-        size = len(self.starts)
-        return sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
+        size, failed = len(self.starts), 0
+        for trial in self._checks().values():
+            failed += trial.source == "user" and trial.state == "failed"
+        several = sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
+        return several + failed * (CHECKED - 1)
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
         """Return the point that a model recommends, if it is as good as the best, else the best."""

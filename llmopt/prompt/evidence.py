@@ -40,7 +40,7 @@ _LESSON = re.compile(
     r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
 )
 _ANALYSIS = re.compile(
-    r"analysis[*_`]{0,3}\s*:(.*?)(?=^[\s>*_`#-]{0,8}(?:hypothesis|start|proposal)\b|\Z)",
+    r"analysis[*_`]{0,3}\s*:(.*?)(?=^[\s>*_`#-]{0,8}(?:start|proposal)\b|\Z)",
     re.IGNORECASE | re.MULTILINE | re.DOTALL,
 )
 _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
@@ -60,7 +60,7 @@ def start_of(text: str) -> int | None:
 
 
 def analysis_of(text: str) -> str:
-    """Return an answer's analysis in one line, all of the answer where it names none."""
+    """Return an answer's analysis and hypothesis in one line, all of it where it names none."""
     found = _ANALYSIS.search(text)
     return " ".join((found[1] if found else text).split())
 

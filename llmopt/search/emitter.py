@@ -196,7 +196,8 @@ class ModelEmitter:
             most_requests: Requests that may be sent, however many answers cannot be used.
 
         Returns:
-            `n` proposals with source ``"llm"`` or ``"fallback"``. The cost of the requests
+            `n` proposals with source ``"llm"`` or ``"fallback"``, fewer where one of several
+            answers ends the search: the others are not lost. The cost of the requests
             made is divided evenly among them. A fallback raises a `FallbackWarning`;
             inside ``meter.asking()`` the text goes into the draft instead.
 
@@ -238,6 +239,7 @@ class ModelEmitter:
         complaint: Complaint | None = None
         trouble = ""
         misses = 0
+        stop: SearchStopped | None = None
         new = self.noisy or len(seen) < space.cardinality
         most = math.inf if most_requests is None else most_requests
         while len(found) < n and misses < self.attempts and len(replies) < most and new:
@@ -267,6 +269,9 @@ class ModelEmitter:
             for k, completion in enumerate(reply.completions[:samples]):
                 try:
                     proposal = self._read(space, query, completion, seen, texts[:k])
+                except SearchStopped as end:
+                    stop = end
+                    continue
                 except ParseError as error:
                     trouble = f"{misses + 1} of its answers could not be used, the last because "
                     trouble += error.reason.partition("; ")[0]  # then follows what it is to do
@@ -274,6 +279,10 @@ class ModelEmitter:
                     continue
                 seen.add(space.key(proposal.values))
                 found.append(proposal)
+            if stop is not None:
+                if not found:
+                    raise stop
+                n = len(found)
             # A client that gives fewer samples than asked for is asked again at no charge.
             misses += complaint is not None or len(found) == before
             new = self.noisy or len(seen) < space.cardinality

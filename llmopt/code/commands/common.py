@@ -262,6 +262,8 @@ def _recorded(client: Client, record: str | None, begun: bool) -> Client:
     path = Path(record)
     if not path.absolute().parent.is_dir():
         raise StorageError(f"--record: the folder of {path} does not exist: make it first")
+    if path.is_dir():
+        raise StorageError(f"--record: {path} is a folder: give the name of a file")
     if not begun and path.exists() and path.stat().st_size:
         raise StorageError(
             f"--record: {path} holds a recording already: give another name, as the answers of two "
