@@ -49,14 +49,17 @@ ARMS = {"words": "linear, a chat model", "cma": "linear, CMA-ES", "random": "lin
 def read_run(folder: Path, answered_by: str = "") -> dict[str, Any]:
     """Return what came of a run as one line of the results.
 
+    Of a run that was broken off there is no score on fresh starts.
+
     Args:
         folder: A run folder of ``llmopt code`` or ``llmopt reward``.
         answered_by: Who answered, for the models ``folder:`` and ``replay:``.
 
     Raises:
-        LLMOptError: The folder holds no finished run.
+        LLMOptError: The folder holds no run.
     """
     config = read_config(folder)
+    judged = folder / "held_out.json"
     files = sorted((folder / "candidates").glob("*.json"))
     found = [read_json_object(file) for file in files]
     events = list(read_events(folder / "search.jsonl"))
@@ -71,7 +74,7 @@ def read_run(folder: Path, answered_by: str = "") -> dict[str, Any]:
         "candidates": [{name: c.get(name) for name in names} for c in found],
         "requests": kinds.count("reply"),
         "sent_back": kinds.count("reject"),
-        "held_out": read_json_object(folder / "held_out.json"),
+        "held_out": read_json_object(judged) if judged.is_file() else None,
     }
 
 
@@ -89,7 +92,7 @@ def searches_table(lines: Sequence[dict[str, Any]]) -> str:
         "| --- |" + " ---: |" * 7,
     ]
     for line in lines:
-        held = line["held_out"]
+        held = line["held_out"] or {}
         scores = [c["score"] for c in line["candidates"]]
         success, error = held.get("success rate"), held.get("standard error")
         trained = f", {held['trainings']} trainings" if "trainings" in held else ""
@@ -101,7 +104,9 @@ def searches_table(lines: Sequence[dict[str, Any]]) -> str:
             "failed" if scores[0] is None else f"{scores[0]:.4g}",
             f"{max(s for s in scores if s is not None):.4g}",
             "" if success is None else f"{success:.0%} of {held['starts']}",
-            f"{held['mean return']:.5g}" + (f" ± {error:.2g}" if error else "") + trained,
+            f"{held['mean return']:.5g}" + (f" ± {error:.2g}" if error else "") + trained
+            if held
+            else "broken off",
         ]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
@@ -133,6 +138,8 @@ def beside_table(lines: Sequence[dict[str, Any]], linear: Sequence[dict[str, Any
                 bests = [max(v for v in curve if v is not None) for curve in curves if curve]
                 cells.append(_middle(bests))
             rows.append(f"| {task} | {episodes} | " + " | ".join(cells) + " |")
+        if line["held_out"] is None:
+            continue
         ends = [f"{line['held_out']['mean return']:.5g} after {total}"]
         for arm in ARMS:
             group = [f for f in linear if f["task"] == task and f["arm"] == arm]
