@@ -7,7 +7,7 @@ convolutional network; a trial costs a look-up, its value is the mean over the t
 three models of scikit-learn on data made here (`OWN`), which no model can have read about. All
 samplers see the same space: ranges as a user would write them, moved to the nearest value
 of the table. The first five trials are random points, the same for all methods of a seed; with
-``--start default`` the first of them is the textbook's setting (`Task.default`) in its place.
+``--start default`` the textbook's setting (`Task.default`) comes before them.
 
 What a model is told (``--told``): ``names`` (names, ranges, a description), ``anonymous``
 (numbered parameters from 0 to 1 and lettered choices, no description), ``shuffled`` (as ``names``,
