@@ -454,7 +454,7 @@ def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
         final = [line["best"] for line in lines if line["task"] == task]
         top, low = max(final), min(final)
         axis.set_ylim(low - 0.4 * (top - low), top + 0.05 * (top - low))
-        axis.set_title(TITLES[task].rpartition(",")[0].replace("`", ""), fontsize=10)
+        axis.set_title(TITLES[task].rpartition(",")[0].replace("`", ""), fontsize=9)
         axis.set_xlabel("evaluations")
         axis.set_ylabel("best so far")
     arms = [arm for arm in names if arm in drawn]
