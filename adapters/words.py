@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmopt.errors import FallbackWarning
+from llmopt.text import cut
 
 MOST_TEXT = 20_000  # characters of one text out of a storage, or of a function's source
 _LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")
@@ -81,8 +82,7 @@ def text_of(value: Any, most: int = MOST_TEXT) -> str:
             value = json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             return ""
-    text = str(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return cut(str(value), most)
 
 
 def number_of(value: Any) -> float | None:

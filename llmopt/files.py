@@ -20,6 +20,27 @@ _SEAL = re.compile(rb',\s*"crc":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
 _SHAPE = (b"}", b'"........"', b'"crc":', b",")  # from the end, white space between; . is any byte
 
 
+def check_new_recording(path: Path, begun: bool = False) -> None:
+    """Raise where ``--record`` cannot write, or would mix two runs.
+
+    Args:
+        path: Its file.
+        begun: The run goes on, and may find its own recording there.
+
+    Raises:
+        StorageError: There is no such folder, it is a folder itself, or it is not empty.
+    """
+    if not path.absolute().parent.is_dir():
+        raise StorageError(f"--record: the folder of {path} does not exist: make it first")
+    if path.is_dir():
+        raise StorageError(f"--record: {path} is a folder: give the name of a file")
+    if not begun and path.exists() and path.stat().st_size:
+        raise StorageError(
+            f"--record: {path} holds a recording already: give another name, as the answers of two "
+            "runs in one file cannot be told apart"
+        )
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a file in UTF-8 in one step, and make its folder.
 

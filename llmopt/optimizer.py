@@ -48,7 +48,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import ModelEmitter, draw_new
+from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
 from llmopt.search.eventlog import Event, EventLog, read_events
 from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock, uninterrupted
@@ -476,12 +476,10 @@ class LLMOptimizer(Generic[Params]):
             f"the model ended the search: {missing} of the points asked for "
             f"{'was' if missing == 1 else 'were'} drawn at random"
         )
-        for _ in range(missing):
-            self._meter.count_proposal("fallback")
-        return [
-            Proposal(draw_new(self.space, taken, self._state.rng), "fallback")
-            for _ in range(missing)
-        ]
+        drawn = draw_fallbacks(self.space, taken, self._state.rng, missing)
+        for proposal in drawn:
+            self._meter.count_proposal(proposal.source)
+        return drawn
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
         state = self._state

@@ -34,6 +34,11 @@ def sendable(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
+def cut(text: str, most: int) -> str:
+    """Return a text of at most so many characters, with a mark where it was cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
     text = repr(value)

@@ -10,6 +10,7 @@ import numpy as np
 
 from llmopt.errors import LLMOptError
 from llmopt.history import Direction, History, Trial
+from llmopt.text import cut
 
 if TYPE_CHECKING:
     import pandas
@@ -131,7 +132,7 @@ def _cell(value: Any) -> str:
         text = np.array2string(value, precision=4, threshold=8, separator=", ")
     else:
         text = str(value)
-    return escape(text if len(text) <= _WORDS else text[: _WORDS - 1] + "…")
+    return escape(cut(text, _WORDS))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

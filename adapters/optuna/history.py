@@ -18,6 +18,7 @@ from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
+from llmopt.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
@@ -67,9 +68,7 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     if context:
         given = ", ".join(f"{name} = {value!r}" for name, value in context.items())
         lines.append(f"already set for this proposal: {given}")
-    return tuple(
-        line if len(line) <= _HINT_LENGTH else line[: _HINT_LENGTH - 1] + "…" for line in lines
-    )
+    return tuple(cut(line, _HINT_LENGTH) for line in lines)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.files import check_new_recording
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
 from llmopt.search.meter import Limits, Meter
 
@@ -111,18 +112,8 @@ class Contestants:
                 f"than random ones. --prompt {other} suits it, or take a larger model",
                 stacklevel=3,
             )
-        if self._record is None:
-            return
-        record = Path(self._record)
-        if not record.absolute().parent.is_dir():
-            raise StorageError(f"--record: the folder of {record} does not exist: make it first")
-        if record.is_dir():
-            raise StorageError(f"--record: {record} is a folder: give the name of a file")
-        if not resume and record.exists() and record.stat().st_size:
-            raise StorageError(
-                f"--record: {record} holds a recording already: give another name, as the answers "
-                "of two runs in one file cannot be told apart"
-            )
+        if self._record is not None:
+            check_new_recording(Path(self._record), begun=resume)
 
     def client_for(self, spec: MethodSpec, say: Callable[[int], None]) -> Client | None:
         """Return the model as one of the methods asks it.

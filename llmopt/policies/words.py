@@ -24,6 +24,7 @@ from gymnasium import spaces
 from llmopt.errors import SpaceError
 from llmopt.policies.physics import describe_physics
 from llmopt.policies.wrapping import acting_space, scaling
+from llmopt.text import cut
 
 MAX_WORDS = 6000
 """Characters that an environment's description may take, about 1,500 tokens."""
@@ -463,7 +464,7 @@ def _brief(value: Any) -> str:
     text = " ".join(repr(value).split())
     # The address in the default form of an object changes from run to run.
     text = re.sub(r" at 0x[0-9a-fA-F]+", "", text)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return cut(text, 80)
 
 
 def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:

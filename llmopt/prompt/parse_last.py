@@ -19,6 +19,7 @@ from llmopt.prompt.parse import (
     strip_thinking,
 )
 from llmopt.space import Space
+from llmopt.text import cut
 
 _MAX_HYPOTHESIS = 240  # characters shown again for each hypothesis
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
@@ -163,5 +164,4 @@ def hypothesis_of(explanation: str) -> str:
         text = text[: end.start()]
     # Marks of chat templates must not come back as such through a server that reads them.
     text = text.replace("\x00", " ").replace("<|", "< |").replace("**", "").translate(_QUOTES)
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _MAX_HYPOTHESIS else flat[: _MAX_HYPOTHESIS - 1] + "…"
+    return cut(" ".join(text.split()), _MAX_HYPOTHESIS)

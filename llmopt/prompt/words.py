@@ -9,6 +9,7 @@ from itertools import groupby
 from llmopt.history import Direction, History, Trial
 from llmopt.prompt.parse_last import hypothesis_of
 from llmopt.space import Categorical, Dimension, Float, Space, Value
+from llmopt.text import cut
 
 _MAX_FEEDBACK = 500  # characters of feedback, or of a reason, shown for one trial
 _MAX_CHOICES = 100  # choices of one dimension that are listed
@@ -172,5 +173,4 @@ def describe_step(space: Space, step_size: float | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    flat = " ".join(text.replace("\x00", " ").split())
-    return flat if len(flat) <= _MAX_FEEDBACK else flat[: _MAX_FEEDBACK - 1] + "…"
+    return cut(" ".join(text.replace("\x00", " ").split()), _MAX_FEEDBACK)

@@ -36,6 +36,7 @@ from llmopt.prompt.evidence import analysis_of, start_of
 from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.space import Space, Value
+from llmopt.text import cut
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
@@ -291,8 +292,7 @@ class ModelEmitter:
         if len(found) < n:
             missing = n - len(found)
             draft.warnings.append(self._trouble(space, missing, seen, trouble))
-            points = [draw_new(space, seen, rng) for _ in range(missing)]
-            found += [Proposal(values, "fallback") for values in points]
+            found += draw_fallbacks(space, seen, rng, missing)
         for proposal in found:
             self.meter.count_proposal(proposal.source)
         return _share(found, replies)
@@ -355,11 +355,10 @@ class ModelEmitter:
             raise ParseError(reason, completion.text) from error
         if reading.stop:
             named = start_of(reading.explanation)
-            why = analysis_of(reading.explanation)
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{why if len(why) <= 300 else why[:299] + '…'}",
+                f"{cut(analysis_of(reading.explanation), 300)}",
                 named,
             )
         values, clipped = reading.values, reading.clipped
@@ -434,6 +433,13 @@ def draw_new(
             values = _next_new(space, seen, rng)
     seen.add(space.key(values))
     return values
+
+
+def draw_fallbacks(
+    space: Space, seen: set[Hashable], rng: np.random.Generator, n: int
+) -> list[Proposal]:
+    """Draw `n` points in the model's place, add them to `seen`, and leave the counting."""
+    return [Proposal(draw_new(space, seen, rng), "fallback") for _ in range(n)]
 
 
 def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:

@@ -19,7 +19,7 @@ import numpy as np
 from llmopt.arguments import whole_number
 from llmopt.history import History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, keys_of
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_fallbacks, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.search.refine import RefineEmitter
 from llmopt.space import Space
@@ -228,9 +228,10 @@ class Scheduler(Follower):
                     self.model.meter.count_proposal(proposal.source)
             if len(found) < n and not paid:
                 seen = {*taken, *(space.key(p.values) for p in found)}
-                for _ in range(n - len(found)):
-                    found.append(Proposal(draw_new(space, seen, rng), "fallback"))
-                    self.model.meter.count_proposal("fallback")
+                drawn = draw_fallbacks(space, seen, rng, n - len(found))
+                for proposal in drawn:
+                    self.model.meter.count_proposal(proposal.source)
+                found += drawn
             elif len(found) < n:
                 points = tuple(p.values for p in found)
                 history = replace(history, pending=history.pending + points)

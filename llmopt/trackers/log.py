@@ -6,7 +6,7 @@ import logging
 
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.search.meter import Spent
-from llmopt.text import printable
+from llmopt.text import cut, printable
 from llmopt.trackers.base import Callback, Search
 
 _MOST = 200  # characters of words
@@ -79,5 +79,4 @@ def _point(search: Search, values: tuple[object, ...]) -> str:
 
 
 def _short(text: str) -> str:
-    flat = printable(" ".join(text.split()))
-    return flat if len(flat) <= _MOST else flat[: _MOST - 1] + "…"
+    return cut(printable(" ".join(text.split())), _MOST)

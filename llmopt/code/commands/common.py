@@ -27,8 +27,8 @@ from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.tasks.table import ALIASES, CodeTask
 from llmopt.commands.options import add_option_argument, take_options
-from llmopt.errors import BudgetExceededError, LLMOptError, StorageError
-from llmopt.files import write_bytes_atomically
+from llmopt.errors import BudgetExceededError, LLMOptError
+from llmopt.files import check_new_recording, write_bytes_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
 from llmopt.text import printable
@@ -260,15 +260,7 @@ def _recorded(client: Client, record: str | None, begun: bool) -> Client:
     if record is None:
         return client
     path = Path(record)
-    if not path.absolute().parent.is_dir():
-        raise StorageError(f"--record: the folder of {path} does not exist: make it first")
-    if path.is_dir():
-        raise StorageError(f"--record: {path} is a folder: give the name of a file")
-    if not begun and path.exists() and path.stat().st_size:
-        raise StorageError(
-            f"--record: {path} holds a recording already: give another name, as the answers of two "
-            "runs in one file cannot be told apart"
-        )
+    check_new_recording(path, begun)
     return RecordClient(client, path)
 
 
