@@ -18,7 +18,7 @@ SAMPLERS = ("levels-uniform", "levels-gaussian")
 EMBEDDED = ("llm-columns", "columns-network", "columns-gaussian")
 """The embedded model with its adapter, and its two strongest ablations."""
 
-RIVALS = ("cma", "optuna-tpe", "optuna-gp", "turbo", "ars", "random")
+RIVALS = ("cma", "cma-bipop", "optuna-tpe", "optuna-gp", "turbo", "ars", "random")
 """What it is ranked among."""
 
 ABLATED = (
