@@ -270,7 +270,7 @@ def _from_package(name: str) -> Price | None:
         _, found = package.get_snapshot().find_provider_model(
             model, None, _PACKAGE_NAMES.get(provider, provider), None
         )
-        day = datetime.datetime.now(datetime.timezone.utc)
+        day = datetime.datetime.now(datetime.UTC)
         prices = [
             _converted(found.get_prices(day.replace(hour=hour, minute=45))) for hour in range(24)
         ]

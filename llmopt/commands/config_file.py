@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import tomllib
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,12 @@ def load_toml(text: str) -> dict[str, Any]:
     """Read TOML.
 
     Raises:
-        ImportError: Python is older than 3.11, and the package `tomli` is not installed.
         ValueError: It is not valid.
     """
-    name = "tomllib" if find_spec("tomllib") else "tomli"
     try:
-        toml: Any = importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ImportError("TOML needs Python 3.11 or newer, or: pip install tomli") from None
-    try:
-        found: dict[str, Any] = toml.loads(text)
+        return tomllib.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    return found
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

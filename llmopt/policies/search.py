@@ -285,7 +285,7 @@ class PolicySearch:
         sizes = np.outer(1 / rows, columns).ravel()
         return Space(
             {
-                name: Float(_rounded(box[0] * size), _rounded(box[1] * size))
+                name: Float(_rounded(float(box[0] * size)), _rounded(float(box[1] * size)))
                 for name, size in zip(names, sizes, strict=True)
             },
             decimals=3,

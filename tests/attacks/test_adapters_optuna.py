@@ -260,7 +260,7 @@ class TestOtherTrials:
 
     def test_with_clocks_of_other_zones(self):
         study = seeded()
-        for zone in (None, datetime.timezone.utc):
+        for zone in (None, datetime.UTC):
             frozen = optuna.create_trial(params={"x": 2.0, "y": 2}, distributions=XY, value=1.0)
             frozen.datetime_complete = datetime.datetime(2026, 1, 1, tzinfo=zone)
             study._storage.create_new_trial(study._study_id, template_trial=frozen)

@@ -1,11 +1,10 @@
 """What type checkers make of a user's script; `.ci/typecheck` checks it, nothing runs it."""
 
-from typing import Any
+from typing import Any, assert_type
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import assert_type
 
 import llmopt
 from llmopt.adapters.optuna import LLMSampler

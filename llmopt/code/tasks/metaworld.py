@@ -338,8 +338,8 @@ class MetaWorldTeacher:
         """
         before, after = np.asarray(before), np.asarray(after)
         wanted = self._env.wanted(before)
-        was = np.linalg.norm(wanted[:3] - before[:3])
-        now = np.linalg.norm(wanted[:3] - after[:3])
+        was = float(np.linalg.norm(wanted[:3] - before[:3]))
+        now = float(np.linalg.norm(wanted[:3] - after[:3]))
         off = np.linalg.norm(wanted[:3] - np.asarray(action)[:3])
         good = bool(now < max(was - _PROGRESS, _NEAR) or off < _NEAR)
         close = bool(wanted[3] > 0)
