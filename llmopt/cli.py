@@ -77,11 +77,11 @@ COMMANDS = {
         "estimate the tokens and the cost of a run before it",
     ),
     "code": Command(
-        "llmopt.code.commands.write_policy",
+        "llmopt.benchmarks.code.write_policy",
         "let a model write a policy as code, and improve it from feedback",
     ),
     "reward": Command(
-        "llmopt.code.commands.write_reward",
+        "llmopt.benchmarks.code.write_reward",
         "let a model write a reward function, and judge what is trained under it",
     ),
 }

@@ -14,17 +14,17 @@ import pytest
 from PIL import Image
 
 from llmopt import ClientError, ScriptedClient
+from llmopt.benchmarks.code import common, write_reward
+from llmopt.benchmarks.code.common import say_step
+from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.page import write_report
+from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
 from llmopt.client.facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.commands import common, write_reward
-from llmopt.code.commands.code_run import CodeRun
-from llmopt.code.commands.code_run_page import write_report
-from llmopt.code.commands.common import say_step
 from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
-from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError, StorageError, install_hint
 
 needs_confinement = pytest.mark.skipif(
@@ -135,7 +135,7 @@ class TestCode:
         endless = "```python\ndef controller(obs):\n    while True: pass\n```"
         program = (
             "import sys\nfrom llmopt import ScriptedClient\n"
-            "from llmopt.cli import main\nfrom llmopt.code.commands import common\n"
+            "from llmopt.cli import main\nfrom llmopt.benchmarks.code import common\n"
             f"common.get_client = lambda name: ScriptedClient([{endless!r}])\n"
             f"sys.exit(main({[*self.ARGS, str(folder), '--call-seconds', '3000']!r}))\n"
         )
@@ -419,8 +419,8 @@ def test_the_page_needs_a_run(tmp_path):
 
 
 def test_a_score_prefers_success_to_return():
+    from llmopt.benchmarks.code.tasks import CodeTask
     from llmopt.code.policy import Episode, PolicyScore
-    from llmopt.code.tasks.table import CodeTask
 
     task = CodeTask("t", "t", "", "", lambda held_out: None, measure="success")
     lucky = PolicyScore((Episode(0, 1.0, 1, True), Episode(1, 1.0, 1, False)))
@@ -458,8 +458,8 @@ def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
 
 
 def test_code_and_reward_take_every_task_that_run_takes():
+    from llmopt.benchmarks.code.tasks import ALIASES
     from llmopt.benchmarks.tasks import TASKS
-    from llmopt.code.tasks.table import ALIASES
 
     assert set(ALIASES) == {t.alias for t in TASKS if not t.alias.endswith("-published")}
     for task in TASKS:

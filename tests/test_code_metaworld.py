@@ -10,13 +10,12 @@ pytest.importorskip("metaworld")
 from recorded_code import play, recorded
 
 from llmopt import ScriptedClient
+from llmopt.benchmarks.code import common, metaworld
+from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.commands import common
 from llmopt.code.policy import evaluate_policy, improve, policy_function, run_episode
 from llmopt.code.sandbox.confine import support
-from llmopt.code.tasks import metaworld
-from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

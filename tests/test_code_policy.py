@@ -6,10 +6,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from llmopt import ScriptedClient
+from llmopt.benchmarks.code.tasks import CodeTask, classic, find_task
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
+from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.policy import (
     Episode,
     PolicyScore,
@@ -21,8 +23,6 @@ from llmopt.code.policy import (
 )
 from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.code.tasks.language import PHRASES, LanguageFeedback, Verdict
-from llmopt.code.tasks.table import CodeTask, classic, find_task
 from llmopt.errors import LLMOptError
 
 needs_confinement = pytest.mark.skipif(

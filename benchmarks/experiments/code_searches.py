@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from llmopt.code.commands.code_run import read_config
+from llmopt.benchmarks.code.folder import read_config
 from llmopt.files import read_json_object
 from llmopt.search.eventlog import read_events
 from llmopt.search.resume import names_a_place

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
         SandboxUnavailableError,
         UnsandboxedWarning,
     )
+    from llmopt.code.language import LanguageFeedback
     from llmopt.code.policy import evaluate_policy, improve, policy_function
     from llmopt.code.reward.gencode import GenCode
     from llmopt.code.reward.reward import improve_reward, reward_function, train_linear
     from llmopt.code.sandbox.sandbox import Limits, Sandbox, WorkerLimits
-    from llmopt.code.tasks.language import LanguageFeedback
 
 _HOMES = {
     "candidate": ("Candidate", "CodeTrial", "Strategy"),
@@ -37,7 +37,7 @@ _HOMES = {
         "UnsandboxedWarning",
     ),
     "reward.gencode": ("GenCode",),
-    "tasks.language": ("LanguageFeedback",),
+    "language": ("LanguageFeedback",),
     "code_optimizer": ("CodeOptimizer",),
     "policy": ("evaluate_policy", "improve", "policy_function"),
     "reward.reward": ("improve_reward", "reward_function", "train_linear"),

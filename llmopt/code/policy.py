@@ -24,7 +24,7 @@ from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.tasks.language import LanguageFeedback
+from llmopt.code.language import LanguageFeedback
 from llmopt.errors import LLMOptError
 from llmopt.policies.rollout import Evaluation, Step
 from llmopt.policies.statistics import EpisodeStatistics

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from llmopt import ScriptedClient
+from llmopt.benchmarks.code import common, write_reward
 from llmopt.cli import main as cli
-from llmopt.code.commands import common, write_reward
 from llmopt.code.sandbox.confine import support
 from llmopt.search.resume import names_a_place
 

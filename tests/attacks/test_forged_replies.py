@@ -9,11 +9,11 @@ import os
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.client.folder import FolderClient
 from llmopt.client.scripted import RecordClient, ReplayClient
-from llmopt.code.commands.code_run import CodeRun
-from llmopt.code.commands.code_run_page import write_report
 from llmopt.errors import ClientError, StorageError
 
 SPACE = {"x": Float(-5, 5)}

@@ -19,11 +19,11 @@ pytest.importorskip("gymnasium")
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_report import results
 
+from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.report.markdown import markdown
 from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.run.pictures import learning_curve
 from llmopt.cli import main as cli
-from llmopt.code.commands.code_run_page import write_report
 from llmopt.errors import LLMOptError, StorageError
 
 MARKUP = '"><script>alert(1)</script><img src=http://evil.org/x onerror=a()>'

@@ -130,8 +130,8 @@ def command(folder: Path, model: Model) -> tuple[Any, int]:
 
 def commanded(folder: Path, model: Model, steps: int, args: list[str]) -> tuple[Any, int]:
     """Run a command of the code search to its end, in the folder or in what is left of it."""
+    from llmopt.benchmarks.code import common
     from llmopt.cli import main
-    from llmopt.code.commands import common
 
     args = [*args, "--steps", str(steps), "--episodes", "1", "--held-out", "1", "--model", "m"]
     old, common.get_client = common.get_client, lambda name: model
@@ -157,7 +157,7 @@ def write_policy(folder: Path, model: Model) -> tuple[Any, int]:
 
 
 def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
-    from llmopt.code.commands import write_reward as command
+    from llmopt.benchmarks.code import write_reward as command
     from llmopt.code.reward import judge, reward
 
     with pytest.MonkeyPatch.context() as patch:

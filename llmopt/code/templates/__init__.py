@@ -1,1 +1,1 @@
-"""Templates of the code search: its prompt and its report page."""
+"""The template of the code search's prompt."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from llmopt.code.candidate import standard_error
-from llmopt.code.commands.code_run import CodeRun
-from llmopt.code.commands.common import (
+from llmopt.benchmarks.code.common import (
     add_common,
     best_of,
     draw,
@@ -19,9 +17,11 @@ from llmopt.code.commands.common import (
     telling_how_to_resume,
     until_a_cap,
 )
+from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.tasks import find_task
+from llmopt.code.candidate import standard_error
+from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
-from llmopt.code.tasks.language import FEEDBACK_KINDS
-from llmopt.code.tasks.table import find_task
 
 _DEFAULTS = {"episodes": 10, "feedback": list(FEEDBACK_KINDS)}
 

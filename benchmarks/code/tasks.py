@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 import gymnasium as gym
 import numpy as np
 
+from llmopt.benchmarks.code import classic
+from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore
-from llmopt.code.tasks import classic
-from llmopt.code.tasks.language import FEEDBACK_KINDS
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
 from llmopt.policies.linear import LinearPolicy
@@ -246,7 +246,7 @@ def _make(name: str, env_id: str) -> gym.Env[Any, Any]:
 
 
 def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
-    from llmopt.code.tasks import metaworld
+    from llmopt.benchmarks.code import metaworld
 
     task = name.partition(":")[2]
     if task not in metaworld.task_names():

@@ -11,9 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.code.candidate import standard_error
-from llmopt.code.commands.code_run import CodeRun
-from llmopt.code.commands.common import (
+from llmopt.benchmarks.code.common import (
     add_common,
     best_of,
     draw,
@@ -25,6 +23,9 @@ from llmopt.code.commands.common import (
     telling_how_to_resume,
     until_a_cap,
 )
+from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.tasks import find_task
+from llmopt.code.candidate import standard_error
 from llmopt.code.reward.judge import Judgement, actor, judge
 from llmopt.code.reward.reward import (
     Training,
@@ -35,7 +36,6 @@ from llmopt.code.reward.reward import (
     train_linear,
 )
 from llmopt.code.reward.sb3 import ALGORITHMS, require_sb3, sb3_words, train_sb3
-from llmopt.code.tasks.table import find_task
 from llmopt.errors import LLMOptError
 
 _DEFAULTS = {"episodes": 10, "training": 200, "trainings": 3, "trainer": "linear"}

@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.tasks.language import LanguageFeedback, Verdict
+from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.errors import LLMOptError, did_you_mean, install_hint
 
 INNER_STEPS = 20

@@ -15,6 +15,9 @@ from typing import Any
 
 import gymnasium as gym
 
+from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.page import write_report
+from llmopt.benchmarks.code.tasks import ALIASES, CodeTask
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
@@ -22,10 +25,7 @@ from llmopt.client.scripted import RecordClient
 from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.commands.code_run import CodeRun
-from llmopt.code.commands.code_run_page import write_report
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
-from llmopt.code.tasks.table import ALIASES, CodeTask
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import check_new_recording, write_bytes_atomically

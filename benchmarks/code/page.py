@@ -10,8 +10,8 @@ from typing import Any
 
 import jinja2
 
+from llmopt.benchmarks.code.folder import read_config
 from llmopt.code.candidate import standard_error
-from llmopt.code.commands.code_run import read_config
 from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
 from llmopt.files import read_json_object, refuse_links, write_text_atomically
@@ -40,12 +40,12 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     )
     held_out = folder / "held_out.json"
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("llmopt.code"),
+        loader=jinja2.PackageLoader("llmopt.benchmarks.code", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
     try:
-        page = environment.get_template("code_run_page.html.j2").render(
+        page = environment.get_template("page.html.j2").render(
             config=config,
             candidates=[_drawn(candidate) for candidate in candidates],
             best=_best(candidates),

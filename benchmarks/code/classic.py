@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from llmopt.code.tasks.language import LanguageFeedback, Teacher, Verdict
+from llmopt.code.language import LanguageFeedback, Teacher, Verdict
 from llmopt.errors import LLMOptError
 
 FLAG = 0.45

@@ -1,0 +1,1 @@
+"""``llmopt code`` and ``llmopt reward``: tasks, options, run folder and page."""

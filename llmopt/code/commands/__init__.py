@@ -1,1 +1,0 @@
-"""``llmopt code`` and ``llmopt reward``: options, run folder and page."""

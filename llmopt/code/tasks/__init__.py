@@ -1,1 +1,0 @@
-"""The tasks of the code search, and the words that they give back."""
