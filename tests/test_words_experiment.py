@@ -133,12 +133,3 @@ def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
         sources = [t.source for t in search.optimizer.trials]
     assert sources.count("llm") == len(client.requests)
     assert sources.count("refine") == 55 - len(client.requests)
-
-
-def test_the_page_has_the_tables_of_the_committed_searches():
-    lines = [json.loads(line) for line in words.RESULTS.read_text(encoding="utf-8").splitlines()]
-    page = (RECORDINGS.parents[1] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    tables = words.table(lines).split("\n\n")
-    assert len(tables) == 4
-    for table in tables:
-        assert f"\n{table}\n" in page

@@ -1,0 +1,249 @@
+"""Every committed table of results equals what the code makes of the committed lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from llmopt.benchmarks.bench.cells import read_results
+from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words
+from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
+from llmopt.benchmarks.report.runs import group
+from llmopt.benchmarks.report.stats import duels, format_p
+from llmopt.search.eventlog import read_events
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def lines_of(name):
+    return list(read_events(RESULTS / f"{name}.jsonl"))
+
+
+def committed(name):
+    return (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def tables(text):
+    """Return the Markdown tables of a text, each as its lines."""
+    return re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+
+
+def section(head):
+    """Return a section of the page, without what comes before and after it."""
+    return re.split(r"^## ", PAGE.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
+
+
+def rows(table):
+    """Return the cells of each row of a table below its head."""
+    return [[c.strip() for c in row[1:-1].split("|")] for row in table.splitlines()[2:]]
+
+
+MADE = {"bbob": bbob_page.make_page, "hpo": hpo.make_table, "recheck": recheck.make_table}
+SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_page_of_results_is_what_its_lines_give(name):
+    assert MADE[name](lines_of(name)) == committed(name)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_documentation_shows_the_tables_of_the_page_of_results(name):
+    here = [t for t in tables(section(SECTIONS[name])) if not t.startswith("| task, seed 0")]
+    assert here
+    for table in here:
+        assert table in committed(name)
+
+
+def test_the_documentation_has_the_tables_of_the_suite_policies():
+    path = "benchmarks/results/policies.jsonl"
+    made = markdown(read_results(ROOT / path), f"`{path}`")
+    assert PAGE.partition(f"{BEGIN}\n")[2].partition(END)[0] == made
+
+
+def test_the_documentation_has_the_tables_of_the_experiment_on_words():
+    made = words.table(lines_of("words")).split("\n\n")
+    assert len(made) == 4
+    for table in made:
+        assert f"\n{table}\n" in PAGE
+
+
+def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
+    (shown,) = (t for t in tables(section("Hyper-parameters")) if t.startswith("| task, seed 0"))
+    names = ["frontier-chat, names", "frontier-chat, anonymous", "frontier-chat, shuffled"]
+    names += ["TPE", "GP", "small network", "smollm2, names", "random"]
+    found = hpo.regrets(lines_of("hpo"))
+    for task, *cells in rows(shown):
+        assert cells == [f"{found[task, 0, name][20]:.3f}" for name in names]
+
+
+# -- the README ---------------------------------------------------------------------------
+
+
+def counts(found):
+    """Return the evaluations of some searches as the README writes them."""
+    numbers = sorted({len(line["curve"]) for line in found})
+    if len(numbers) > 2:
+        return f" ({numbers[0]} to {numbers[-1]})"
+    return f" ({', '.join(map(str, numbers))})"
+
+
+def test_the_readme_rounds_the_experiment_on_words():
+    tasks = {
+        "three water tanks": "cascade",
+        "heating of two zones": "zones",
+        "heavy car": "heavy-car",
+        "Swimmer, observations permuted": "swimmer-changed",
+        "Swimmer": "swimmer",
+        "Hopper": "hopper",
+        "MountainCarContinuous": "mountaincar",
+    }
+    present = [x for x in lines_of("words") if x["arm"] in words.BASELINES or x["seed"] >= 4]
+    (table,) = (t for t in tables(README) if t.startswith("| task | words and feedback"))
+    for name, *cells in rows(table):
+        task = next(v for k, v in tasks.items() if name.startswith(k))
+        expected = []
+        for arm in ("words", "docs", "none", "cma"):
+            own = [x for x in present if (x["task"], x["arm"]) == (task, arm)]
+            middle = median(x["held_out"] for x in own)
+            text = f"{middle:,.0f}" if abs(middle) >= 1000 else f"{middle:.3g}"
+            expected.append(text + (counts(own) if arm != "cma" else ""))
+        assert [*cells[:4]] == expected, name
+        assert cells[4] in ("–", words.PUBLISHED.get(task))
+
+
+def duels_of_bbob(budget, main):
+    runs = bbob_page.read_runs(lines_of("bbob"), budget)
+    return {m: bbob_page.duel(runs, main, m, 20 + budget) for m in runs if m != main}
+
+
+def test_the_readme_counts_the_functions_of_bbob():
+    (table,) = (t for t in tables(README) if "BBOB" in t)
+    found = duels_of_bbob(100, "llm-columns")
+    rivals = ("cma", "optuna-tpe", "turbo", "optuna-gp", "columns-network")
+    assert rows(table)[0][1:] == [f"{found[m][0]} : {found[m][1]}" for m in rivals]
+
+
+# -- what is claimed ----------------------------------------------------------------------
+
+
+def claims():
+    """Return the rows of the last table: claim, rival, result; a claim stands for what follows."""
+    (table,) = tables(section("What is claimed"))
+    claim = ""
+    for first, rival, result in rows(table):
+        claim = first or claim
+        yield claim, rival, result
+
+
+RIVALS = {
+    "CMA-ES": "cma",
+    "CMA-ES with BIPOP restarts": "cma-bipop",
+    "Optuna TPE": "optuna-tpe",
+    "ARS": "ars",
+    "TuRBO": "turbo",
+    "Optuna GP": "optuna-gp",
+    "Gaussian draws": "columns-gaussian",
+    "Gaussian draws from its own frame": "columns-gaussian",
+    "the small network": "columns-network",
+    "random search": "random",
+}
+
+
+def method_of(rival):
+    return RIVALS[re.sub(r" \(.*\)$", "", rival)]
+
+
+@pytest.mark.parametrize(
+    ("words_of_claim", "main", "budget"),
+    [
+        ("smollm2 under `columns` is the better optimizer", "llm-columns", 100),
+        ("the small network in its place", "columns-network", 100),
+        ("the same at 400 evaluations", "columns-network", 400),
+    ],
+)
+def test_a_claim_on_functions_is_in_the_tables(words_of_claim, main, budget):
+    found = duels_of_bbob(budget, main)
+    adjusted = bbob_page.holm([d[3] for d in found.values()])
+    p_of = dict(zip(found, adjusted, strict=True))
+    own = [c for c in claims() if c[0].startswith(words_of_claim)]
+    assert own
+    for _, rival, result in own:
+        m = method_of(rival)
+        assert result == f"{found[m][0]} : {found[m][1]}, {format_p(p_of[m])}", rival
+
+
+def test_the_claim_on_policies_is_in_the_tables():
+    grouped = group(read_results(RESULTS / "policies.jsonl"))
+    found = {d.label: d for d in duels(grouped, "smollm2 (columns)")}
+    labels = {"cma-bipop": "CMA-ES (BIPOP)", "columns-network": "no model (columns, small network)"}
+    own = [c for c in claims() if c[0].startswith("smollm2 under `columns`, six policies")]
+    assert own
+    for _, rival, result in own:
+        duel = found[labels.get(method_of(rival), rival)]
+        assert result == f"{duel.wins} : {duel.losses}, {format_p(duel.adjusted)}", rival
+
+
+def test_the_claim_on_hyper_parameters_is_in_the_tables():
+    overview = {r[0]: r[-2:] for r in rows(tables(committed("hpo"))[0])}
+    names = {"Optuna GP (36 searches)": "GP"}
+    own = [c for c in claims() if c[0].startswith("the small network, hyper-parameters")]
+    assert own
+    for _, rival, result in own:
+        assert result == ", ".join(overview[names.get(rival, rival)]), rival
+
+
+def test_the_claim_on_the_hybrid_is_in_its_table():
+    found = {tuple(r[i] for i in (0, 2, 4)): r[-2:] for r in rows(tables(committed("failures"))[0])}
+    own = [c for c in claims() if c[0].startswith("the hybrid whose model fails")]
+    assert own
+    for _, rival, result in own:
+        key = ("hybrid, half of the model's points fail", rival.rpartition(" ")[2], "200")
+        assert result == ", ".join(found[key]), rival
+
+
+def test_the_claim_on_words_counts_the_searches():
+    tasks = ("zones", "cascade", "heavy-car", "swimmer-changed")
+    present = [x for x in lines_of("words") if x["arm"] in words.BASELINES or x["seed"] >= 4]
+    score = {(x["task"], x["arm"], x["seed"]): x["held_out"] for x in present}
+    told = [key for key in score if key[0] in tasks and key[1] == "words"]
+    numeric = [(k[0], s) for k, s in score.items() if k[1] in words.BASELINES]
+    best = {task: max(s for t, s in numeric if t == task) for task in tasks}
+    ahead = sum(score[k] > best[k[0]] for k in told)
+    expected = [f"{ahead} : {len(told) - ahead}"]
+    for arm in ("none", "shuffled", "docs"):
+        pairs = [(score[k], score[k[0], arm, k[2]]) for k in told if (k[0], arm, k[2]) in score]
+        expected.append(f"{sum(a > b for a, b in pairs)} : {sum(a < b for a, b in pairs)}")
+    own = [c[2].split(",")[0] for c in claims() if c[0].startswith("a frontier chat model")]
+    assert own == expected
+
+
+def test_the_table_of_rollouts_has_the_measured_speeds():
+    measured = json.loads((RESULTS / "rollout_speed.json").read_text(encoding="utf-8"))
+    known = {f"{r['steps_per_second']:,}" for t in measured["tasks"] for r in t["rows"]}
+    (table,) = tables(section("Rollout speed"))
+    shown = {c.strip("*") for row in rows(table) for c in (row[1], row[3]) if c}
+    assert shown <= known
+
+
+# -- sentences ----------------------------------------------------------------------------
+
+
+@pytest.mark.defect(13)
+def test_the_page_says_how_often_a_shuffled_point_draws_itself():
+    (share,) = re.findall(r"about (\d+) of 30 on average", " ".join(PAGE.split()))
+    assert int(share) == round(sum(1 / k for k in range(1, 31)))
+
+
+@pytest.mark.defect(13)
+def test_no_task_is_called_unreported_that_has_reported_results():
+    reported = {f"{x['task']}" for x in lines_of("words")} | {"MountainCarContinuous-v0"}
+    assert "zones" in reported
+    assert "tasks that are not reported" not in section("What is measured")
