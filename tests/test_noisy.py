@@ -52,23 +52,11 @@ def test_told_errors_count_where_nothing_is_repeated():
     assert optimizer.recommend() == {"x": 0.2}
 
 
-def test_the_adapters_recommend_no_lucky_point_either():
-    optuna = pytest.importorskip("optuna")
+def test_nevergrad_recommends_no_lucky_point_either():
     ng = pytest.importorskip("nevergrad")
     from llmopt.adapters.nevergrad import ParametrizedLLM
-    from llmopt.adapters.optuna import LLMSampler
 
-    rows = [(0.5, 9.0), (0.5, 11.0), (0.1, 10.0), (0.5, 8.0), (0.5, 10.0)]
-    study = optuna.create_study(direction="maximize")
-    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    for x, value in rows:
-        study.add_trial(
-            optuna.trial.create_trial(params={"x": x}, distributions=space, value=value)
-        )
-    assert LLMSampler.recommend(study).params == {"x": 0.5}
-    with pytest.raises(ValueError, match="no trial"):
-        LLMSampler.recommend(optuna.create_study())
-
+    rows = [(0.5, 9.0), (0.5, 11.0), (0.1, 10.0), (0.5, 8.0), (0.5, 10.0), (0.9, 5.0)]
     parameter = ng.p.Scalar(lower=0, upper=1)
     optimizer = ParametrizedLLM(model=ScriptedClient([]), noisy=True)(parameter, budget=9)
     for x, value in rows:

@@ -128,6 +128,11 @@ def told(study: optuna.Study, distributions, params, value, **options) -> None:
     )
 
 
+def broken_by(amount: float) -> dict[str, object]:
+    """Return the system attributes of a trial with one constraint, called "size" in Optuna 5."""
+    return {"constraints:size": amount} if OPTUNA_5 else {"constraints": [amount]}
+
+
 def bowl(trial: optuna.Trial) -> float:
     return trial.suggest_float("x", -5, 5) ** 2 + trial.suggest_int("y", 0, 9)
 
@@ -159,6 +164,31 @@ class TestMultiObjective(pytest_samplers.MultiObjectiveSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Callable[[], BaseSampler]:
         return make_for_any_space
+
+
+class TestRecommend:
+    @pytest.mark.defect(23)
+    @pytest.mark.parametrize("direction", ["maximize", "minimize"])
+    def test_the_best_mean_less_its_error_in_the_direction_of_the_study(self, direction):
+        study = study_of(RandomSampler(), direction=direction)
+        sign = 1 if direction == "maximize" else -1
+        # The mean of x = 2 is 9.5, give or take 0.65; x = 1 was measured once; x = 4 is the worst.
+        for x, value in ((2, 9.0), (2, 11.0), (1, 10.0), (2, 8.0), (2, 10.0), (4, 3.0), (4, 3.1)):
+            told(study, XY, {"x": x, "y": 0}, sign * value)
+        assert LLMSampler.recommend(study).params == {"x": 2, "y": 0}
+        told(study, XY, {"x": 3, "y": 0}, sign * 14.0)
+        assert LLMSampler.recommend(study).params == {"x": 3, "y": 0}
+
+    @pytest.mark.defect(23)
+    def test_what_breaks_a_constraint_comes_last_and_what_is_not_finite_never(self):
+        study = study_of(RandomSampler())
+        told(study, XY, {"x": 0.0, "y": 0}, float("-inf"))
+        with pytest.raises(ValueError, match="no trial"):
+            LLMSampler.recommend(study)
+        told(study, XY, {"x": 1.0, "y": 0}, 1.0, system_attrs=broken_by(0.5))
+        assert LLMSampler.recommend(study).params["x"] == 1.0
+        told(study, XY, {"x": 2.0, "y": 0}, 9.0, system_attrs=broken_by(-1.0))
+        assert LLMSampler.recommend(study).params["x"] == 2.0
 
 
 class TestDistributions:
@@ -288,10 +318,7 @@ class TestPrompt:
         sampler = make(["x: 3, y: 3"], prompt="opro")
         study = study_of(sampler)
         for x, value, constraint in ((1.5, 1.0, 0.75), (2.5, 9.0, -1.0)):
-            attributes = {"constraints:size" if OPTUNA_5 else "constraints": constraint}
-            if not OPTUNA_5:
-                attributes = {"constraints": [constraint]}
-            told(study, XY, {"x": x, "y": 1}, value, system_attrs=attributes)
+            told(study, XY, {"x": x, "y": 1}, value, system_attrs=broken_by(constraint))
         study.ask(XY)
         text = requests(sampler)[0].text
         assert "violates the constraints by 0.75" in text

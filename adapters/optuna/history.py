@@ -198,8 +198,7 @@ class GroupHistory:
             return _Row(frozen, None)
         rewards, state, reason = _outcome(frozen, objectives)
         remarks = [reason, *(text_of(words) for words in _told(frozen, "feedback"))]
-        constraints = _constraints(frozen)
-        violated = {n: c for n, c in constraints.items() if not c <= 0}
+        violated = _violated(frozen)
         if violated:
             shown = ", ".join(f"{n} = {c:g}" for n, c in violated.items())
             remarks.append(f"constraints above 0: {shown}")
@@ -217,8 +216,7 @@ class GroupHistory:
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),
-            constraint_violation=sum(math.inf if c != c else c for c in violated.values())
-            + sum(c.amount(frozen.params) for c in linear),
+            constraint_violation=_amount(violated) + sum(c.amount(frozen.params) for c in linear),
             stderr=_stderr(frozen) if rewards and state == "complete" else None,
         )
         rest = self._rest(frozen.params, parameters.latest)
@@ -267,8 +265,8 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
     return None, "failed", ""
 
 
-def _constraints(frozen: FrozenTrial) -> dict[str, float]:
-    """Return a trial's constraint values; those above 0 are violated."""
+def _violated(frozen: FrozenTrial) -> dict[str, float]:
+    """Return a trial's constraint values above 0, by name."""
     try:
         found = getattr(frozen, "constraints", None)
     except (TypeError, ValueError, AttributeError):
@@ -278,4 +276,30 @@ def _constraints(frozen: FrozenTrial) -> dict[str, float]:
         listed = listed if isinstance(listed, (list, tuple)) else ()
         found = {str(i): c for i, c in enumerate(listed)}
     numbers = (int, float)  # NaN and infinity stay as they are: both are violations
-    return {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}
+    values = {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}
+    return {name: c for name, c in values.items() if not c <= 0}
+
+
+def _amount(violated: Mapping[str, float]) -> float:
+    return sum(math.inf if c != c else c for c in violated.values())
+
+
+def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:
+    """Return the trial to keep of a study with noisy values; see `LLMSampler.recommend`.
+
+    Raises:
+        ValueError: No trial is complete.
+    """
+    done = []
+    for frozen in trials:
+        rewards, state, _ = _outcome(frozen, 1)
+        if state == "complete":
+            point = (repr(sorted(frozen.params.items())),)
+            violation = _amount(_violated(frozen))
+            trial = Trial(len(done), None, point, rewards, constraint_violation=violation)
+            done.append((frozen, trial))
+    history = History(tuple(trial for _, trial in done), directions=(direction,))
+    best = history.merged(lambda values: values).recommended
+    if best is None:
+        raise ValueError("no trial of the study is complete: there is nothing to recommend")
+    return next(frozen for frozen, trial in done if trial.values == best.values)

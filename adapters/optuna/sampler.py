@@ -29,7 +29,14 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.history import GroupHistory, View, hints, known_params, learned
+from llmopt.adapters.optuna.history import (
+    GroupHistory,
+    View,
+    hints,
+    known_params,
+    learned,
+    recommended,
+)
 from llmopt.adapters.optuna.ledger import Ledger
 from llmopt.adapters.optuna.records import (
     annotate,
@@ -51,7 +58,7 @@ from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
-from llmopt.history import History, Proposal, Trial, Usage
+from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
@@ -290,24 +297,9 @@ class LLMSampler(BaseSampler):
         Raises:
             ValueError: No trial is complete.
         """
-        done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        trials = tuple(
-            Trial(
-                t.number,
-                None,
-                (repr(sorted(t.params.items())),),
-                (float(t.value or 0.0),),
-                constraint_violation=sum(max(0.0, c) for c in t.constraints.values()),
-            )
-            for t in done
-        )
         maximize = study.direction == StudyDirection.MAXIMIZE
-        history = History(trials, directions=("maximize" if maximize else "minimize",))
-        merged = history.merged(lambda values: values)
-        best = merged.recommended
-        if best is None:
-            raise ValueError("no trial of the study is complete: there is nothing to recommend")
-        return next(t for t, trial in zip(done, trials, strict=True) if trial.values == best.values)
+        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return recommended(trials, "maximize" if maximize else "minimize")
 
     def reseed_rng(self) -> None:
         """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
