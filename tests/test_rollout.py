@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, ParameterError
+from llmopt.policies.episode import episode, mean_return
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
@@ -263,3 +264,53 @@ def test_streams_of_a_run_are_independent():
         for key in [("selection",), ("held-out",), ("warmup",), ("method", 0), ("method", 1)]
     ]
     assert len({tuple(d) for d in drawn}) == 5
+
+
+# -- one episode --------------------------------------------------------------------------
+
+
+@pytest.mark.defect(44)
+@pytest.mark.parametrize(
+    ("fault", "reason", "raised"),
+    [
+        (0, "", None),
+        (1, "the environment raised RuntimeError: the simulator", RuntimeError),
+        (2, "the reward of step 1 is nan", None),
+        (4, "the return is inf", None),
+    ],
+)
+def test_a_failed_episode_has_no_return(fault, reason, raised):
+    made = episode(Faulty(), lambda seen: np.array([fault]), 1, 20)
+    assert (made.total is None) == bool(reason)
+    assert made.failure == reason
+    assert made.end == ("failed" if reason else "terminated")
+    assert raised is None or (isinstance(made.error, raised) and not made.by_policy)
+    sound = episode(Faulty(), lambda seen: np.zeros(1), 1, 7)
+    assert (sound.total, sound.length, sound.end) == (7.0, 7, "step limit")
+    assert mean_return([sound, sound]) == 7.0
+    assert mean_return([sound, made]) == (8.5 if not fault else None)
+    assert mean_return([]) is None
+
+
+@pytest.mark.defect(44)
+@pytest.mark.parametrize("step", [None, 3, (1, 2, 3, 4), (np.zeros(1), "x", False, False, {})])
+def test_an_environment_that_answers_anything_is_a_failed_episode(step, monkeypatch):
+    monkeypatch.setattr(Faulty, "step", lambda self, action: step)
+    assert "the environment raised" in episode(Faulty(), lambda seen: 0, 0, 5).failure
+
+
+def test_an_exception_of_the_policy_is_told_from_one_of_the_environment():
+    def act(seen):
+        raise ZeroDivisionError("mine")
+
+    made = episode(Faulty(), act, 0, 5)
+    assert made.by_policy
+    assert made.failure == "the policy raised ZeroDivisionError: mine"
+
+
+def test_missing_facts_are_none(monkeypatch):
+    monkeypatch.setattr(Faulty, "step", lambda self, action: (np.zeros(1), 1, True, False, None))
+    steps = []
+    made = episode(Faulty(), lambda seen: 0, 0, 5, steps.append)
+    assert made.total == 1.0
+    assert made.info == steps[0].info == {}

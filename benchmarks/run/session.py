@@ -71,10 +71,10 @@ from llmopt.files import (
     write_text_atomically,
 )
 from llmopt.history import Usage
+from llmopt.policies.episode import Step
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import (
     Evaluation,
-    Step,
     final_seeds,
     held_out_seeds,
     selection_seeds,

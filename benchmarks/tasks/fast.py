@@ -23,7 +23,8 @@ from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine, Wrapped
 from llmopt.benchmarks.tasks.fast_mujoco import PHYSICS, MujocoEngine
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
-from llmopt.policies.rollout import Evaluation, Evaluator, Recorder, Watcher
+from llmopt.policies.episode import Watcher
+from llmopt.policies.rollout import Evaluation, Evaluator, Recorder
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 _PARTS = 2  # pieces of work for each process, so that none waits long for the last

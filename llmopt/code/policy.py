@@ -26,7 +26,8 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.language import LanguageFeedback
 from llmopt.errors import LLMOptError
-from llmopt.policies.rollout import Evaluation, Step
+from llmopt.policies.episode import Step
+from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 
 STEP_CAP = 1000

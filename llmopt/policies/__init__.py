@@ -5,12 +5,12 @@ shows the rest.
 """
 
 from llmopt.policies.environment import EnvMaker
+from llmopt.policies.episode import Step
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
     RolloutStatistics,
-    Step,
     evaluate_vector,
     held_out_seeds,
     selection_seeds,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes.util
 import io
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from llmopt.errors import LLMOptError, install_hint
+from llmopt.policies.episode import episode
 
 FRAMES = 100
 WIDTH = 320  # pixels
@@ -54,14 +56,23 @@ def policy_gif(
     except ImportError as error:
         raise LLMOptError(f"a GIF needs Pillow: {install_hint('bench')}") from error
     # A frame may cost a hundred steps: run once to learn the length, then draw few.
-    length = sum(1 for _ in _episode(env, act, seed, step_cap))
-    wanted = set(np.linspace(0, length - 1, min(FRAMES - 1, length)).round().astype(int))
-    episode = _episode(env, act, seed, step_cap)
-    frames = [_captioned(_shrink(env.render()), caption) for i in episode if i in wanted]
+    first = episode(env, act, seed, step_cap)
+    wanted = {*np.linspace(0, first.length - 1, min(FRAMES - 1, first.length)).round().tolist()}
+    steps = itertools.count()
+    frames: list[Any] = []
+
+    def drawn(observation: Any) -> Any:
+        if next(steps) in wanted:
+            frames.append(_captioned(_shrink(env.render()), caption))
+        return act(observation)
+
+    again = episode(env, drawn, seed, step_cap)
+    if again.error is not None and first.error is None:
+        raise again.error  # of the drawing
     frames.append(_captioned(_shrink(env.render()), caption))
     fps = float(env.metadata.get("render_fps") or 30)
     # A viewer shows no frame for less than 20 ms.
-    pause = int(np.clip(1000 * length / len(wanted) / fps, 20, 100))
+    pause = int(np.clip(1000 * first.length / max(len(wanted), 1) / fps, 20, 100))
     palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]
     buffer = io.BytesIO()
     palette[0].save(
@@ -74,18 +85,6 @@ def policy_gif(
         optimize=False,
     )
     return buffer.getvalue()
-
-
-def _episode(
-    env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, cap: int
-) -> Iterator[int]:
-    """Run an episode; yield each step's number before it is taken."""
-    observation, _ = env.reset(seed=seed)
-    for step in range(cap):
-        yield step
-        observation, _, terminated, truncated, _ = env.step(act(observation))
-        if terminated or truncated:
-            return
 
 
 def _shrink(frame: Any) -> Any:

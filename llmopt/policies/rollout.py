@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
+from llmopt.policies.episode import Step, Watcher, episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.physics import touching
 from llmopt.text import first_line
@@ -174,34 +175,6 @@ class Evaluation:
 
 Recorder = Callable[[int, Any, Any, float], None]
 """Called with episode number, observation, action and reward of every step."""
-
-
-class Step(NamedTuple):
-    """One step of an episode, all that the environment gave.
-
-    Attributes:
-        episode: Number of the episode, from 0.
-        observation: What the policy saw.
-        action: What it did.
-        reward: What this step gave; not finite where that ends the evaluation.
-        following: What was observed after it.
-        terminated: Whether the environment ended the episode.
-        truncated: Whether a limit ended it, the evaluator's own step cap included.
-        info: The environment's further facts.
-    """
-
-    episode: int
-    observation: Any
-    action: Any
-    reward: float
-    following: Any
-    terminated: bool
-    truncated: bool
-    info: Mapping[str, Any]
-
-
-Watcher = Callable[[Step], None]
-"""Called at every step. It must copy what it keeps: environments reuse their arrays."""
 
 
 class RolloutStatistics:
@@ -401,67 +374,37 @@ class Evaluator:
         lengths: list[int] = []
         failure = ""
         for number, seed in enumerate(seeds):
-            try:
-                if self._env is None:
+            if self._env is None:
+                try:
                     self._env = self.task.make_env()
-                total, steps = self._episode(bound, seed, number, record, watch)
-            except _WatcherError as error:
-                raise error.__cause__ or error from None  # no fault of the policy
-            except _NonFiniteReward as error:
-                failure = f"episode {number}: {error}"
+                except Exception as error:
+                    failure = f"episode {number}: {first_line(error) or type(error).__name__}"
+                    break
+            made = episode(
+                self._env, bound, seed, self.step_cap, _both(record, watch), number=number
+            )
+            if made.total is None:
+                failure = f"episode {number}: {made.failure}"
+                if made.error is not None:
+                    self.close()  # what raised may be left in any state
                 break
-            except Exception as error:
-                failure = f"episode {number}: the environment raised {type(error).__name__}: "
-                failure += first_line(error) or "no message"
-                self.close()  # what raised may be left in any state
-                break
-            returns.append(total)
-            lengths.append(steps)
+            returns.append(made.total)
+            lengths.append(made.length)
         return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
 
-    def _episode(
-        self,
-        act: Callable[[Any], Any],
-        seed: int,
-        number: int,
-        record: Recorder | None,
-        watch: Watcher | None,
-    ) -> tuple[float, int]:
-        env = self._env
-        if env is None:
-            raise RuntimeError("the environment is closed")
-        observation, _ = env.reset(seed=seed)
-        total = 0.0
-        for step in range(1, self.step_cap + 1):
-            action = act(observation)
-            following, reward, terminated, truncated, info = env.step(action)
-            value = float(reward)
-            if watch is not None:
-                capped = bool(truncated) or step == self.step_cap
-                ended = bool(terminated)
-                try:
-                    watch(Step(number, observation, action, value, following, ended, capped, info))
-                except Exception as error:
-                    raise _WatcherError from error
-            if not math.isfinite(value):
-                raise _NonFiniteReward(f"the reward of step {step} is {value}")
-            if record is not None:
-                record(number, observation, action, value)
-            total += value
-            observation = following
-            if terminated or truncated:
-                break
-        if not math.isfinite(total):
-            raise _NonFiniteReward(f"the return is {total}")
-        return total, step
 
+def _both(record: Recorder | None, watch: Watcher | None) -> Watcher | None:
+    """Return one watcher that also records."""
+    if record is None:
+        return watch
 
-class _WatcherError(Exception):
-    """What a watcher raised, kept apart from what the environment raises."""
+    def seen(step: Step) -> None:
+        if watch is not None:
+            watch(step)
+        if math.isfinite(step.reward):
+            record(step.episode, step.observation, step.action, step.reward)
 
-
-class _NonFiniteReward(Exception):
-    """A reward that no sum survives."""
+    return seen
 
 
 def evaluate_vector(

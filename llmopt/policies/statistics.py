@@ -19,8 +19,9 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import SpaceError
+from llmopt.policies.episode import Step
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation, Step
+from llmopt.policies.rollout import Evaluation
 from llmopt.text import printable
 
 MAX_FEEDBACK = 2600

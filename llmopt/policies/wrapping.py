@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, did_you_mean
+from llmopt.policies.episode import episode
 
 Env: TypeAlias = gym.Env[Any, Any]
 Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -225,21 +226,22 @@ def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
         n_in = int(np.prod(env.observation_space.shape or ()))
         n_out = int(acts.n) if isinstance(acts, spaces.Discrete) else int(np.prod(acts.shape or ()))
         steps = 0
-        for episode in range(_EPISODES):
+        for number in range(_EPISODES):
             weights, bias = rng.normal(size=(n_in, n_out)), rng.normal(size=n_out)
-            observation, _ = env.reset(seed=episode)
-            for _ in range(min(cap or _STEPS, _STEPS)):
+
+            def act(observation: Any, weights: Any = weights, bias: Any = bias) -> Any:
                 output = np.ravel(observation).astype(np.float64) @ weights + bias
                 if isinstance(acts, spaces.Discrete):
-                    action: Any = int(output.argmax()) + int(acts.start)
-                else:
-                    action = output.reshape(acts.shape or ()).astype(acts.dtype)
-                    if isinstance(acts, spaces.Box):
-                        action = np.clip(action, acts.low, acts.high)
-                observation, _, terminated, truncated, _ = env.step(action)
-                steps += 1
-                if terminated or truncated:
-                    break
+                    return int(output.argmax()) + int(acts.start)
+                action = output.reshape(acts.shape or ()).astype(acts.dtype)
+                return (
+                    np.clip(action, acts.low, acts.high) if isinstance(acts, spaces.Box) else action
+                )
+
+            made = episode(env, act, number, min(cap or _STEPS, _STEPS))
+            steps += made.length
+            if made.error is not None:
+                raise made.error
             if steps >= _STEPS:
                 break
         mean, variance = running.obs_rms.mean, running.obs_rms.var

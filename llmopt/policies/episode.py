@@ -1,0 +1,152 @@
+"""One episode of a policy: the one loop behind policies, code, rewards, pictures and benchmarks.
+
+What goes wrong in an episode is a failure of the policy, never of the search: an exception of
+the policy or of the environment, a reward that is not a finite number, a step that does not give
+five values. Such an episode has no return, and a mean over it does not exist (`mean_return`): to
+break off early must never pay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from llmopt.text import first_line
+
+TERMINATED, LIMIT, FAILED = "terminated", "step limit", "failed"
+"""How an episode ends: by the environment, at a limit of steps, by a failure."""
+
+
+class Step(NamedTuple):
+    """One step of an episode, all that the environment gave.
+
+    Attributes:
+        episode: Number of the episode, from 0.
+        observation: What the policy saw.
+        action: What it did.
+        reward: What this step gave; not finite where that ends the episode.
+        following: What was observed after it.
+        terminated: Whether the environment ended the episode.
+        truncated: Whether a limit ended it, the caller's own cap included.
+        info: The environment's further facts; empty where it gave no mapping.
+    """
+
+    episode: int
+    observation: Any
+    action: Any
+    reward: float
+    following: Any
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+
+Watcher = Callable[[Step], None]
+"""Called at every step. It must copy what it keeps: environments reuse their arrays."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What came of one episode.
+
+    Attributes:
+        seed: Seed of its start.
+        total: Its return, the sum of its rewards; ``None`` for a failed episode.
+        length: Environment steps.
+        end: `TERMINATED`, `LIMIT` or `FAILED`.
+        failure: Why it has no return, in a line; empty for a sound episode.
+        error: The exception behind the failure, if there is one.
+        by_policy: Whether the policy raised it, and not the environment.
+        last: What was observed last.
+        info: The facts of the last step, or of the reset.
+    """
+
+    seed: int
+    total: float | None
+    length: int
+    end: str
+    failure: str = ""
+    error: Exception | None = field(default=None, repr=False, compare=False)
+    by_policy: bool = False
+    last: Any = field(default=None, repr=False, compare=False)
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def episode(
+    env: gym.Env[Any, Any],
+    act: Callable[[Any], Any],
+    seed: int,
+    cap: int,
+    watch: Watcher | None = None,
+    *,
+    number: int = 0,
+) -> Episode:
+    """Run one episode.
+
+    Args:
+        env: The environment. After an exception it may be in any state: make it anew.
+        act: The policy.
+        seed: Seed of the start.
+        cap: Steps after which the episode ends.
+        watch: Called at every step. What it raises is raised here: it is no fault of the policy.
+        number: The episode's number for `watch`.
+    """
+    total, length, end = 0.0, 0, LIMIT
+    observation: Any = None
+    info: Mapping[str, Any] = {}
+    failure, error, by_policy = "", None, False
+    acting = False
+    try:
+        observation, given = env.reset(seed=seed)
+        info = _facts(given)
+        while length < cap and end == LIMIT and not failure:
+            acting = True
+            action = act(observation)
+            acting = False
+            following, reward, terminated, truncated, given = env.step(action)
+            value, ended, limited = float(reward), bool(terminated), bool(truncated)
+            info, length = _facts(given), length + 1
+            if watch is not None:
+                limit = limited or length == cap
+                try:
+                    watch(Step(number, observation, action, value, following, ended, limit, info))
+                except Exception as fault:
+                    raise _WatcherError from fault
+            observation, total = following, total + value
+            if not math.isfinite(value):
+                failure = f"the reward of step {length} is {value}"
+            elif ended:
+                end = TERMINATED
+            elif limited:
+                break
+        if not failure and not math.isfinite(total):
+            failure = f"the return is {total}"
+    except _WatcherError as fault:
+        raise fault.__cause__ or fault from None
+    except Exception as fault:
+        error, by_policy = fault, acting
+        who = "policy" if acting else "environment"
+        reason = first_line(fault) or "no message"
+        failure = f"the {who} raised {type(fault).__name__}: {reason}"
+    if failure:
+        return Episode(seed, None, length, FAILED, failure, error, by_policy, observation, info)
+    return Episode(seed, total, length, end, last=observation, info=info)
+
+
+def mean_return(episodes: Iterable[Episode]) -> float | None:
+    """Return the mean return, or ``None`` for no episodes or where one of them failed."""
+    totals = [each.total for each in episodes]
+    sound = [total for total in totals if total is not None]
+    return math.fsum(sound) / len(sound) if sound and len(sound) == len(totals) else None
+
+
+def _facts(info: Any) -> Mapping[str, Any]:
+    return info if isinstance(info, Mapping) else {}
+
+
+class _WatcherError(Exception):
+    """What a watcher raised, kept apart from what the environment raises."""
