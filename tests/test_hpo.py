@@ -86,6 +86,26 @@ def test_a_model_is_told_what_its_arm_says(told, monkeypatch, tmp_path):
     assert json.loads(json.dumps(line)) == line
 
 
+def test_a_shuffled_search_is_told_values_of_other_trials(monkeypatch):
+    pytest.importorskip("sklearn")
+    told = []
+    tell = optuna.Study.tell
+    monkeypatch.setattr(
+        optuna.Study,
+        "tell",
+        lambda self, trial, value: told.append(value) or tell(self, trial, value),
+    )
+    values = {}
+    for arm in ("", "shuffled"):
+        told.clear()
+        line = run_cell(HpoCell("own-sgd", "random", "random", 0, 12, arm))
+        values[arm] = [float(f"{v:.6g}") for v in told], line["values"]
+    assert values[""][0] == values[""][1]
+    shuffled, true = values["shuffled"]
+    assert all(v in true[: k + 1] for k, v in enumerate(shuffled))
+    assert sum(a != b for a, b in zip(shuffled, true, strict=True)) >= 6
+
+
 def test_the_table_ranks_what_all_have_searched():
     def line(method, seed, values, start="random"):
         made = {"task": "t", "method": method, "start": start, "seed": seed, "told": ""}

@@ -18,6 +18,7 @@ from llmopt.benchmarks.methods.model import ShuffledRewards, shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
+from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
@@ -26,6 +27,7 @@ from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.space import Float, Space
 
 N = 4
+SEED = np.random.SeedSequence(0)
 GOAL = np.array([2.0, -3.0, 0.5, 4.0])
 
 
@@ -155,6 +157,33 @@ def test_ars_makes_the_step_of_its_algorithm():
     step = 1.2 / (2 * deviation) * (3.0 * deltas[1] + 1.0 * deltas[0])
     middle = (search.ask() + 0) - 0.6 * search._deltas[0]
     np.testing.assert_allclose(middle, step)
+
+
+def test_ars_proposes_nothing_outside_the_box():
+    edge = Problem(-6.0, 6.0, 3, 100, (((6.0, -6.0, 0.0), 1.0),))
+    search = ARS(edge, np.random.SeedSequence(1))
+    points = []
+    for i in range(40):
+        points.append(search.ask())
+        search.tell(points[-1], float(points[-1] @ [1.0, -1.0, i % 3]))
+    assert np.abs(points).max() == 6.0
+
+
+def test_the_region_of_turbo_shrinks_after_steps_without_gain_and_grows_after_gains(monkeypatch):
+    search = Turbo(Problem(0.0, 1.0, 8, 100, (((0.5,) * 8, 1.0),) * 3), SEED)
+    for name in ("_propose", "_sobol"):  # these two need PyTorch
+        monkeypatch.setattr(search, name, lambda count=4: [np.full(8, 0.5)] * count)
+
+    def step(reward):
+        for _ in range(4):
+            search.tell(search.ask(), reward)
+        return search._length
+
+    assert [step(0.0), step(0.0)] == [0.8, 0.4]  # ceil(8 / 4) steps
+    assert [step(2.0), step(3.0), step(4.0)] == [0.4, 0.4, 0.8]  # three steps
+    lengths = [step(0.0) for _ in range(20)]
+    assert 0.8 / 2**6 in lengths  # and then anew, from points of its own
+    assert lengths[lengths.index(0.8 / 2**6) + 2] == 0.8
 
 
 # -- the samplers without a model ---------------------------------------------------------

@@ -158,6 +158,9 @@ def test_the_bootstrap_interval_covers_as_often_as_it_says():
         assert low < high
         hits += low <= 0 <= high
     assert 50 <= hits <= 60
+    # The mean of many normal numbers: 95 % lie within 1.96 standard errors.
+    low, high = bootstrap_interval([rng.normal(0, 1, 400)], lambda v: v.mean(axis=-1))
+    assert high - low == pytest.approx(2 * 1.96 / 20, rel=0.08)  # of 90 % it is 16 % less
     same = bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
     assert same == bootstrap_interval([np.array([1.0, 2.0, 5.0])], seed=3)
 

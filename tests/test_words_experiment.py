@@ -133,3 +133,76 @@ def test_ten_requests_at_most_are_spent_and_the_rest_costs_nothing(monkeypatch):
         sources = [t.source for t in search.optimizer.trials]
     assert sources.count("llm") == len(client.requests)
     assert sources.count("refine") == 55 - len(client.requests)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two starts, four held-out starts and three warm-up points."""
+    for name, value in {"STARTS": 2, "HELD_OUT": 4, "WARMUP": 3}.items():
+        monkeypatch.setattr(words, name, value)
+
+
+def drawn(request):
+    rng = np.random.default_rng(len(request.text))
+    values = ", ".join(f"{v:.3f}" for v in rng.uniform(-1, 1, 10))
+    return f"Start from: new\nProposal:\n{values}"
+
+
+@pytest.mark.parametrize("arm", ["words", "none", "cma", "random"])
+def test_the_best_policy_of_a_search_is_judged(small, arm):
+    if arm in words.BASELINES:
+        found = words.run_baseline("zones", arm, 0, 9)
+    else:
+        found = words.run_model("zones", arm, ScriptedClient(drawn), 0, 9)
+    assert len(found["curve"]) == 9
+    assert len(set(found["curve"])) >= 4
+    assert found["best"] == max(found["curve"])
+    told = arm if arm in words.ARMS else "none"
+    with words.make_search("zones", told, ScriptedClient([]), 0) as search:
+        assert search.measure(found["params"])[0].mean == pytest.approx(found["best"], rel=1e-12)
+        assert search.evaluate(4, params=found["params"]).mean == found["held_out"]
+
+
+def test_cma_es_starts_at_the_best_warm_up_point_and_is_told_the_rewards(small, monkeypatch):
+    made = []
+
+    class Spy(words.CMA):
+        def __init__(self, low, high, n, seed, start):
+            made.append((start, []))
+            super().__init__(low, high, n, seed, start)
+
+        def tell(self, params, reward):
+            made[0][1].append(reward)
+            super().tell(params, reward)
+
+    monkeypatch.setattr(words, "CMA", Spy)
+    found = words.run_baseline("zones", "cma", 0, 9)
+    ((start, told),) = made
+    assert told == found["curve"][3:]
+    with words.make_search("zones", "none", "smollm2", 0) as search:
+        point = search.optimizer.space.unflatten(search.optimizer.space.decode(start))
+        assert search.measure(point)[0].mean == max(found["curve"][:3])
+
+
+@pytest.mark.parametrize("task", ["zones", "spills"])
+def test_the_shuffled_arm_tells_outcomes_of_other_points(small, task):
+    if task == "spills":
+        pytest.importorskip("sklearn")
+    with words.make_search(task, "shuffled", "smollm2", 0) as search:
+        seen, measure = [], search.measure
+
+        def measured(params):
+            seen.append(measure(params))
+            return seen[-1]
+
+        search.measure = measured
+        for k in range(8):
+            search._tell(
+                search.optimizer.space.unflatten(
+                    search.optimizer.space.sample(np.random.default_rng(k))
+                )
+            )
+        told = [(t.reward, t.feedback) for t in search.optimizer.trials]
+    true = [(outcome.mean, text) for outcome, text in seen]
+    assert all(pair in true[: k + 1] for k, pair in enumerate(told))
+    assert sum(a != b for a, b in zip(told, true, strict=True)) >= 4

@@ -13,7 +13,8 @@ Each arm tells the model less or more of the same search (`llmopt.policies.Polic
 - ``names``: the names of observations and actions, bounds and limits;
 - ``docs``: and the environment's own docstring;
 - ``words``: and statistics of what the policy did (the default of `PolicySearch`);
-- ``shuffled``: as ``words``, but each point gets reward and statistics of one drawn from all so far;
+- ``shuffled``: as ``words``, but each point gets reward and statistics of a point drawn from all
+  so far;
 - ``ten``: as ``words``, but with ten requests: small changes of the best point, which cost
   nothing, do the rest (`LLMOptimizer(requests=10)`);
 - ``props``, ``props-plus``: the published prompts; the second one with the docstring.

@@ -44,6 +44,7 @@ class Turbo:
         self._rewards: list[float] = []
         self._length = _LENGTH
         self._good = self._bad = 0
+        self._before = -math.inf  # the best reward before the step
 
     def _keep(self, params: np.ndarray, reward: float | None) -> None:
         if reward is not None:
@@ -56,6 +57,7 @@ class Turbo:
             enough = len(self._points) >= 2
             self._plan = self._propose() if enough else self._sobol(2 * self._n)
             self._told = []
+            self._before = max(self._rewards, default=-math.inf)
         return self._low + self._width * self._plan[len(self._told)]
 
     def tell(self, params: Any, reward: float) -> None:
@@ -68,15 +70,14 @@ class Turbo:
 
     def _take(self, params: Any, reward: float | None) -> None:
         self._told.append(reward)
-        best = max(self._rewards, default=-math.inf)
         self._keep(params, reward)
         if len(self._told) < len(self._plan):
             return
         size, self._plan = len(self._plan), []
-        if size != self._batch or best == -math.inf:
+        if size != self._batch or self._before == -math.inf:
             return  # the points of a start
         reached = max((r for r in self._told if r is not None), default=-math.inf)
-        better = reached > best + 1e-3 * abs(best)
+        better = reached > self._before + 1e-3 * abs(self._before)
         self._good, self._bad = (self._good + 1, 0) if better else (0, self._bad + 1)
         if self._good == _SUCCESSES:
             self._length, self._good = min(2 * self._length, _LONGEST), 0
