@@ -174,6 +174,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
-    from llmopt.text import printable
+    from llmopt.text import clean
 
-    return printable(" ".join(str(message).split()))
+    return clean(" ".join(str(message).split()))

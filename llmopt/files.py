@@ -1,23 +1,118 @@
-"""Files that a reader never meets half written, and in which a changed byte is noticed."""
+"""Files: opened only where they are files, never met half written, and with checksums."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
-import threading
+import secrets
+import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError
 
-_MAX_BYTES = 100_000_000
+MAX_BYTES = 100_000_000
+"""Longest file that is read, where a reader names no other."""
+
 _END = 200
 _SEAL = re.compile(rb',\s*"crc":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
 _SHAPE = (b"}", b'"........"', b'"crc":', b",")  # from the end, white space between; . is any byte
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a pipe, which may never end",
+    stat.S_ISCHR: "a device, which may never end",
+    stat.S_ISSOCK: "a socket",
+}
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def open_file(path: str | os.PathLike[str], *, links: bool = True) -> BinaryIO:
+    """Open a regular file to read its bytes, and nothing else that a name may stand for.
+
+    All files that a user, a folder or a configuration names are opened here: a pipe or a device
+    in a file's place would let the reader wait or read for ever.
+
+    Args:
+        path: The file.
+        links: Whether the name itself may be a link; not in a folder that others may write to.
+
+    Raises:
+        OSError: It cannot be opened, or is something else; ``strerror`` says what.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        handle = os.open(path, flags | (0 if links else _NO_LINK))
+    except ValueError as error:  # a null byte in the name
+        raise OSError(errno.EINVAL, f"not a file's name ({error})", os.fspath(path)) from error
+    except OSError as error:
+        if error.errno == errno.ELOOP and not links:
+            raise _not_plain(path, "a link, which may lead out of its folder") from error
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            raise _not_plain(path, "no regular file") from error
+        raise
+    try:
+        # Asked of what was opened: the name may stand for something else by now.
+        mode = os.fstat(handle).st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
+            raise _not_plain(path, kind)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _not_plain(path: str | os.PathLike[str], kind: str) -> OSError:
+    return OSError(errno.EINVAL, f"it is {kind}: give a regular file", os.fspath(path))
+
+
+def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> bytes:
+    """Return the whole of a regular file.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+        links: As of `open_file`.
+
+    Raises:
+        OSError: See `open_file`; or it is longer than `most` bytes.
+    """
+    with open_file(path, links=links) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", os.fspath(path))
+    return data
+
+
+def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> str:
+    """Return the text of a regular file in UTF-8.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+        links: As of `open_file`.
+
+    Raises:
+        OSError: See `read_bytes`; or it is not UTF-8.
+    """
+    data = read_bytes(path, most=most, links=links)
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise OSError(
+            errno.EILSEQ, f"it is no text in UTF-8 (byte {error.start + 1})", os.fspath(path)
+        ) from error
+
+
+# -- writing ----------------------------------------------------------------------------------
 
 
 def check_new_recording(path: Path, begun: bool = False) -> None:
@@ -54,37 +149,58 @@ def write_text_atomically(path: Path, text: str) -> None:
     write_bytes_atomically(path, text.encode())
 
 
-def write_bytes_atomically(path: Path, data: bytes, *, durable: bool = False) -> None:
+def write_bytes_atomically(
+    path: Path, data: bytes, *, durable: bool = False, anew: bool = False
+) -> None:
     """Write a file in one step, as `write_text_atomically` does.
 
     Args:
-        path: The file; an older one is replaced.
+        path: The file; an older one is replaced, and so is a link, which is not followed.
         data: The content.
         durable: Whether to wait until it is on the disk.
+        anew: Whether there must be no such file yet.
 
     Raises:
+        FileExistsError: There is one, with `anew`.
         StorageError: It could not be written; an older file is left as it was.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    # A name that nobody can guess, and no link at its place: two writers do not meet.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(partial, flags, 0o666), "wb") as file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(partial, path)
+        _put(partial, path, anew)
         if durable:
             sync_folder(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
+        there = anew and isinstance(error, FileExistsError) and path.parent.is_dir()
+        if there or not isinstance(error, OSError):
             raise
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}. What was there before is intact; "
             "free some space, or give a folder that you may write to"
         ) from error
+
+
+def _put(partial: Path, path: Path, anew: bool) -> None:
+    if anew:
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links: two at once are not told apart
+            pass
+        else:
+            partial.unlink()
+            return
+    os.replace(partial, path)
 
 
 def sync_folder(path: Path) -> None:
@@ -176,9 +292,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         StorageError: It cannot be read, was changed, or holds no JSON object.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise StorageError(f"{path} is larger than {_MAX_BYTES:,} bytes: restore it")
-        text = path.read_bytes()
+        text = read_bytes(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
     try:

@@ -1,24 +1,36 @@
-"""Text from outside, made fit for a terminal, a file and a server."""
+"""Text from outside, made fit for a model, a file and a terminal."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
 _MOST_CHARACTERS = 500  # of an exception's line
+_SHORT = 200
+_UNUSUAL = re.compile(r"[^\n\t -~]")
+_INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # harmless, and parts of words and emojis
 
 
-def printable(text: object) -> str:
-    """Return a text whose control characters, line breaks and tabs aside, are written out.
+def clean(text: object) -> str:
+    r"""Return a text in which control characters and lone surrogates are written out.
 
-    What a server, a model or a file says could otherwise move the cursor, rename the window or
-    hide a part of the line.
+    The one cleaning of all text that a user, a model, a server, a file or an exception gives,
+    before it goes to a model, a file or a terminal. A control character could move the cursor,
+    hide a part of a line, or split a prompt; a lone surrogate fits in no file and no request.
+    They become plain text, such as ``\x1b``. Line breaks and tabs stay; ``\r\n`` is a line break.
     """
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
-        for c in str(text)
-    )
+    return _UNUSUAL.sub(_written_out, str(text).replace("\r\n", "\n"))
+
+
+def _written_out(found: re.Match[str]) -> str:
+    c = found[0]
+    if c.isprintable() or c in _INVISIBLE or unicodedata.category(c) == "Zs":
+        return c
+    return c.encode("unicode_escape").decode()
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, cut; it may be empty.
+    """Return the first line of an exception's text, clean and cut; it may be empty.
 
     The exception may be of somebody else's class, whose own method fails.
     """
@@ -26,12 +38,7 @@ def first_line(error: BaseException) -> str:
         text = str(error).strip()
     except Exception:
         return "its message cannot be shown"
-    return (text.splitlines() or [""])[0][:_MOST_CHARACTERS]
-
-
-def sendable(text: str) -> str:
-    """Return a text with lone surrogates replaced, which no file holds and no server reads."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
+    return clean((text.splitlines() or [""])[0][:_MOST_CHARACTERS])
 
 
 def cut(text: str, most: int) -> str:
@@ -41,5 +48,4 @@ def cut(text: str, most: int) -> str:
 
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return cut(repr(value), _SHORT)

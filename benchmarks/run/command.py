@@ -26,7 +26,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
-from llmopt.text import printable
+from llmopt.text import clean
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
 
@@ -254,7 +254,7 @@ def main(args: argparse.Namespace) -> int:
             if not begun:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
-    print(printable(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
+    print(clean(f"\n{config.task}, seed {config.seed}\n\n{result.table}"))
     drawn = ""
     if result.drawn is not None and result.best is not None:
         drawn = f"  (the policy of {result.drawn.label}{_compared(result.drawn, result.best)})"
@@ -329,4 +329,4 @@ def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> Non
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     from tqdm import tqdm
 
-    tqdm.write(printable(f"llmopt: warning: {' '.join(str(message).split())}"), file=sys.stderr)
+    tqdm.write(clean(f"llmopt: warning: {' '.join(str(message).split())}"), file=sys.stderr)

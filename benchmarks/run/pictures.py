@@ -10,7 +10,7 @@ import numpy as np
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies import picture
-from llmopt.text import printable
+from llmopt.text import clean
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -79,7 +79,7 @@ def learning_curve(
             color=color,
             linestyle=_STYLES[number % len(_STYLES)],
             linewidth=2,
-            label=printable(label),
+            label=clean(label),
         )
         if label in scores:
             # Side by side, so that equal scores do not hide each other.
@@ -93,7 +93,7 @@ def learning_curve(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("evaluated policies")
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
-    axes.set_title(printable(title), parse_math=False)
+    axes.set_title(clean(title), parse_math=False)
     axes.grid(True, color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

@@ -13,7 +13,7 @@ from typing import Any
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.published import WARMUP, Record
 from llmopt.benchmarks.runner import FINAL_ROUNDS
-from llmopt.text import printable
+from llmopt.text import clean
 
 STANDS_STILL = (
     "The best policy does no better than one whose parameters are all zero: the search has found "
@@ -162,7 +162,7 @@ class Progress:
 
     def tell(self, text: str) -> None:
         """Print something that is to be read."""
-        text = printable(text)
+        text = clean(text)
         if self._bar is not None:
             self._bar.write(f"llmopt: {text}", file=sys.stderr)
         elif self._shown:

@@ -16,6 +16,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
 
+PROMPT_VERSION = 2
+"""Version of the words of all shipped prompts: raise it with any change of them.
+
+A recording carries the version that it was made with, and is played in order under another one.
+"""
+
 
 @dataclass(frozen=True)
 class Message:

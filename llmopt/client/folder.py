@@ -32,7 +32,7 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
-from llmopt.text import printable
+from llmopt.text import clean
 
 ANSWER_BYTES = 1_000_000
 """Longest answer; of a longer one the client reads this much."""
@@ -173,7 +173,7 @@ class FolderClient:
             except FileExistsError:
                 continue
         # It may be shown on a terminal; the other file holds the request as it is.
-        _write_whole(_text_path(self.folder, number), printable(_text(request)))
+        _write_whole(_text_path(self.folder, number), clean(_text(request)))
         return number
 
     def _wait(self, number: int, deadline: float | None) -> Completion:

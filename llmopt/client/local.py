@@ -26,7 +26,7 @@ from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
-from llmopt.text import sendable
+from llmopt.text import clean
 
 CONTEXT_TOKENS = 8192
 """Largest context taken by default; the cache of a long one costs memory."""
@@ -289,7 +289,7 @@ class LocalClient:
             if self.adapter is not None:
                 body["lora"] = [{"id": 0, "scale": 1.0}]
             answers = [
-                self._call(self._loaded().handle_completions, {**body, "prompt": sendable(text)})
+                self._call(self._loaded().handle_completions, {**body, "prompt": clean(text)})
                 for text in request.columns
             ]
         probabilities = np.zeros((len(answers), len(tokens)))
@@ -375,7 +375,7 @@ class LocalClient:
                 connection.request(
                     "POST",
                     "/tokenize",
-                    json.dumps({"content": sendable(text), "add_special": add_special}),
+                    json.dumps({"content": clean(text), "add_special": add_special}),
                     {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
                 )
                 response = connection.getresponse()
@@ -407,10 +407,10 @@ class LocalClient:
         body |= self.sampling
         if chat:
             body["messages"] = [
-                {"role": m.role, "content": sendable(m.content)} for m in request.messages
+                {"role": m.role, "content": clean(m.content)} for m in request.messages
             ]
         else:
-            body["prompt"] = sendable(request.text)
+            body["prompt"] = clean(request.text)
         body["max_tokens"] = MAX_TOKENS if request.max_tokens is None else request.max_tokens
         if request.temperature is not None:
             body["temperature"] = request.temperature

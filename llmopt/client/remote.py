@@ -34,7 +34,7 @@ from llmopt.client.http import (
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, at_once, within
 from llmopt.errors import ClientError, install_hint
-from llmopt.text import sendable
+from llmopt.text import clean
 
 logger = logging.getLogger(__name__)
 
@@ -614,7 +614,7 @@ def _sound(answer: Answer, request: Request, key: Secret) -> Answer:
     return replace(
         answer,
         completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
-        model=hide(sendable(answer.model), (key,)) if isinstance(answer.model, str) else "",
+        model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
         prompt_tokens=prompt_tokens,
         cached_tokens=min(tokens(answer.cached_tokens), prompt_tokens),
         written_tokens=min(tokens(answer.written_tokens), prompt_tokens),
@@ -636,7 +636,7 @@ def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completi
     """End a sample at the first stop string, for servers that do not take them."""
     if not isinstance(completion.text, str):
         raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
-    text = hide(sendable(completion.text), (key,))
+    text = hide(clean(completion.text), (key,))
     ends = [at for at in map(text.find, stop) if at >= 0]
     reason: FinishReason = "stop" if ends else completion.finish_reason
     text = text[: min(ends, default=None)]

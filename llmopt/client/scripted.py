@@ -5,6 +5,7 @@ They are public, so that code built on llmopt can be tested offline as llmopt it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,15 +13,21 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from llmopt.client.base import Client, Completion, Reply, Request, client_name
+from llmopt.client.base import (
+    PROMPT_VERSION,
+    Client,
+    Completion,
+    Reply,
+    Request,
+    client_name,
+)
 from llmopt.client.facts import ModelFacts, model_facts
-from llmopt.errors import ClientError
-from llmopt.files import seal, unseal
+from llmopt.errors import ClientError, StorageError
+from llmopt.files import read_bytes, seal, unseal
 
 Answer: TypeAlias = str | list[str] | Reply | Exception
 Script: TypeAlias = Iterable[Answer | Callable[[Request], Answer]] | Callable[[Request], Answer]
@@ -100,11 +107,12 @@ class RecordClient:
     header or address of the client behind it. Failed requests are not recorded. A recorder may go
     on with a file that is already there, and several may share one.
 
-    The first line of a file holds ``{"facts": {...}}``, each other ``{"request": {...}, "reply":
-    {...}}``, and nothing is left out. Each ends in a checksum, ``"crc"``. Where a request resembles
-    the one before, the line names that one in ``like`` (the start of its digest), and the content
-    of its messages is a list of new text and of pairs ``[start, end]``: lines of the message in
-    its place there. So the recording of a search grows by what is new in each prompt.
+    A recorder's first line holds ``{"facts": {...}, "prompts": 2}``, with the version of the
+    prompts; each other ``{"request": {...}, "reply": {...}}``, and nothing is left out. Each ends
+    in a checksum, ``"crc"``.
+
+    A reply is paid for, so a file that cannot be written (a full disk) does not lose it: there is
+    a warning, and the next request is refused before it is sent.
 
     Args:
         client: The client that answers.
@@ -115,7 +123,8 @@ class RecordClient:
         self.client = client
         self.path = Path(path)
         self.name = client_name(client)
-        self._last: Request | None = None
+        self._begun = False
+        self._unwritten = b""
 
     def __getattr__(self, name: str) -> Any:
         # The optional attributes of a client (`default_prompt`, `count_tokens`, ...) show
@@ -129,23 +138,53 @@ class RecordClient:
 
         Raises:
             ClientError: As the recorded client raises it.
-            OSError: The file cannot be written.
+            StorageError: An earlier exchange is not in the file, and cannot be written now.
         """
+        if self._unwritten:
+            self._append(b"")
         reply = self.client.complete(request)
-        packed = {**_pack(request, self._last), "reply": reply.to_dict()}
-        data = _line(packed)
-        with self.path.open("a+b") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size == 0:
-                data = _line({"facts": _facts(self.client)}) + data
-            else:
-                file.seek(size - 1)
-                if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
-                    data = b"\n" + data
-            # One write of whole lines, so that recorders sharing a file do not interleave.
-            file.write(data)
-        self._last = request
+        try:
+            self._append(_line({"request": request.to_dict(), "reply": reply.to_dict()}))
+        except StorageError as error:
+            warnings.warn(
+                f"{error}. The answer is used all the same, and the next request waits for it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return reply
+
+    def _append(self, data: bytes) -> None:
+        """Append lines, after those that could not be written before.
+
+        Raises:
+            StorageError: They could not be written, and are kept.
+        """
+        data = self._unwritten + data
+        self._unwritten = data
+        begin = (
+            b"" if self._begun else _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
+        )
+        try:
+            with self.path.open("a+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
+                        begin = b"\n" + begin
+                try:
+                    # One write of whole lines, so that recorders sharing a file do not interleave.
+                    file.write(begin + data)
+                    file.flush()
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        file.truncate(size)
+                    raise
+        except OSError as error:
+            raise StorageError(
+                f"cannot write the recording {self.path}: {error.strerror or error}. Make room, or "
+                "record to another file"
+            ) from error
+        self._begun, self._unwritten = True, b""
 
 
 @dataclass(frozen=True)
@@ -153,6 +192,13 @@ class _Exchange:
     digest: str
     request: Request
     reply: Reply
+
+
+@dataclass(frozen=True)
+class _Recording:
+    facts: dict[str, Any]
+    prompts: set[int]  # versions of the prompts; recordings without one are of version 1
+    exchanges: list[_Exchange]
 
 
 class ReplayClient:
@@ -168,8 +214,8 @@ class ReplayClient:
         default_prompt: What ``prompt="auto"`` means for this client; by default that of the
             recorded client.
         strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
-            order of recording, with a warning: for a recording whose prompts have been worded
-            anew since.
+            order of recording, with one warning. A recording of another version of the shipped
+            prompts is played like this in any case.
     """
 
     columns = True
@@ -186,7 +232,7 @@ class ReplayClient:
         self.name = name
         self.strict = strict
         self._default_prompt = default_prompt
-        self._recording: tuple[dict[str, Any], list[_Exchange]] | None = None
+        self._recording: _Recording | None = None
         self._given: set[int] = set()
         self._warned = False
         self._lock = threading.Lock()
@@ -197,7 +243,7 @@ class ReplayClient:
         Raises:
             ClientError: The recording cannot be read.
         """
-        known = {"columns": True, **self._read()[0], "name": self.name}
+        known = {"columns": True, **self._read().facts, "name": self.name}
         if self._default_prompt is not None:
             known["default_prompt"] = self._default_prompt
         return ModelFacts(**known)
@@ -219,7 +265,8 @@ class ReplayClient:
                 be read.
         """
         with self._lock:
-            exchanges = self._read()[1]
+            recording = self._read()
+            exchanges = recording.exchanges
             digest = request.digest()
             left = [i for i in range(len(exchanges)) if i not in self._given]
             index = next((i for i in left if exchanges[i].digest == digest), None)
@@ -239,7 +286,8 @@ class ReplayClient:
                         f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
                         + first_difference(exchanges[left[0]].request, request)
                     )
-                if self.strict or not left:
+                worded_anew = recording.prompts != {PROMPT_VERSION}
+                if not left or (self.strict and not worded_anew):
                     raise ClientError(
                         f"{message}; record the run again with RecordClient, or replay it with "
                         "the settings (seed, prompt, budget) of the recording",
@@ -248,7 +296,8 @@ class ReplayClient:
                 if not self._warned:
                     self._warned = True
                     warnings.warn(
-                        f"{message}; it gets the reply recorded there, as will others",
+                        f"{message}; it gets the reply recorded there, as will others"
+                        + ". The prompts have been worded anew since" * worded_anew,
                         RuntimeWarning,
                         stacklevel=2,
                     )
@@ -256,39 +305,17 @@ class ReplayClient:
             self._given.add(index)
             return exchanges[index].reply
 
-    def _read(self) -> tuple[dict[str, Any], list[_Exchange]]:
-        """Return the recorded facts and exchanges."""
-        if self._recording is not None:
-            return self._recording
-        try:
-            lines = self.path.read_bytes().splitlines()
-        except OSError as error:
-            raise ClientError(
-                f"cannot read the recording {self.path}: {error.strerror or error}; make one "
-                "with RecordClient(client, path)",
-                requests=0,
-            ) from error
-        facts: dict[str, Any] = {}
-        exchanges: list[_Exchange] = []
-        known: dict[str, Request] = {}
-        for number, line in enumerate(lines, start=1):
+    def _read(self) -> _Recording:
+        if self._recording is None:
             try:
-                data = json.loads(unseal(line)[0])
-                if "facts" in data:
-                    checked = _checked_facts(data["facts"])
-                    facts = facts or checked
-                    continue
-                request = _unpack(data, known)
-                digest = request.digest()
-                exchanges.append(_Exchange(digest, request, Reply.from_dict(data["reply"])))
-            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                data = read_bytes(self.path, most=_MOST_BYTES)
+            except OSError as error:
                 raise ClientError(
-                    f"{self.path}, line {number}: not an exchange as RecordClient wrote it "
-                    f"({error}). Restore the file from a copy, remove the line, or record again",
+                    f"cannot read the recording {self.path}: {error.strerror or error}; make one "
+                    "with RecordClient(client, path)",
                     requests=0,
                 ) from error
-            known[digest[:_LIKE]] = request
-        self._recording = facts, exchanges
+            self._recording = _parse(data, self.path)
         return self._recording
 
     def __getstate__(self) -> dict[str, Any]:
@@ -302,12 +329,56 @@ class ReplayClient:
         self._lock = threading.Lock()
 
 
+def _parse(data: bytes, path: Path) -> _Recording:
+    """Return the content of a recording.
+
+    Raises:
+        ClientError: A line is not as it was written.
+    """
+    recording = _Recording({}, set(), [])
+    known: dict[str, Request] = {}
+    room = _MOST_UNPACKED
+    version = 1
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            entry = json.loads(unseal(line)[0])
+            if "facts" in entry:
+                facts = _checked_facts(entry["facts"])
+                recording.facts.update(recording.facts or facts)
+                version = int(entry.get("prompts", 1))
+                continue
+            request = (
+                _unpack(entry, known, room)
+                if "like" in entry
+                else Request.from_dict(entry["request"])
+            )
+            room -= len(request.text) if "like" in entry else 0
+            digest = request.digest()
+            reply = Reply.from_dict(entry["reply"])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ClientError(
+                f"{path}, line {number}: not an exchange as RecordClient wrote it "
+                f"({error}). Restore the file from a copy, remove the line, or record again",
+                requests=0,
+            ) from error
+        recording.exchanges.append(_Exchange(digest, request, reply))
+        recording.prompts.add(version)
+        known[digest[:_LIKE]] = request
+    return recording
+
+
 def _line(entry: dict[str, Any]) -> bytes:
     return seal(json.dumps(entry).encode()) + b"\n"
 
 
 _LIKE = 12
 """Digits of a digest that name an earlier request of a recording."""
+
+_MOST_BYTES = 500_000_000
+"""Longest recording."""
+
+_MOST_UNPACKED = 100_000_000
+"""Most characters of requests that a recording of the earlier, packed form may unfold to."""
 
 
 def first_difference(recorded: Request, asked: Request) -> str:
@@ -372,54 +443,30 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _pack(request: Request, last: Request | None) -> dict[str, Any]:
-    """Return a request for a line of a recording, by its difference from `last` if shorter."""
-    whole = {"request": request.to_dict()}
-    if last is None or len(last.messages) != len(request.messages):
-        return whole
-    messages = [
-        {"role": new.role, "content": _lines_from(old.content, new.content)}
-        for old, new in zip(last.messages, request.messages, strict=True)
-    ]
-    packed = {
-        "request": {**whole["request"], "messages": messages},
-        "like": last.digest()[:_LIKE],
-        "digest": request.digest(),
-    }
-    return min(whole, packed, key=lambda data: len(json.dumps(data)))
+def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Request:
+    """Return a request that an earlier version of llmopt packed by its difference to another.
 
-
-def _lines_from(old: str, new: str) -> list[str | list[int]]:
-    """Return `new` as pieces: a text, or the first and the last line (exclusive) of `old`."""
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    pieces: list[str | list[int]] = []
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            pieces.append([i1, i2])
-        elif j2 > j1:
-            pieces.append("".join(after[j1:j2]))
-    return pieces
-
-
-def _unpack(data: dict[str, Any], known: dict[str, Request]) -> Request:
-    """Return the request of a recorded exchange.
+    The line names the other request in ``like``, and the content of its messages is a list of new
+    text and of pairs ``[start, end]``: lines of the message in its place there.
 
     Raises:
-        ValueError: It is not what was recorded.
+        ValueError: It is not what was recorded, or unfolds to more than `room` characters.
     """
-    if "like" not in data:
-        return Request.from_dict(data["request"])
-    base = known.get(data["like"])
+    base = known.get(entry["like"])
     if base is None:
-        raise ValueError(f"the request {data['like']} that it is like is not before it")
+        raise ValueError(f"the request {entry['like']} that it is like is not before it")
     messages = []
-    for message, old in zip(data["request"]["messages"], base.messages, strict=True):
+    for message, old in zip(entry["request"]["messages"], base.messages, strict=True):
         lines = old.content.splitlines(keepends=True)
-        pieces = (p if isinstance(p, str) else "".join(lines[p[0] : p[1]])
-                  for p in message["content"])  # fmt: skip
-        messages.append({**message, "content": "".join(pieces)})
-    request = Request.from_dict({**data["request"], "messages": messages})
-    if request.digest() != data["digest"]:
+        content = ""
+        for piece in message["content"]:
+            content += piece if isinstance(piece, str) else "".join(lines[piece[0] : piece[1]])
+            if len(content) > room:
+                raise ValueError(
+                    f"the recording unfolds to more than {_MOST_UNPACKED:,} characters"
+                )
+        messages.append({**message, "content": content})
+    request = Request.from_dict({**entry["request"], "messages": messages})
+    if request.digest() != entry["digest"]:
         raise ValueError("its request is not the recorded one")
     return request

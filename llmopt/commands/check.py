@@ -18,7 +18,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
-from llmopt.text import printable
+from llmopt.text import clean
 
 _SHOWN_CHARACTERS = 400
 _MORE_ROOM = 8
@@ -88,7 +88,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
         "cost": cost,
     }
     shown_lines = (f"{label:<8} {value}".replace("\n", " ") for label, value in lines.items())
-    return printable("\n".join(shown_lines)), readable
+    return clean("\n".join(shown_lines)), readable
 
 
 def _situation(model: ModelFacts) -> Situation:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from llmopt.client.folder import ANSWER_BYTES, OpenRequest, ended, hand_in, next_request
-from llmopt.text import printable
+from llmopt.text import clean
 
 ENDED, NOTHING_OPEN = 3, 4
 """Exit statuses: the search has ended; nothing came within ``--timeout``."""
@@ -106,9 +106,9 @@ def main(args: argparse.Namespace) -> int:
         )
         return NOTHING_OPEN
     if isinstance(found, str):
-        print(f"llmopt: {printable(found)}", file=sys.stderr)
+        print(f"llmopt: {clean(found)}", file=sys.stderr)
         return ENDED
-    print(f"{describe(found)}\n\n{printable(found.text)}", flush=True)
+    print(f"{describe(found)}\n\n{clean(found.text)}", flush=True)
     print(
         f"\nllmopt: hand in the answer with: llmopt next {args.folder} --answer {found.number} "
         "--wait < answer.txt",

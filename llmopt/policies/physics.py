@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.text import printable
+from llmopt.text import clean
 
 MAX_PHYSICS = 1400
 """Characters that the lines may take."""
@@ -143,7 +143,7 @@ def _turns(model: Any) -> list[str]:
 
 def _name(thing: Any, kind: str, number: int) -> str:
     """Return the name of a joint or body in one line; its number where it has none."""
-    return printable(" ".join(thing.name.split())) or f"{kind} {number}"
+    return clean(" ".join(thing.name.split())) or f"{kind} {number}"
 
 
 def _is_motor(model: Any, i: int) -> bool:

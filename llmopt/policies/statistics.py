@@ -22,7 +22,7 @@ from llmopt.errors import SpaceError
 from llmopt.policies.episode import Step
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation
-from llmopt.text import printable
+from llmopt.text import clean
 
 MAX_FEEDBACK = 2600
 """Characters of one evaluation's feedback, about 1,100 tokens."""
@@ -571,7 +571,7 @@ def _named(info: Any) -> list[tuple[str, Any]]:
     if not isinstance(info, Mapping):
         return []
     items = ((k, v) for k, v in info.items() if isinstance(k, str) and len(k) <= _NAME)
-    return [(printable(" ".join(k.split())), v) for k, v in items]
+    return [(clean(" ".join(k.split())), v) for k, v in items]
 
 
 def _add(facts: dict[str, float], name: str, number: float | None, *, summed: bool) -> None:

@@ -54,7 +54,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import TemplateError, did_you_mean
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
@@ -68,6 +68,7 @@ from llmopt.prompt.words import Entry
 
 __all__ = [
     "PROMPTS",
+    "PROMPT_VERSION",
     "ColumnsPrompt",
     "Complaint",
     "Entry",

@@ -6,7 +6,7 @@ import logging
 
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.search.meter import Spent
-from llmopt.text import cut, printable
+from llmopt.text import clean, cut
 from llmopt.trackers.base import Callback, Search
 
 _MOST = 200  # characters of words
@@ -79,4 +79,4 @@ def _point(search: Search, values: tuple[object, ...]) -> str:
 
 
 def _short(text: str) -> str:
-    return cut(printable(" ".join(text.split())), _MOST)
+    return cut(clean(" ".join(text.split())), _MOST)

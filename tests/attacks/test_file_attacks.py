@@ -161,7 +161,7 @@ def test_recordings(tmp_path):
         optimizer.tell(optimizer.ask(), 1.0)
 
     def read(path):
-        return [e.reply for e in ReplayClient(path)._read()[1]]
+        return [e.reply for e in ReplayClient(path)._read().exchanges]
 
     attack(path, read, exact=True, numbered=True)
 
