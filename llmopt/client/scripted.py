@@ -215,7 +215,7 @@ class ReplayClient:
             recorded client.
         strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
             order of recording, with one warning. A recording of another version of the shipped
-            prompts is played like this in any case.
+            prompts is played like this in any case, where the seed of the request is the same.
     """
 
     columns = True
@@ -286,7 +286,12 @@ class ReplayClient:
                         f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
                         + first_difference(exchanges[left[0]].request, request)
                     )
-                worded_anew = recording.prompts != {PROMPT_VERSION}
+                # The words of a prompt may change, but not the search that it stands in.
+                worded_anew = (
+                    recording.prompts != {PROMPT_VERSION}
+                    and left
+                    and (exchanges[left[0]].request.seed == request.seed)
+                )
                 if not left or (self.strict and not worded_anew):
                     raise ClientError(
                         f"{message}; record the run again with RecordClient, or replay it with "
@@ -297,7 +302,7 @@ class ReplayClient:
                     self._warned = True
                     warnings.warn(
                         f"{message}; it gets the reply recorded there, as will others"
-                        + ". The prompts have been worded anew since" * worded_anew,
+                        + (". The prompts have been worded anew since" if worded_anew else ""),
                         RuntimeWarning,
                         stacklevel=2,
                     )
