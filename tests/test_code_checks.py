@@ -40,6 +40,31 @@ class TestReadAnswer:
     def test_the_same_code_in_many_forms(self, text):
         assert read_answer(text, ["f"]).source.strip() == F.strip()
 
+    @pytest.mark.defect(16)
+    @pytest.mark.parametrize(
+        "inside",
+        [
+            'TABLE = {"code": "idle", "n": 0}',
+            'HINT = "<think>"',
+            'HINT = "</think>"',
+            'TABLE = \'{"code": "def f(x): return 2"}\'',
+        ],
+    )
+    @pytest.mark.parametrize("form", ["```python\n{}\n```", "Here:\n{}\n", "<think>{{</think>\n{}"])
+    def test_what_a_program_holds_is_a_part_of_it(self, inside, form):
+        source = f"{inside}\n{F}"
+        assert read_answer(form.format(source), ["f"]).source.strip() == source.strip()
+
+    @pytest.mark.defect(16)
+    def test_json_that_lacks_the_function_gives_way_to_a_program_that_has_it(self):
+        text = f'{{"code": "idle", "n": 0}}\n```python\n{F}```'
+        assert read_answer(text, ["f"]).source.strip() == F.strip()
+        assert read_answer('{"code": "idle"}', ["f"]).source == "idle\n"  # then it is told so
+
+    @pytest.mark.parametrize("text", [f"It may be f.</think>\n{F}", "A == 1\n" * 9 + F, F + "{" * 99])
+    def test_odd_surroundings(self, text):
+        assert F.strip() in read_answer(text, ["f"]).source
+
     def test_hints_and_the_word_python_do_no_harm(self):
         source = (
             "import numpy as np\n\n\ndef f(x: np.ndarray, python: str = 'python') -> float:\n"

@@ -21,7 +21,6 @@ MAX_SOURCE = 100_000
 MAX_ANSWER = 1_000_000
 """Characters of the longest answer that is read."""
 _MAX_EXPLANATION = 4000
-_THINK = re.compile(r"<(think|thinking|thought|reasoning)>.*?(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
 _LANGUAGE_LINE = re.compile(r"\A\s*(python3?|py)\s*\n", re.IGNORECASE)
 # A line at the left edge that can belong to a program; prose seldom looks like one.
@@ -30,13 +29,19 @@ _PROGRAM_LINE = re.compile(
     r"|(?:else|try|finally)[ \t]*:|except\b|pass$|[@#)\]}]|\"\"\"|'''"
     r"|[A-Za-z_][\w.]*[ \t]*(?:\[[^\]\n]*\][ \t]*)?(?::[^=\n]+)?[-+*/]?=[^=])"
 )
-_START = re.compile(
-    r"^([ \t]*)(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[(:]|import[ \t]+\w[\w., \t]*$"
-    r"|from[ \t]+[\w.]+[ \t]+import\b|@\w|[A-Z][A-Z_0-9]*[ \t]*=)",
+# What ends a stretch of prose: the model's thoughts, a fence, a JSON object, a program.
+_MARK = re.compile(
+    r"(?P<think></?(?i:think|thinking|thought|reasoning)>)"
+    r"|^[ \t]*(?P<fence>```+|~~~+)[^\n]*$"
+    r"|(?P<json>\{)"
+    r"|^(?P<bare>[ \t]*)(?:(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(|class[ \t]+\w+[(:]"
+    r"|import[ \t]+\w[\w., \t]*$|from[ \t]+[\w.]+[ \t]+import\b|@\w|[A-Z][A-Z_0-9]*[ \t]*=)",
     re.MULTILINE,
 )
 _ANY_DEF = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)[ \t]*\(", re.MULTILINE)
 _DEF = re.compile(r"^(?:async[ \t]+)?def[ \t]+\w+[ \t]*\(", re.MULTILINE)
+_MOST_JSON = 50  # tries to read JSON in one answer
+_DECODER = json.JSONDecoder(strict=False)  # models put raw line ends into strings
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,10 @@ class CodeAnswer:
 def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
     """Read a model's answer.
 
-    JSON with a ``"code"`` entry counts first, then the fenced block that defines all of
-    `names` (the last such one, for models that correct themselves), then all fenced blocks
-    with a definition in them together, then bare code.
+    Code that defines all of `names` comes before other code. Where both do, the order is: JSON
+    with a ``"code"`` entry, the last fenced block (models correct themselves), all fenced blocks
+    with a definition in them together, bare code. Thoughts in ``<think>`` tags are passed over.
+    What stands inside of a program, JSON and tags included, is a part of the program.
 
     Args:
         text: The answer.
@@ -72,8 +78,11 @@ def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
         raise ParseError(
             f"the answer has {len(text)} characters; {MAX_ANSWER} is the most", text[:MAX_ANSWER]
         )
-    body = re.sub("\r\n?", "\n", _THINK.sub("", text)).replace("\ufeff", "")
-    answer = _from_json(body, names) or _from_text(body, names)
+    parts = _parts(re.sub("\r\n?", "\n", text).replace("\ufeff", ""))
+    answers = [_from_json(parts.objects, names), _from_blocks(parts, names)]
+    found = [a for a in answers if a is not None]
+    whole = [a for a in found if all(_defines(a.source, n) for n in names)]
+    answer = next(iter(whole or found), None)
     if answer is None:
         wanted = " and ".join(f"`def {n}(...)`" for n in names)
         raise ParseError(
@@ -98,22 +107,87 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _from_json(text: str, names: Sequence[str]) -> CodeAnswer | None:
-    decoder = json.JSONDecoder(strict=False)  # models put raw line ends into strings
-    answer = None
-    tried = 0
-    at = text.find("{")
-    while at >= 0 and tried < 50:
-        tried += 1
-        try:
-            value, end = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            at = text.find("{", at + 1)
+@dataclass
+class _Parts:
+    """An answer, taken apart.
+
+    Attributes:
+        prose: What is neither code, nor JSON, nor a thought.
+        blocks: The fenced blocks, one that was never closed included.
+        objects: The JSON objects, fenced or not.
+        bare: Code that stands in the text without a fence.
+        before: Pieces of `prose` before the first piece of `bare`.
+    """
+
+    prose: list[str] = field(default_factory=list)
+    blocks: list[str] = field(default_factory=list)
+    objects: list[Mapping[str, Any]] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
+    before: int = 0
+
+
+def _parts(text: str) -> _Parts:
+    """Take an answer apart, from its start to its end."""
+    found, at, prose_from, tries = _Parts(), 0, 0, 0
+    while (mark := _MARK.search(text, at)) is not None:
+        at = mark.end()
+        if mark["json"] and (tries := tries + 1) > _MOST_JSON:
             continue
-        if isinstance(value, dict):
-            answer = _from_mapping(value, names) or answer
-        at = text.find("{", end)
-    return answer
+        value = None
+        if mark["json"]:
+            value, end = _json_at(text, mark.start())
+            if value is None:
+                continue
+        found.prose.append(text[prose_from : mark.start()].strip())
+        if value is not None:
+            found.objects.append(value)
+            at = end
+        elif mark["fence"]:
+            at = _read_block(text, mark, found)
+        elif mark["think"] is None:
+            found.before = found.before or len(found.prose)
+            source, end = _bare(text, mark.start(), mark["bare"])
+            found.bare.append(source)
+            at = max(at, end)
+        elif mark["think"].startswith("</"):
+            found = _Parts()  # a chat's template opened the tag: all before it was thought
+        else:
+            end_of_thought = re.compile(f"</{mark['think'][1:]}", re.IGNORECASE).search(text, at)
+            at = end_of_thought.end() if end_of_thought else len(text)
+        prose_from = at
+    found.prose.append(text[prose_from:].strip())
+    return found
+
+
+def _json_at(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
+    try:
+        value, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None, start
+    return (value, end) if isinstance(value, dict) else (None, start)
+
+
+def _read_block(text: str, opening: re.Match[str], found: _Parts) -> int:
+    """Read a fenced block, of which JSON may hold fences itself; return where it ends."""
+    start = opening.end()
+    brace = re.compile(r"\s*(?=\{)").match(text, start)
+    if brace is not None:
+        value, end = _json_at(text, brace.end())
+        closing = re.compile(r"\s*(?:[`~]{3,}|\Z)").match(text, end)
+        if value is not None and closing is not None:
+            found.objects.append(value)
+            return closing.end()
+    for mark in _FENCE.finditer(text, start):
+        if mark[1].startswith(opening["fence"]) and not mark[2]:
+            found.blocks.append(text[start : mark.start()])
+            return mark.end()
+    found.blocks.append(text[start:])
+    return len(text)
+
+
+def _from_json(objects: Sequence[Mapping[str, Any]], names: Sequence[str]) -> CodeAnswer | None:
+    answers = [a for a in (_from_mapping(value, names) for value in objects) if a is not None]
+    return answers[-1] if answers else None
 
 
 def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer | None:
@@ -125,7 +199,7 @@ def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer 
         code = "\n".join(str(c) for c in code)
     if not isinstance(code, str) or not code.strip():
         return None
-    inner = _from_text(code, names) if "```" in code else None
+    inner = _from_blocks(_parts(code), names) if "```" in code else None
     source = inner.source if inner is not None else _tidy(code)
     explanation = lowered.get("reasoning", lowered.get("explanation", lowered.get("answer", "")))
     values = lowered.get("values", lowered.get("params", lowered.get("parameters")))
@@ -136,20 +210,21 @@ def _from_mapping(value: Mapping[str, Any], names: Sequence[str]) -> CodeAnswer 
     )
 
 
-def _from_text(text: str, names: Sequence[str]) -> CodeAnswer | None:
-    blocks, prose = _blocks(text)
-    programs = [b for b in blocks if _ANY_DEF.search(b)]
+def _from_blocks(parts: _Parts, names: Sequence[str]) -> CodeAnswer | None:
+    programs = [b for b in parts.blocks if _ANY_DEF.search(b)]
     whole = [b for b in programs if all(_defines(b, n) for n in names)]
+    prose = parts.prose
     if whole:
         source = _with_helpers(whole[-1], programs, names)
     elif programs:
         source = "\n\n".join(_tidy(b) for b in programs)
     else:
-        bare, prose = _bare(text)
-        if bare is None:
+        bare = [b for b in parts.bare if _DEF.search(b)]
+        if not bare:
             return None
-        source = bare
-    return CodeAnswer(_tidy(source), prose.strip()[:_MAX_EXPLANATION], _values(blocks))
+        source, prose = bare[0], prose[: parts.before]
+    explanation = "\n".join(part for part in prose if part)
+    return CodeAnswer(_tidy(source), explanation[:_MAX_EXPLANATION], _values(parts.objects))
 
 
 def _with_helpers(chosen: str, programs: Sequence[str], names: Sequence[str]) -> str:
@@ -168,52 +243,28 @@ def _defines(block: str, name: str) -> bool:
     return name in _ANY_DEF.findall(block)
 
 
-def _blocks(text: str) -> tuple[list[str], str]:
-    """Return the fenced blocks, one that was never closed included, and the rest."""
-    blocks, rest = [], []
-    at, opened, fence = 0, None, ""
-    for mark in _FENCE.finditer(text):
-        if opened is None:
-            rest.append(text[at : mark.start()])
-            opened, fence = mark.end(), mark[1]
-        elif mark[1].startswith(fence) and not mark[2]:
-            blocks.append(text[opened : mark.start()])
-            at, opened = mark.end(), None
-    if opened is None:
-        rest.append(text[at:])
-    else:
-        blocks.append(text[opened:])
-    return blocks, "\n".join(part.strip() for part in rest if part.strip())
-
-
-def _bare(text: str) -> tuple[str | None, str]:
-    """Return code that stands in the text with no fence, and the prose before it."""
-    first = _START.search(text)
-    if first is None:
-        return None, ""
-    start, margin, kept = first.start(), first[1], []
-    for line in text[start:].splitlines():
+def _bare(text: str, start: int, margin: str) -> tuple[str, int]:
+    """Return the code that begins at a place with no fence, and where it ends."""
+    kept, at = [], start
+    while at < len(text):
+        end = text.find("\n", at) + 1 or len(text)
+        line = text[at:end]
         if line.strip() and not line.startswith(margin):
             break
         line = line[len(margin) :]
-        if line[:1] not in ("", " ", "\t") and not _PROGRAM_LINE.match(line):
+        if line[:1] not in ("", "\n", " ", "\t") and not _PROGRAM_LINE.match(line):
             break
         kept.append(line)
-    source = "\n".join(kept)
-    return (source, text[:start]) if _DEF.search(source) else (None, "")
+        at = end
+    return "".join(kept), at
 
 
-def _values(blocks: Sequence[str]) -> dict[str, Any]:
-    """Read the values that stand in a JSON block of their own."""
-    for block in blocks:
-        try:
-            value = json.loads(block)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            inner = value.get("values", value.get("params", value))
-            if isinstance(inner, dict):
-                return inner
+def _values(objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Read the values that stand in JSON of their own."""
+    for value in objects:
+        inner = value.get("values", value.get("params", value))
+        if isinstance(inner, dict):
+            return inner
     return {}
 
 
