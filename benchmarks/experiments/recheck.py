@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.bench import cells as policies
-from llmopt.benchmarks.experiments import bbob, hpo, many_parameters, mixed_spaces, strategies
+from llmopt.benchmarks.experiments import bbob, hpo
 from llmopt.benchmarks.pool import cell_reader
 from llmopt.files import write_bytes_atomically
 from llmopt.search.eventlog import read_events
@@ -57,15 +57,6 @@ SOURCES: Mapping[str, Source] = {
     "policies": Source(policies.BenchCell.of, policies.run_cell, "means"),
     "bbob": Source(cell_reader(bbob.BbobCell), bbob.run_cell, "steps"),
     "hpo": Source(cell_reader(hpo.HpoCell), hpo.run_cell, "values"),
-    "mixed_spaces": Source(
-        cell_reader(mixed_spaces.MixedCell), mixed_spaces.run_cell, "values", "variant"
-    ),
-    "strategies": Source(
-        cell_reader(strategies.StrategyCell), strategies.run_cell, "rewards", "variant"
-    ),
-    "many_parameters": Source(
-        cell_reader(many_parameters.ManyCell), many_parameters.run_cell, "best", "arm"
-    ),
 }
 
 
