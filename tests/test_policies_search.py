@@ -76,7 +76,7 @@ def test_the_model_is_told_what_is_searched_and_what_happened():
         "judged in the end on fresh starts",
         "car_directional_force<-car_vel",
         "-85.700 to 85.700",
-        "reward counts (charges) it unclipped",
+        "It is then clipped to its bounds.",
         "at most 999 steps",
         "feedback: Mean return",
     ):

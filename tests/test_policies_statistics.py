@@ -144,6 +144,26 @@ def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation():
     assert float(found[2]) % 360 == pytest.approx(180, abs=3)
 
 
+@pytest.mark.defect(11)
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("episode_reward", [1, 2, 3], "At the end of the episodes, mean [{} 3"),
+        ("total_cost", [4, 4, 9], "At the end of the episodes, mean [{} 9"),
+        ("reward", [1, 2, 3], "At the end of the episodes, mean [{} 3"),
+        ("bonus", [0, 2, 3], "Parts of it, sums over an episode, mean [{} 5"),
+        ("consumption_cost", [1, 1, 2], "Parts of it, sums over an episode, mean [{} 4"),
+        ("reward_up", [2, 2, 2], "Parts of it, sums over an episode, mean [{} 6"),
+    ],
+)
+def test_what_is_summed_already_is_not_summed_again(name, values, said):
+    statistics = EpisodeStatistics(POLICY, *NAMES)
+    for k, value in enumerate(values):
+        seen = np.zeros(2)
+        statistics(Step(0, seen, np.zeros(1), 1.0, seen, False, k == 2, {name: value}))
+    assert said.format(f"least, largest]: {name}") in statistics.text(Evaluation((3.0,), (3,)))
+
+
 @pytest.mark.parametrize("kind", ["noise", "constant", "ramp", "short"])
 def test_what_does_not_oscillate_has_no_period(kind):
     n = 20 if kind == "short" else 400

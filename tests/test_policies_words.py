@@ -24,7 +24,7 @@ from gymnasium.wrappers import (
 from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
-from llmopt.policies.goal import describe_starts
+from llmopt.policies.goal import describe_parameters, describe_starts
 from llmopt.policies.physics import MAX_PHYSICS, describe_physics, touching
 from llmopt.policies.words import MAX_WORDS, _slug
 
@@ -484,6 +484,82 @@ def test_a_ceiling_is_told_where_each_step_earns_the_same(env_id, arguments, cei
     env.close()
     told = f"A return of {ceiling} is the most there can be" in text
     assert told if ceiling else "the most there can be" not in text
+
+
+class Corridor(gym.Env):
+    """A corridor with a door.
+
+    ## Rewards
+    A reward of +1 is given for each step. Reaching the door adds 100.
+    """
+
+    observation_space = spaces.Box(-1, 1, (1,))
+    action_space = spaces.Discrete(2)
+
+
+class Bonus(gym.Wrapper):
+    def step(self, action):
+        seen, reward, *ends = super().step(action)
+        return (seen, reward + 1, *ends)
+
+
+@pytest.mark.defect(4)
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: TimeLimit(Corridor(), 100), {}),
+        (lambda: gym.wrappers.RepeatAction(made("CartPole-v1"), 3), {}),
+        (lambda: Bonus(made("CartPole-v1")), {}),
+        (lambda: gym.wrappers.MaxAndSkipObservation(made("CartPole-v1")), {}),
+    ],
+    ids=["a bonus", "repeated steps", "a wrapper's bonus", "skipped steps"],
+)
+def test_no_most_and_no_solved_is_claimed_that_nobody_stated(make, options):
+    gym.register("llmopt-test/Corridor-v0", lambda: Corridor(), max_episode_steps=100)
+    try:
+        for env in (make(), made("llmopt-test/Corridor-v0")):
+            text = describe_environment(env).text
+            assert "the most there can be" not in text
+            assert "counts as solved" not in text
+    finally:
+        del gym.registry["llmopt-test/Corridor-v0"]
+
+
+@pytest.mark.defect(4)
+def test_a_shorter_episode_has_another_most_and_no_solved():
+    text = describe_environment(made("CartPole-v1"), step_cap=90).text
+    assert "A return of 90 is the most there can be (90 steps)" in text
+    assert "counts as solved" not in text
+    assert "475 counts as solved" in describe_environment(made("CartPole-v1")).text
+
+
+@pytest.mark.defect(5)
+@pytest.mark.parametrize(
+    ("options", "raw"),
+    [({}, False), ({"clip": False}, True), ({"wrappers": ["ClipAction"], "clip": False}, False)],
+)
+def test_what_becomes_of_an_action_out_of_bounds_is_told_as_it_acts_here(options, raw):
+    client = ScriptedClient([])
+    with PolicySearch("MountainCarContinuous-v0", client, starts=1, **options) as search:
+        text = search.optimizer._model.description
+    assert ("charges) it unclipped" in text) is raw
+    assert ("passed on as it is" in text) is raw
+    assert ("It is then clipped to its bounds" in text) is not raw
+
+
+@pytest.mark.defect(5)
+def test_whole_numbers_are_always_clipped():
+    policy = LinearPolicy(spaces.Box(-1, 1, (1,)), spaces.Box(0, 3, (1,), np.int64))
+    assert policy.clips
+    assert "clipped to its bounds" in describe_parameters(policy)
+    endless = LinearPolicy(spaces.Box(-1, 1, (1,)), spaces.Box(-np.inf, np.inf, (1,)), clip=True)
+    assert "passed on as it is" in describe_parameters(endless)
+
+
+@pytest.mark.defect(11)
+def test_a_table_is_told_the_names_of_its_own_states():
+    table = LinearPolicy(spaces.Discrete(3, start=1), spaces.Discrete(2), bias=False)
+    assert describe_parameters(table, choices=True).endswith("in one state: s1 that in state 1.")
 
 
 def test_starts_are_listed_where_they_differ():

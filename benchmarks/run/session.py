@@ -474,7 +474,7 @@ class _Session:
         """Say so if the best policy is below what Gymnasium takes for solved."""
         env = self.task.make_env()
         try:
-            solved = solved_from(env)
+            solved = solved_from(env, self.task.step_cap(env))
         finally:
             env.close()
         if solved is None or best.heldout is None or best.heldout >= solved:

@@ -71,10 +71,12 @@ def describe_parameters(
         policy: The form of the policies.
         choices: Whether each parameter is the action of one state instead.
         scaled: Whether observed numbers are scaled, and not in their own units.
-        clipped: Whether an action beyond its bounds is clipped before it acts and is charged.
+        clipped: Whether a wrapper clips an action beyond its bounds before it acts and is charged,
+            also where the policy itself does not.
     """
     if choices:
-        return "Each parameter is the action taken in one state: s0 that in state 0."
+        first = int(getattr(policy.observation_space, "start", 0))
+        return f"Each parameter is the action taken in one state: s{first} that in state {first}."
     constant = ", plus `action<-bias`" if policy.bias else ""
     inner = (
         "the entry `action<-state` of its state"
@@ -89,7 +91,7 @@ def describe_parameters(
         )
     end = (
         "It is then clipped to its bounds."
-        if clipped
+        if clipped or policy.clips
         else "It is passed on as it is, also beyond its bounds."
     )
     return f"The policy: each action is {inner}{constant}. {end}"

@@ -89,6 +89,15 @@ class LinearPolicy:
         """Length of the flat parameter vector."""
         return (self.n_inputs + self.bias) * self.n_outputs
 
+    @property
+    def clips(self) -> bool:
+        """Whether no action beyond a finite bound reaches the environment."""
+        acts = self.action_space
+        if not isinstance(acts, spaces.Box):
+            return True
+        whole = np.issubdtype(acts.dtype, np.integer)
+        return whole or (self.clip and bool(acts.bounded_below.any() or acts.bounded_above.any()))
+
     def unpack(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
         """Split flat parameters into weights and bias.
 

@@ -54,7 +54,7 @@ from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
-from llmopt.policies.wrapping import scaling
+from llmopt.policies.wrapping import acting_space, scaling
 from llmopt.space import Categorical, Float, Space
 
 STEP_CAP = 1000
@@ -176,6 +176,7 @@ class PolicySearch:
             self.policy = self._policy(made)
             self._step_cap = self._cap(made)
             scaled = scaling(made) is not None
+            clipped = acting_space(made) is not made.action_space
             self.words: EnvironmentWords = describe_environment(
                 made,
                 words=description,
@@ -186,7 +187,7 @@ class PolicySearch:
                 max_chars=max_words,
                 step_cap=self._step_cap,
                 picture=self._make.picture(self.starts[0]) if words == "all" else "",
-                probe=self._make,
+                probe=None if self.policy.clips else self._make,
             )
         finally:
             made.close()
@@ -199,7 +200,7 @@ class PolicySearch:
         text = description.strip()
         if named:
             meaning = describe_parameters(
-                self.policy, choices=self._choices, scaled=scaled, clipped=self.policy.clip
+                self.policy, choices=self._choices, scaled=scaled, clipped=clipped
             )
             parts = [describe_goal(starts, ceiling), self.words.text, meaning]
             if words == "all" and feedback and self._inputs:

@@ -10,6 +10,7 @@ the second half, what oscillates with what lag, and how the worst episode went.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,24 @@ _LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other ste
 _GROUPS = 3  # ways in which episodes ended early
 _NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
+# and of what is summed already
+_SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
+
+
+@dataclass
+class _Part:
+    """A part of the reward as `info` names it: its sum over the episode, and its last value.
+
+    `running` tells whether it was at every step what the rewards had summed up to by then.
+    """
+
+    sum: float = 0.0
+    last: float = 0.0
+    running: bool = True
+
+    def add(self, value: float, total: float) -> None:
+        self.sum, self.last = self.sum + value, value
+        self.running &= math.isclose(value, total, rel_tol=1e-6, abs_tol=1e-9)
 
 
 @dataclass
@@ -49,7 +68,8 @@ class _Episode:
     seen: list[Any] = field(default_factory=list)
     done: list[np.ndarray] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    parts: dict[str, float] = field(default_factory=dict)
+    total: float = 0.0
+    parts: dict[str, _Part] = field(default_factory=dict)
     facts: dict[str, float] = field(default_factory=dict)
     touched: list[frozenset[str]] = field(default_factory=list)
     last: Any = None
@@ -122,6 +142,7 @@ class EpisodeStatistics:
             episode.last = self._copy(step.following)
         episode.done.append(np.array(step.action, dtype=np.float64).ravel())
         episode.rewards.append(step.reward)
+        episode.total += step.reward
         if self._touching is not None:
             episode.touched.append(self._touching())
         if step.terminated:
@@ -534,13 +555,14 @@ def _quarters(episodes: list[_Episode]) -> tuple[str, list[str]]:
 
 
 def _parts(episodes: list[_Episode]) -> tuple[str, list[str]]:
-    keys = list(dict.fromkeys(k for e in episodes for k in e.parts))
-    total = sum(sum(e.rewards) for e in episodes)
-    if len(keys) == 1 and math.isclose(sum(e.parts.get(keys[0], 0) for e in episodes), total):
+    keys = [k for k in _keys(episodes, "parts") if not _summed_already(episodes, k)]
+    sums_of = {
+        k: np.array([e.parts[k].sum if k in e.parts else 0.0 for e in episodes]) for k in keys
+    }
+    if len(keys) == 1 and math.isclose(sums_of[keys[0]].sum(), sum(e.total for e in episodes)):
         return "", []
     items = []
-    for key in keys:
-        sums = np.array([e.parts.get(key, 0.0) for e in episodes])
+    for key, sums in sums_of.items():
         item = f"{key} {_figure(sums.mean())}"
         if np.ptp(sums) > _DIFFERENT * np.abs(sums).mean():
             item += f" [{_short(sums.min())}, {_short(sums.max())}]"
@@ -548,11 +570,25 @@ def _parts(episodes: list[_Episode]) -> tuple[str, list[str]]:
     return "Parts of it, sums over an episode, mean [least, largest]:", items
 
 
+def _keys(episodes: list[_Episode], kind: str) -> list[str]:
+    return list(dict.fromkeys(k for e in episodes for k in getattr(e, kind)))
+
+
+def _summed_already(episodes: list[_Episode], key: str) -> bool:
+    """Whether a part is a sum since the episode's start, so that its last value is what counts."""
+    parts = [e.parts[key] for e in episodes if key in e.parts]
+    if _SO_FAR.search(key.lower()):
+        return True
+    return all(p.running for p in parts) and any(p.sum != p.last for p in parts)
+
+
 def _facts(episodes: list[_Episode]) -> tuple[str, list[str]]:
-    keys = list(dict.fromkeys(k for e in episodes for k in e.facts))
+    summed = [k for k in _keys(episodes, "parts") if _summed_already(episodes, k)]
+    lasts = [(k, [e.parts[k].last for e in episodes if k in e.parts]) for k in summed]
+    for key in _keys(episodes, "facts"):
+        lasts.append((key, [e.facts[key] for e in episodes if key in e.facts]))
     items = []
-    for key in keys[:8]:
-        values = [e.facts[key] for e in episodes if key in e.facts]
+    for key, values in lasts[:8]:
         spread = f" [{_short(min(values))}, {_short(max(values))}]" if len(values) > 1 else ""
         items.append(f"{key} {_short(np.mean(values))}{spread}")
     return "At the end of the episodes, mean [least, largest]:", items
@@ -563,8 +599,20 @@ def _add_facts(episode: _Episode, info: Any) -> None:
     for name, value in _named(info):
         is_part = any(p in name.lower() for p in _PARTS)
         for inner, part in _named(value) if is_part else ():
-            _add(episode.parts, inner, _number(part), summed=True)
-        _add(episode.parts if is_part else episode.facts, name, _number(value), summed=is_part)
+            _add_part(episode, inner, _number(part))
+        if is_part:
+            _add_part(episode, name, _number(value))
+        elif (number := _number(value)) is not None and _room(episode.facts, name):
+            episode.facts[name] = number
+
+
+def _add_part(episode: _Episode, name: str, number: float | None) -> None:
+    if number is not None and _room(episode.parts, name):
+        episode.parts.setdefault(name, _Part()).add(number, episode.total)
+
+
+def _room(noted: Mapping[str, Any], name: str) -> bool:
+    return name in noted or len(noted) < _FACTS
 
 
 def _named(info: Any) -> list[tuple[str, Any]]:
@@ -572,11 +620,6 @@ def _named(info: Any) -> list[tuple[str, Any]]:
         return []
     items = ((k, v) for k, v in info.items() if isinstance(k, str) and len(k) <= _NAME)
     return [(clean(" ".join(k.split())), v) for k, v in items]
-
-
-def _add(facts: dict[str, float], name: str, number: float | None, *, summed: bool) -> None:
-    if number is not None and (name in facts or len(facts) < _FACTS):
-        facts[name] = number + (facts.get(name, 0.0) if summed else 0.0)
 
 
 def _number(value: Any) -> float | None:

@@ -98,7 +98,8 @@ def describe_environment(
             sets no limit.
         picture: The start drawn as text, as toy texts render it.
         probe: Makes a second environment, in which is tried what becomes of an action outside
-            its bounds (a few steps from one seeded start).
+            its bounds (a few steps from one seeded start). ``None`` where no such action
+            reaches the environment.
 
     Raises:
         SpaceError: There is not one name for each observed number, or for each action.
@@ -111,7 +112,8 @@ def describe_environment(
     title = spec.id if spec is not None else type(env.unwrapped).__name__
     head = [f"Environment: {title}{_made_with(env)}."]
     head += _facts(env, step_cap)
-    must = [*head, *(_threshold(env) if threshold else []), *_ceiling(env, sections)]
+    must = [*head, *(_threshold(env, step_cap) if threshold else [])]
+    must += _ceiling(env, sections, step_cap)
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
         first = int(env.observation_space.start)
@@ -270,6 +272,11 @@ _SAME_OBSERVATION = {
     "FlattenObservation", "ReshapeObservation",
 }  # fmt: skip
 _SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction"}
+# Gymnasium's wrappers with a step of their own that changes no reward and repeats no step.
+_SAME_RETURN = {
+    "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
+    "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
+}  # fmt: skip
 _SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
 
 
@@ -485,30 +492,46 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     return facts
 
 
-def solved_from(env: gym.Env[Any, Any]) -> float | None:
+def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:
     """Return the mean return from which Gymnasium takes an environment for solved, if it says so.
 
+    Args:
+        env: The environment, with its wrappers.
+        step_cap: Steps after which an episode is ended from outside.
+
     Returns:
-        ``None``, too, where arguments or a wrapper change what the return is.
+        ``None``, too, where arguments, a wrapper or another limit of steps change what the return
+        is.
     """
-    return env.spec.reward_threshold if env.spec is not None and _as_registered(env) else None
+    spec = env.spec
+    if spec is None or not _as_registered(env):
+        return None
+    usual, limit = gym.registry[spec.id].max_episode_steps, _limit(env, step_cap)
+    return spec.reward_threshold if limit == usual else None
 
 
-def _threshold(env: gym.Env[Any, Any]) -> list[str]:
-    solved = solved_from(env)
+def _threshold(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
+    solved = solved_from(env, step_cap)
     if solved is None:
         return []
     return [f"A mean return of {solved:g} counts as solved; more may be possible."]
 
 
 def _as_registered(env: gym.Env[Any, Any]) -> bool:
-    """Whether an environment has its registered arguments and no wrapper changes rewards."""
+    """Whether an environment has its registered arguments and no wrapper may change a return."""
     spec = env.spec
     if spec is None or spec.id not in gym.registry:
         return False
     changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
-    rewarded = any(isinstance(layer, gym.RewardWrapper) for layer in _stack(env))
-    return not rewarded and changed == gym.registry[spec.id].kwargs
+    return changed == gym.registry[spec.id].kwargs and all(map(_keeps_return, _stack(env)))
+
+
+def _keeps_return(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
+    """Whether an episode in a wrapper has the rewards, step by step, of one without it."""
+    if type(layer).__name__ in _SAME_RETURN and type(layer).__module__.startswith("gymnasium."):
+        return True
+    steps = (gym.Wrapper.step, gym.ObservationWrapper.step, gym.ActionWrapper.step)
+    return type(layer).step in steps and not isinstance(layer, gym.RewardWrapper)
 
 
 _EACH_STEP = re.compile(
@@ -518,16 +541,21 @@ _EACH_STEP = re.compile(
 )
 
 
-def _ceiling(env: gym.Env[Any, Any], sections: Sequence[_Section]) -> list[str]:
+def _ceiling(
+    env: gym.Env[Any, Any], sections: Sequence[_Section], step_cap: int | None
+) -> list[str]:
     """Say the largest return there can be, where every step earns the same and nothing else does.
 
-    The docstring has to say so: one sentence on rewards, but for conditions on arguments.
+    Only of Gymnasium's own environments, whose descriptions were read for it: a description of
+    somebody else may name a bonus in any place and in any words.
     """
-    limit = _limit(env)
+    limit = _limit(env, step_cap)
+    if limit is None or not type(env.unwrapped).__module__.startswith("gymnasium.envs."):
+        return []
     text = _find(sections, "reward")
     said = [s for s in re.split(r"(?<=\.)\s+", text) if not s.lstrip().startswith("If `")]
     found = [m for m in map(_EACH_STEP.search, said) if m]
-    if limit is None or len(found) != 1 or not _as_registered(env):
+    if len(found) != 1 or not _as_registered(env):
         return []
     if re.search(r"reward\s*=|cost|penal|minus", " ".join(said)):
         return []
@@ -535,14 +563,13 @@ def _ceiling(env: gym.Env[Any, Any], sections: Sequence[_Section]) -> list[str]:
     return [f"A return of {most:g} is the most there can be ({limit} steps): stop there."]
 
 
-def _limit(env: gym.Env[Any, Any]) -> int | None:
-    """Return the steps after which wrappers end an episode."""
-    limit = None if env.spec is None else env.spec.max_episode_steps
+def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
+    """Return the steps after which a wrapper, or the caller's own cap, ends an episode."""
+    limits = [step_cap, None if env.spec is None else env.spec.max_episode_steps]
     for layer in _stack(env):
-        own = getattr(layer, "_max_episode_steps", None)
-        if type(layer).__name__ == "TimeLimit" and isinstance(own, int):
-            limit = own if limit is None else min(limit, own)
-    return limit
+        if type(layer).__name__ == "TimeLimit":
+            limits.append(getattr(layer, "_max_episode_steps", None))
+    return min((n for n in limits if isinstance(n, int)), default=None)
 
 
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
