@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from llmopt.errors import did_you_mean
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
@@ -27,3 +29,20 @@ def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
     """
     if value not in valid:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
+
+
+def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Raise if a call was given an argument by a name that it does not have.
+
+    Args:
+        call: The function's name, for the message.
+        given: The names that the caller used.
+        valid: The names that exist.
+
+    Raises:
+        TypeError: A name is unknown; the message says which ones are near.
+    """
+    names = list(valid)
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{call}() has no argument {name!r}; {did_you_mean(name, names)}")

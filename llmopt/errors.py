@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LISTED = 10  # names that a message lists, where one of them is near
+
 
 class LLMOptError(Exception):
     """Base class of every error that llmopt raises on purpose."""
@@ -145,12 +147,18 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
         valid: The names that exist.
 
     Returns:
-        ``"did you mean 'a'? Valid: 'a', 'b'"``, or without the question where nothing is near.
+        ``"did you mean 'a'? Valid: 'a', 'b'"``, or without the question where nothing is near. Of
+        many names, where one is near, only the first ones are listed.
     """
     names = sorted(set(valid))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     ordered = near + [n for n in names if n not in near]
-    listed = ", ".join(repr(n) for n in ordered) or "none"
+    if near and len(ordered) > _LISTED:
+        more = f", and {len(ordered) - _LISTED} more"
+        ordered = ordered[:_LISTED]
+    else:
+        more = ""
+    listed = (", ".join(repr(n) for n in ordered) or "none") + more
     return f"did you mean {near[0]!r}? Valid: {listed}" if near else f"Valid: {listed}"
 
 

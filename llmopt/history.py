@@ -109,6 +109,19 @@ class Trial(Generic[Params]):
         return trials_html([self])
 
 
+def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
+    """Return what orders single measurements, the lower the better: violation, then loss.
+
+    Args:
+        trial: A trial; its first objective counts, and a failed one comes last.
+        direction: That of the first objective.
+    """
+    if trial.state != "complete" or trial.rewards is None:
+        return math.inf, math.inf
+    reward = trial.rewards[0]
+    return trial.constraint_violation, reward if direction == "minimize" else -reward
+
+
 @dataclass(frozen=True)
 class History:
     """The trials so far and the points still being evaluated. Immutable.
@@ -117,11 +130,14 @@ class History:
         trials: Every trial, in the order of telling.
         pending: Flat values of the points handed out and not told yet.
         directions: One direction for each objective.
+        noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
+            much. True of a history that is `merged`.
     """
 
     trials: tuple[Trial, ...] = ()
     pending: tuple[tuple[Value, ...], ...] = ()
     directions: tuple[Direction, ...] = ("maximize",)
+    noisy: bool = False
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:
@@ -148,30 +164,55 @@ class History:
             alone = trial.state != "complete"
             groups.setdefault(("", trial.number) if alone else key(trial.values), []).append(trial)
         trials = [replace(_merge(g), number=i) for i, g in enumerate(groups.values())]
-        return replace(self, trials=tuple(trials))
+        return replace(self, trials=tuple(trials), noisy=True)
+
+    def rank(self, trial: Trial) -> tuple[float, float]:
+        """Return what orders trials, the lower the better: violation, then loss.
+
+        This is the one order of trials with one objective: `best`, `ranked` and whatever shows
+        them follow it. Where measurements are `noisy`, the loss is the mean plus its standard
+        error, so that a lucky value is not taken for a good one. The standard error of a point is
+        the one told, or else what the repeats of all points together say of the noise: a point
+        that was measured once has to be better by more than one that was measured often.
+        """
+        violation, loss = rank(trial, self.directions[0])
+        return violation, loss + (self._error(trial) if self.noisy else 0.0)
+
+    def better(self, trial: Trial, than: Trial | None) -> bool:
+        """Whether a trial ranks before another one; every complete trial ranks before ``None``."""
+        return trial.state == "complete" and (than is None or self.rank(trial) < self.rank(than))
+
+    def _error(self, trial: Trial) -> float:
+        if trial.evaluations == 1 and trial.stderr is not None:
+            return trial.stderr
+        return self._deviation / math.sqrt(trial.evaluations)
+
+    @cached_property
+    def _deviation(self) -> float:
+        """Standard deviation of one measurement, from the repeats of all points together."""
+        counts = np.array([t.evaluations for t in self.complete], dtype=float)
+        told = np.array([t.stderr or 0.0 for t in self.complete])
+        free = float((counts - 1).sum())
+        return math.sqrt(float(((counts - 1) * counts * told**2).sum()) / free) if free else 0.0
 
     @cached_property
     def ranked(self) -> tuple[Trial, ...]:
         """Complete trials, best first; ties keep the order of telling.
 
-        Feasible trials come before infeasible ones, which go by their violation. With
-        several objectives: by non-dominated front, then by crowding distance (Deb et al.
-        2002, NSGA-II, sections III.A and III.B).
+        Feasible trials come before infeasible ones, which go by their violation. With one
+        objective the order is that of `rank`. With several: by non-dominated front, then by
+        crowding distance (Deb et al. 2002, NSGA-II, sections III.A and III.B).
         """
         done = self.complete
-        if not done:
-            return ()
+        if len(self.directions) == 1 or not done:
+            return tuple(sorted(done, key=self.rank))
         gains = self._gains(done)
         violation = np.array([t.constraint_violation for t in done])
-        if gains.shape[1] == 1:
-            order = np.lexsort((-gains[:, 0], violation))
-        else:
-            # An infeasible trial dominates none of the feasible ones (section VI.A there).
-            feasible = violation <= 0.0
-            fronts, crowding = np.zeros(len(done), dtype=int), np.zeros(len(done))
-            fronts[feasible], crowding[feasible] = _nondominated(gains[feasible])
-            order = np.lexsort((-crowding, fronts, violation))
-        return tuple(done[i] for i in order)
+        # An infeasible trial dominates none of the feasible ones (section VI.A there).
+        feasible = violation <= 0.0
+        fronts, crowding = np.zeros(len(done), dtype=int), np.zeros(len(done))
+        fronts[feasible], crowding[feasible] = _nondominated(gains[feasible])
+        return tuple(done[i] for i in np.lexsort((-crowding, fronts, violation)))
 
     @cached_property
     def pareto_front(self) -> tuple[Trial, ...]:
@@ -187,44 +228,23 @@ class History:
 
     @cached_property
     def best(self) -> Trial | None:
-        """The best trial, or ``None`` before the first complete one."""
-        if len(self.directions) > 1 or "ranked" in self.__dict__:
-            return self.ranked[0] if self.ranked else None
-        # Far quicker than ranking where a long history is looked at once.
-        done: Sequence[Trial] = self.complete
-        least = min([t.constraint_violation for t in done], default=0.0)
-        done = [t for t in done if t.constraint_violation == least]
-        rewards = [t.rewards[0] if t.rewards else 0.0 for t in done]
-        if not done:
-            return None
-        best = max(rewards) if self.directions[0] == "maximize" else min(rewards)
-        return done[rewards.index(best)]
+        """The best trial, or ``None`` before the first complete one; see `rank`.
 
-    @cached_property
-    def recommended(self) -> Trial | None:
-        """The trial to keep where measurements are noisy, of a history that is `merged`.
-
-        It is the one whose reward less its standard error is the best. The standard error of a
-        point is the one told, or else what the repeats of all points together say of the noise: a
-        point that was measured once has to be better by more than one that was measured often.
-        With nothing known of the noise, and with several objectives, it is `best`.
+        With several objectives it is one of the Pareto front.
         """
-        done = self.complete
-        sound = [t for t in done if t.constraint_violation <= 0.0]
-        if len(self.directions) > 1 or not sound:
-            return self.best
-        counts = np.array([t.evaluations for t in done], dtype=float)
-        told = np.array([t.stderr or 0.0 for t in done])
-        free = float((counts - 1).sum())
-        pooled = math.sqrt(float(((counts - 1) * counts * told**2).sum()) / free) if free else 0.0
-        sign = 1.0 if self.directions[0] == "maximize" else -1.0
+        if len(self.directions) > 1:
+            return self.ranked[0] if self.ranked else None
+        return min(self.complete, key=self.rank, default=None)
 
-        def bound(trial: Trial) -> float:
-            own = trial.stderr if trial.evaluations == 1 and trial.stderr is not None else None
-            error = pooled / math.sqrt(trial.evaluations) if own is None else own
-            return (sign * trial.rewards[0] if trial.rewards else -math.inf) - error
-
-        return max(sound, key=bound)
+    @property
+    def best_so_far(self) -> list[Trial]:
+        """For each feasible trial of one objective the best one up to it, for curves."""
+        found: list[Trial] = []
+        for trial in self.complete:
+            if trial.constraint_violation <= 0.0:
+                last = found[-1] if found else None
+                found.append(trial if last is None or self.better(trial, last) else last)
+        return found
 
     def _gains(self, trials: Sequence[Trial]) -> np.ndarray:
         """Rewards as a ``(len(trials), n_objectives)`` array in which larger is better."""

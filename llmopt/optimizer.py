@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import json
 import logging
 import math
 import numbers
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
         max_requests: int | None
         max_tokens: int | None
         max_cost: float | None
+        task: Mapping[str, Any] | None
         storage: str | os.PathLike[str] | None
         durable: bool
         callbacks: Sequence[Callback]
@@ -169,8 +171,12 @@ class LLMOptimizer(Generic[Params]):
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
-        storage: JSON Lines file to append to. If it already holds a run of the same
-            configuration, that run goes on.
+        task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
+            is stored, and a stored run goes on only with the same: a reward of something else
+            means nothing beside those that it holds.
+        storage: JSON Lines file to append to. If it already holds a run of the same space,
+            directions and task, that run goes on. How the model is asked may change meanwhile:
+            the model, the prompt, the description, the caps.
         durable: Whether each line of `storage` is forced to the disk, which takes some
             milliseconds, and carries a checksum. Without it a power cut may lose the last
             lines; the end of the process loses none.
@@ -245,6 +251,7 @@ class LLMOptimizer(Generic[Params]):
         max_requests: int | None = None,
         max_tokens: int | None = None,
         max_cost: float | None = None,
+        task: Mapping[str, Any] | None = None,
         storage: str | os.PathLike[str] | None = None,
         durable: bool = True,
         callbacks: Sequence[Callback] = (),
@@ -268,6 +275,7 @@ class LLMOptimizer(Generic[Params]):
             self._n_warmup = whole_number("warmup", warmup, 0)
         self.warmup_distribution = warmup_distribution
         self._start = self._start_points(start)
+        self._task = _as_json("task", task)
         emitter = ModelEmitter(
             get_client(one_model(client, model)),
             prompt,
@@ -758,10 +766,9 @@ class LLMOptimizer(Generic[Params]):
             NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
         """
         history = self.history
-        best = history.recommended if self._model.noisy else history.best
-        if best is None:
+        if history.best is None:
             raise NoTrialsError(why_no_best(history.trials))
-        return best
+        return history.best
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.
@@ -845,7 +852,7 @@ class LLMOptimizer(Generic[Params]):
             StorageError: The file cannot be written; an older one is left as it was.
         """
         path = Path(path)
-        if self._log is not None and path.exists() and path.samefile(self._log.path):
+        if self._log is not None and self._log.is_at(path):
             raise StorageError(
                 f"{path} is the storage of this optimizer and already holds all of its state: "
                 "save to another path"
@@ -901,9 +908,9 @@ class LLMOptimizer(Generic[Params]):
             )
         events = list(read_events(path))
         start = start_of(events, path)
+        client = get_client(one_model(client, options.pop("model", None)))
         with as_written(path, 1, start):
             merged = stored_options(start, options)
-        client = get_client(one_model(client, options.pop("model", None)))
         if "prompt" not in options:
             check_prompt_for(merged["prompt"], client)
         # With no options of the caller's, what the constructor refuses is the file's.
@@ -970,10 +977,17 @@ class LLMOptimizer(Generic[Params]):
                 "requests": self._requests,
             },
         }
-        if self._start:  # left out where there are none, as in files of earlier versions
-            start["options"]["start"] = [
-                [words, list(self.space.to_json_values(values))] for words, values in self._start
-            ]
+        # What follows is left out where it says nothing, as in files of earlier versions.
+        further = {
+            "start": [[w, list(self.space.to_json_values(values))] for w, values in self._start],
+            "may_stop": self._model.may_stop,
+            "on_error": self._model.on_error if self._model.on_error != "raise" else None,
+            "max_requests": self.limits.max_requests,
+            "max_tokens": self.limits.max_tokens,
+            "max_cost": self.limits.max_cost,
+        }
+        start["options"] |= {k: v for k, v in further.items() if v not in (None, False, [], {})}
+        start["options"] |= {"noisy": self._model.noisy, "task": self._task}
         return start
 
     def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
@@ -1032,6 +1046,23 @@ def _directions(direction: Any) -> tuple[Direction, ...]:
     if not many:
         raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
     return many
+
+
+def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a mapping in the form in which a file gives it back.
+
+    Raises:
+        ValueError: It has no such form.
+    """
+    try:
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError("not a mapping")
+        found: dict[str, Any] = json.loads(json.dumps(dict(value or {}), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{name}={short(value)}: expected a mapping of JSON values ({error})"
+        ) from error
+    return found
 
 
 def _number(value: Any, name: str) -> float:

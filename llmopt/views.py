@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from llmopt.errors import LLMOptError
-from llmopt.history import Direction, History, Trial
+from llmopt.history import History, Trial
 from llmopt.text import cut
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _COLOURS = {
     "fallback": "#d55e00",
     "warmup": "#999999",
     "cma": "#009e73",
+    "refine": "#56b4e9",
     "user": "#cc79a7",
 }
 _WORDS = 120  # characters of an explanation or a feedback in a cell
@@ -90,11 +91,11 @@ def plot(history: History, ax: Axes | None = None) -> Axes:
             f"plot_history() draws one objective, and this search has {len(history.directions)}: "
             "draw the columns of trials_dataframe() against each other"
         )
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("plot_history() needs Matplotlib: pip install matplotlib") from error
     if ax is None:
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError("plot_history() needs Matplotlib: pip install matplotlib") from error
         _, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     done = [t for t in history.complete if t.rewards]
     for source, colour in _COLOURS.items():
@@ -104,10 +105,9 @@ def plot(history: History, ax: Axes | None = None) -> Axes:
             ax.scatter(numbers, rewards, s=16, color=colour, label=source)
     for number, trial in enumerate(history.failed):
         ax.axvline(trial.number + 1, color="#dddddd", zorder=0, label=None if number else "failed")
-    feasible = [t for t in done if t.constraint_violation <= 0]
-    if feasible:
-        line = _best_so_far([t.rewards[0] for t in feasible if t.rewards], history.directions[0])
-        at = [t.number + 1 for t in feasible]
+    if best := history.best_so_far:
+        line = [t.rewards[0] for t in best if t.rewards]
+        at = [t.number + 1 for t in done if t.constraint_violation <= 0]
         end = len(history.trials)
         ax.step([*at, end], [*line, line[-1]], where="post", color="black", label="best")
     ax.set_xlabel("trial")
@@ -115,11 +115,6 @@ def plot(history: History, ax: Axes | None = None) -> Axes:
     if done or history.failed:
         ax.legend(frameon=False, fontsize="small")
     return ax
-
-
-def _best_so_far(rewards: Sequence[float], direction: Direction) -> list[float]:
-    best = np.maximum if direction == "maximize" else np.minimum
-    return [float(x) for x in best.accumulate(np.asarray(rewards))]
 
 
 def _cell(value: Any) -> str:

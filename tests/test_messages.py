@@ -373,7 +373,6 @@ class TestFiles:
         path = tmp_path / "run.jsonl"
         make(storage=path).close()
         for options, parts in (
-            ({"seed": 2}, ("seed (there 1, now 2)",)),
             (
                 {"direction": "minimize"},
                 ("directions (there ['maximize'], now ['minimize'])",),
@@ -382,8 +381,6 @@ class TestFiles:
             ({"space": {"lr": Float(0.0, 2.0)}}, ("lr: high (there 1.0, now 2.0)",)),
             ({"space": {"rate": Float(0.0, 1.0)}}, ("only there: k, lr", "only now: rate")),
             ({"space": {"lr": Int(0, 1)}}, ("lr: type (there 'float', now 'int')",)),
-            ({"description": "a " * 99 + "b"}, ("description (there '', now 'a a",)),
-            ({"prompt": "opro"}, ("prompt (there",)),
         ):
             told(
                 StorageError,

@@ -5,9 +5,19 @@ from contextlib import closing
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space
+from llmopt import (
+    Float,
+    LLMOptimizer,
+    RewardError,
+    ScriptedClient,
+    SearchStopped,
+    Space,
+    maximize,
+)
 from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.policies import PolicySearch
+from llmopt.service import files as service
+from llmopt.trackers import Callback
 
 SPACE = {"x": Float(0.0, 1.0)}
 FIRST = "Start from: new\nProposal: x: 0.5"
@@ -41,6 +51,43 @@ def test_a_lucky_value_is_not_taken_for_a_good_point():
     assert told(noisy=True, lucky=10.0) == ({"x": 0.5}, {"x": 0.5})
     assert told(noisy=True, lucky=15.0) == ({"x": 0.1}, {"x": 0.1})
     assert told(noisy=False, lucky=11.5) == ({"x": 0.1}, {"x": 0.1})
+
+
+@pytest.mark.defect(3, 21)
+def test_every_view_names_the_same_best(tmp_path):
+    """Each of these once ranked for itself, and took the lucky 10.0 for the best."""
+    rewards = iter([9.0, 11.0, 8.0, 10.0, 10.0])
+    points = [{"x": 0.5}] * 4 + [{"x": 0.1}]
+    seen = []
+
+    class Last(Callback):
+        def told(self, search, trial, best, usage):
+            seen.append(best.params)
+
+    result = maximize(
+        lambda p: next(rewards),
+        SPACE,
+        5,
+        ScriptedClient([]),
+        warmup=points,
+        noisy=True,
+        callbacks=[Last()],
+        storage=tmp_path / "run.jsonl",
+    )
+    optimizer = result.optimizer
+    views = {
+        "result": result.best.params,
+        "history": optimizer.history.best.params,
+        "ranked": optimizer.history.ranked[0].params,
+        "callback": seen[-1],
+        "status": service.status(optimizer)["best"]["params"],
+        "loaded": LLMOptimizer.load(tmp_path / "run.jsonl", ScriptedClient([])).best.params,
+    }
+    assert set(map(str, views.values())) == {"{'x': 0.5}"}, views
+    assert "best 9.5 at {'x': 0.5}" in repr(result)
+    assert "<td>9.5</td>" in result._repr_html_()
+    best = next(line for line in optimizer.plot_history().lines if line.get_label() == "best")
+    assert best.get_ydata()[-1] == 9.5
 
 
 def test_told_errors_count_where_nothing_is_repeated():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import dataclasses
 import json
@@ -571,13 +572,84 @@ class TestResume:
     def test_another_configuration_is_refused(self, whole):
         path, _ = whole
         for options, name in (
-            ({"seed": 6}, "seed"),
-            ({"batch_size": 1}, "batch_size"),
             ({"direction": "minimize"}, "directions"),
-            ({"prompt": "opro"}, "prompt"),
+            ({"noisy": True}, "noisy"),
+            ({"task": {"data": "b"}}, "task"),
+            ({"start": [{"x": 1.0, "k": 1}]}, "start"),
+            ({"warmup": 7}, "warmup"),
         ):
-            with pytest.raises(StorageError, match=name):
+            with pytest.raises(StorageError, match=rf"{name}.*import_trials\(FILE\)"):
                 self.open(path, **options)
+
+    @pytest.mark.defect(24)
+    def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):
+        path, expected = whole
+        for options, words in (
+            ({"seed": 6}, "another seed (there 5, now 6), of which the stored one stays"),
+            ({"description": "better words"}, "description (there '', now 'better words')"),
+            ({"batch_size": 1}, "another batch_size (there 2, now 1)"),
+            ({"prompt": "opro"}, "another prompt"),
+        ):
+            caplog.clear()
+            with contextlib.closing(self.open(path, **options)) as resumed:
+                assert outcome(resumed)[:2] == expected[:2]
+                assert resumed.seed == 5
+            assert [r.message.count(words) for r in caplog.records] == [1], options
+
+    @pytest.mark.defect(24)
+    def test_another_model_and_higher_caps_go_on_too(self, tmp_path, caplog):
+        path = tmp_path / "run.jsonl"
+        self.open(path, max_requests=1).close()
+        other = ScriptedClient(numbered, name="other")
+        with contextlib.closing(self.open(path, other, max_requests=9)) as resumed:
+            assert resumed.limits.max_requests == 9
+        (said,) = [r.message for r in caplog.records]
+        assert "another model (there 'scripted', now 'other')" in said
+        assert "another max_requests (there 1, now 9)" in said
+
+    @pytest.mark.defect(3)
+    def test_a_stored_search_knows_that_it_is_noisy(self, tmp_path):
+        """Without it a loaded search took the lucky value for the best one."""
+        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
+        optimizer = self.open(path, noisy=True)
+        for reward in (9.0, 11.0, 8.0, 10.0):
+            optimizer.tell({"x": 0.5, "k": 1}, reward)
+        optimizer.tell({"x": 0.1, "k": 1}, 10.0)
+        best = optimizer.best
+        assert best.reward == 9.5
+        optimizer.save(saved)
+        optimizer.close()
+        for file in (path, saved):
+            assert LLMOptimizer.load(file, ScriptedClient([])).best == best
+        with contextlib.closing(self.open(path, noisy=True)) as resumed:
+            assert resumed.best == best
+
+    @pytest.mark.defect(3)
+    def test_load_keeps_what_the_search_was_given(self, tmp_path):
+        optimizer = make([], may_stop=True, on_error="fallback", max_cost=1.5, max_tokens=7)
+        optimizer.save(tmp_path / "saved.jsonl")
+        loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
+        assert loaded.limits == optimizer.limits
+        assert (loaded._model.may_stop, loaded._model.on_error) == (True, "fallback")
+
+    @pytest.mark.defect(19)
+    def test_load_takes_a_model_by_that_name(self, tmp_path):
+        optimizer = make(answers((1.5, 7)))
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.save(tmp_path / "saved.jsonl")
+        client = ScriptedClient([])
+        assert LLMOptimizer.load(tmp_path / "saved.jsonl", model=client).client is client
+        with pytest.raises(TypeError, match="two names"):
+            LLMOptimizer.load(tmp_path / "saved.jsonl", client, model=client)
+
+    @pytest.mark.defect(19)
+    def test_save_where_the_storage_vanished(self, tmp_path):
+        optimizer = self.open(tmp_path / "run.jsonl")
+        optimizer.tell({"x": 0.5, "k": 1}, 1.0)
+        (tmp_path / "run.jsonl").unlink()
+        (tmp_path / "saved.jsonl").write_text("an older one")
+        optimizer.save(tmp_path / "saved.jsonl")
+        assert len(LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([])).trials) == 1
 
     def test_seed_drawn_at_random_is_kept(self, tmp_path):
         first = self.open(tmp_path / "a.jsonl", seed=None)
@@ -596,8 +668,9 @@ class TestResume:
     def test_foreign_file_is_refused_and_left_alone(self, tmp_path):
         path = tmp_path / "notes.txt"
         path.write_text("my notes\nsecond line\n")
-        with pytest.raises(StorageError, match="line 1"):
+        with pytest.raises(StorageError, match="line 1: it is no llmopt run") as caught:
             self.open(path)
+        assert "head -n" not in str(caught.value)
         assert path.read_text() == "my notes\nsecond line\n"
         path.write_text('{"a": 1}\n')
         with pytest.raises(StorageError, match="does not hold an llmopt run"):

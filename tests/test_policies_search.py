@@ -216,22 +216,27 @@ def test_a_search_without_words_goes_on_with_its_starts_only(tmp_path):
 
     with search(3) as begun:
         begun.run(1)
-    with pytest.raises(
-        StorageError, match=r"scored on 3 starts each, now starts=2\. Give starts=3"
-    ):
+    with pytest.raises(StorageError, match=r"task \(starts: there 3, now 2\)"):
         search(2)
     with search(3) as resumed:
         assert len(resumed.optimizer.trials) == 1
 
 
-def test_another_description_is_named_by_its_line(tmp_path):
+@pytest.mark.defect(24)
+def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog):
     storage = tmp_path / "s.jsonl"
     first, _ = searching("CartPole-v1", {}, storage=storage, description="Balance it")
     first.close()
-    with pytest.raises(StorageError) as caught:
-        searching("CartPole-v1", {}, storage=storage, description="Keep it up")
-    said = "(there 'Balance it', now 'Keep it up') (a PolicySearch makes it of env, wrappers,"
-    assert said in str(caught.value)
+    searching("CartPole-v1", {}, storage=storage, description="Keep it up")[0].close()
+    assert "another description (there 'Balance it', now 'Keep it up')" in caplog.text
+    for options, said in (
+        ({"seed": 3}, "task (seed: there 0, now 3)"),
+        ({"max_steps": 9}, "task (max_steps: there 500, now 9)"),
+        ({"wrappers": ["NormalizeObservation"]}, "task (wrappers: there None, now "),
+    ):
+        with pytest.raises(StorageError) as caught:
+            searching("CartPole-v1", {}, storage=storage, description="Keep it up", **options)
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("stored", [True, False])

@@ -299,7 +299,7 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
             trial = Trial(len(done), None, point, rewards, constraint_violation=violation)
             done.append((frozen, trial))
     history = History(tuple(trial for _, trial in done), directions=(direction,))
-    best = history.merged(lambda values: values).recommended
+    best = history.merged(lambda values: values).best
     if best is None:
         raise ValueError("no trial of the study is complete: there is nothing to recommend")
     return next(frozen for frozen, trial in done if trial.values == best.values)

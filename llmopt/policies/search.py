@@ -220,26 +220,18 @@ class PolicySearch:
             seed=seed,
             warmup=warmup,
             description=text,
+            task={
+                "environment": self._make.title,
+                **self._make.wrapped_in,
+                "starts": starts,
+                "seed": seed,
+                "clip": clip,
+                "max_steps": self._step_cap,
+            },
             storage=storage,
             **options,
         )
-        self._check_starts(storage)
         self._evaluator = Evaluator(_Task(self))
-
-    def _check_starts(self, storage: str | os.PathLike[str] | None) -> None:
-        """Raise if a stored search was scored on another number of starts.
-
-        Without words its description does not tell.
-        """
-        told = [t for t in self.optimizer.trials if t.source != "user" and t.samples]
-        there, now = [len(t.samples) for t in told], len(self.starts)
-        if told and now not in there:
-            self.optimizer.close()
-            raise StorageError(
-                f"{storage}: its points were scored on {there[0]} starts each, now starts={now}. "
-                f"Give starts={there[0]} to go on with that search, or another file to start a "
-                "new one"
-            )
 
     # -- what is searched -----------------------------------------------------------------
 

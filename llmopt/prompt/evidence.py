@@ -124,25 +124,18 @@ class Evidence:
             return [(t, True) for t in trials]
         first = max(0, len(trials) // _STEP - 1) * _STEP
         kept: list[tuple[Trial, bool]] = []
-        top = heapq.nsmallest(_BEST, ((self._rank(t), t.number, t) for t in trials[:first]))
+        top = heapq.nsmallest(_BEST, ((self.history.rank(t), t.number, t) for t in trials[:first]))
         used = 0
         if first:
             kept, used = self._shortened(trials[:first], [t for *_, t in top])
         for i in range(first, len(trials)):
-            insort(top, (self._rank(trials[i]), trials[i].number, trials[i]))
+            insort(top, (self.history.rank(trials[i]), trials[i].number, trials[i]))
             del top[_BEST:]
             kept.append((trials[i], True))
             used += sum(self._sizes(trials[i]))
             if used > self.budget:
                 kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
         return kept
-
-    def _rank(self, trial: Trial) -> tuple[float, float]:
-        """Order of a trial, the lower the better, by its first objective."""
-        if trial.rewards is None or trial.state != "complete":
-            return math.inf, math.inf
-        sign = -1.0 if self.history.directions[0] == "maximize" else 1.0
-        return trial.constraint_violation, sign * trial.rewards[0]
 
     def _shortened(
         self, trials: list[Trial], top: list[Trial]
@@ -302,7 +295,7 @@ class Evidence:
         found = []
         for trial in self.history.trials:
             found.append(best)
-            if self._rank(trial) < (self._rank(best) if best else (math.inf, math.inf)):
+            if self.history.better(trial, best):
                 best = trial
         return found
 
@@ -313,7 +306,7 @@ class Evidence:
             end += 1
         last = self.history.trials[end - 1]
         before = self._bests[end - 1]
-        return last if before is None or self._rank(last) < self._rank(before) else before
+        return last if before is None or self.history.better(last, before) else before
 
     def _best_before(self, trial: Trial) -> Trial | None:
         return self._bests[trial.number]
@@ -335,7 +328,7 @@ class Evidence:
             return None
         nearest = min(
             recent,
-            key=lambda t: (len(self._changed(t, trial)), self._rank(t)),
+            key=lambda t: (len(self._changed(t, trial)), self.history.rank(t)),
             default=None,
         )
         if nearest is None or 2 * len(self._changed(nearest, trial)) > len(self.labels):

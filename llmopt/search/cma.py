@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import LLMOptError, SpaceError, install_hint
-from llmopt.history import History, Proposal, Trial
+from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
@@ -180,8 +180,8 @@ class CMAEmitter(Follower):
 
     # -- reading the history --------------------------------------------------------------
 
-    def _take(self, trial: Trial, sign: float) -> None:
-        rank = rank_of(trial, sign)
+    def _take(self, trial: Trial, direction: Direction) -> None:
+        rank = rank_of(trial, direction)
         if self._read == 0:
             self._first = zlib.crc32(repr(trial.values).encode())
         if trial.source in ("user", "warmup") and not self._begun:

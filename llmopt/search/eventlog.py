@@ -69,6 +69,12 @@ def _parse(
             foreign = number == 1 and not line.startswith(start)
             if foreign and not data[len(line) :].strip():
                 break
+            if number == 1:
+                raise StorageError(
+                    f"{path}, line 1: it is no llmopt run, or its first line is damaged ({error}). "
+                    "Give the file that save() or storage= wrote, restore it from a copy, or give "
+                    "the path of a new file"
+                ) from error
             raise StorageError(
                 f"{path}, line {number}: not as it was written ({error}). Restore the file from "
                 f"a copy; or go on with what was there before that line: `head -n {number - 1} "
@@ -234,6 +240,14 @@ class EventLog:
         with self._lock:  # not in the middle of a write
             self._compare()
         return self._file
+
+    def is_at(self, path: Path) -> bool:
+        """Whether a path leads to the file of this log."""
+        try:
+            status = os.stat(path)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._place
 
     def _compare(self) -> None:
         try:

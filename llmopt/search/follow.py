@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 
-from llmopt.history import History, Trial
+from llmopt.history import Direction, History, Trial, rank
 
 FAILED = (math.inf, math.inf)
 _LARGEST = 1e300  # so that worse ones still have finite numbers
 
 
-def rank_of(trial: Trial, sign: float) -> tuple[float, float]:
-    """Return what orders trials, best first: violation, then loss.
+def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
+    """Return `llmopt.history.rank` with finite losses of complete trials.
 
     Args:
         trial: A trial with one objective.
-        sign: 1 where the reward is to be minimized, -1 where it is to be maximized.
+        direction: That of the objective.
     """
-    if trial.state != "complete" or trial.rewards is None:
-        return FAILED
-    loss = sign * trial.rewards[0]
-    return trial.constraint_violation, min(max(loss, -_LARGEST), _LARGEST)
+    found = rank(trial, direction)
+    return (found[0], min(max(found[1], -_LARGEST), _LARGEST)) if found < FAILED else FAILED
 
 
 def failure_gap(worst: float) -> float:
@@ -45,7 +43,7 @@ class Follower:
         self._read = 0
         self._last: Trial | None = None
 
-    def _take(self, trial: Trial, sign: float) -> None:
+    def _take(self, trial: Trial, direction: Direction) -> None:
         raise NotImplementedError
 
     def _follow(self, history: History) -> None:
@@ -55,10 +53,9 @@ class Follower:
         )
         if not known:
             self._forget()
-        sign = 1.0 if history.directions[0] == "minimize" else -1.0
         try:
             for trial in trials[self._read :]:
-                self._take(trial, sign)
+                self._take(trial, history.directions[0])
                 self._last = trial
                 self._read += 1
         except BaseException:  # an interrupt, say: half a trial may be known

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Set
 
 import numpy as np
 
-from llmopt.history import History, Proposal, Trial
+from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.space import Space, Value
@@ -39,8 +39,8 @@ class RefineEmitter(Follower):
         self._top: list[tuple[tuple[float, float], int, tuple[Value, ...]]] = []
         self._size = 1.0
 
-    def _take(self, trial: Trial, sign: float) -> None:
-        rank = rank_of(trial, sign)
+    def _take(self, trial: Trial, direction: Direction) -> None:
+        rank = rank_of(trial, direction)
         best = rank < (self._best[0] if self._best else FAILED)
         if best:
             self._best = rank, trial.values

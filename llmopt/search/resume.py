@@ -26,10 +26,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _SHOWN = 3  # differences that one message names
-_HINTS = {
-    "prompt": " (what prompt='auto' means may have changed)",
-    "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
-}
+_HINTS = {"description": " (a PolicySearch makes it of env, wrappers, starts and description)"}
 
 
 def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
@@ -54,6 +51,9 @@ def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
 
 def _compared(there: Any, now: Any) -> str:
     """Return both values, of texts the first line that differs, from shortly before that on."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        differ = [k for k in sorted({*there, *now}) if there.get(k) != now.get(k)]
+        return "; ".join(f"{k}: {_compared(there.get(k), now.get(k))}" for k in differ[:_SHOWN])
     if isinstance(there, str) and isinstance(now, str):
         pairs = itertools.zip_longest(there.splitlines(), now.splitlines(), fillvalue="")
         there, now = next(((a, b) for a, b in pairs if a != b), (there, now))
@@ -85,40 +85,61 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return found
 
 
+# What says how the model is asked: stored points mean the same whatever it is.
+_MAY_CHANGE = ("client", "seed", "prompt")
+_MAY_CHANGE_OPTIONS = frozenset(
+    {"description", "batch_size", "attempts", "out_of_range", "on_error", "may_stop"}
+    | {"total", "max_requests", "max_tokens", "max_cost"}
+)
+
+
 def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_given: bool) -> None:
-    """Raise unless a stored run is configured as the optimizer that is to go on with it.
+    """Raise unless what is stored means the same to the optimizer that is to go on with it.
+
+    The space, the directions, the task and how the search began must be the same. How the model
+    is asked may change; that is said in one line.
 
     Args:
         start: The run's first event.
         own: The first event that the optimizer would write.
         path: The file, for messages.
-        seed_given: Whether the seeds must be equal.
+        seed_given: Whether the caller gave a seed.
 
     Raises:
         StorageError: They differ; the message says in what.
     """
-    found = _space_differences(start["space"], own["space"])
-    names = ["directions", "prompt"] + (["seed"] if seed_given else [])
-    pairs = [(name, start[name], own[name]) for name in names]
-    # A search may go on for longer than was planned: `total` only says so to the model.
-    options = {k: v for k, v in own["options"].items() if k != "total"}
-    pairs += [(k, start["options"].get(k), v) for k, v in options.items()]
-    if "start" not in options:
-        pairs.append(("start", start["options"].get("start"), None))
-    for name, there, now in pairs:
-        if there != now:
-            hint = _HINTS.get(name, "")
-            found.append(f"{name} ({_compared(there, now)}){hint}")
+    there, now = start["options"], own["options"]
+    pairs = [("directions", start["directions"], own["directions"])]
+    names = {*there, *now} - _MAY_CHANGE_OPTIONS
+    if "task" in now and "task" not in there:  # an earlier version told it in the description
+        names = names - {"task"} | {"description"}
+    if "noisy" not in there:  # of an earlier version, which did not say
+        names -= {"noisy"}
+    pairs += [(name, there.get(name), now.get(name)) for name in sorted(names)]
+    found = [
+        f"{name} ({_compared(old, new)}){_HINTS.get(name, '')}"
+        for name, old, new in pairs
+        if old != new
+    ]
+    found += _space_differences(start["space"], own["space"])
     if found:
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise StorageError(
             f"the run has another configuration: {'; '.join(found[:_SHOWN])}{more}. "
-            "Give the same configuration to go on with that run, or another file to start a new one"
+            "Give the same configuration to go on with that run, or another file to start a new "
+            "one; import_trials(FILE) then takes over the trials of this one"
         )
-    if start["client"] != own["client"]:
-        logger.warning(
-            "%s: begun with the model %s, goes on with %s", path, start["client"], own["client"]
-        )
+    pairs = [(name, start[name], own[name]) for name in _MAY_CHANGE if name != "seed" or seed_given]
+    changes = sorted(_MAY_CHANGE_OPTIONS - {"total"})
+    pairs += [(name, there.get(name), now.get(name)) for name in changes if name in there]
+    changed = [
+        f"another {'model' if name == 'client' else name} ({_compared(old, new)})"
+        + (", of which the stored one stays" if name == "seed" else "")
+        for name, old, new in pairs
+        if old != new
+    ]
+    if changed:
+        logger.warning("%s: goes on with %s", path, "; ".join(changed))
 
 
 # Providers whose model strings hold an address, a file or a folder in place of a model's name.

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from llmopt.arguments import whole_number
-from llmopt.history import History, Proposal, Trial
+from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_fallbacks, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
@@ -183,8 +183,8 @@ class Scheduler(Follower):
         told = len(history.trials) + len(history.pending)
         return max(0, self.model.total - told) / max(1, self.requests - spent)
 
-    def _take(self, trial: Trial, sign: float) -> None:
-        arm, rank = _ARMS.get(trial.source), rank_of(trial, sign)
+    def _take(self, trial: Trial, direction: Direction) -> None:
+        arm, rank = _ARMS.get(trial.source), rank_of(trial, direction)
         self._bandit.take(arm, rank)
         self._turns.take(arm, rank)
 

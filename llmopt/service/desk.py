@@ -273,17 +273,10 @@ class Desk:
             ) from None
         import io
 
-        with self._search(name) as optimizer:
-            trials, directions = optimizer.trials, optimizer.directions
-        done = [(t.number, t.rewards[0]) for t in trials if t.rewards is not None]
-        better = max if directions[0] == "maximize" else min
         figure = Figure(figsize=(6, 4), layout="constrained")
         axes = figure.subplots()
-        axes.plot([n for n, _ in done], [r for _, r in done], "o", alpha=0.5, label="trial")
-        best = [better(r for _, r in done[: i + 1]) for i in range(len(done))]
-        axes.step([n for n, _ in done], best, where="post", label="best so far")
-        axes.set(xlabel="trial", ylabel="reward", title=str(name))
-        axes.legend()
+        with self._search(name) as optimizer:
+            optimizer.plot_history(axes).set_title(str(name))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=100)
         return buffer.getvalue()
