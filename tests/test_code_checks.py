@@ -61,7 +61,9 @@ class TestReadAnswer:
         assert read_answer(text, ["f"]).source.strip() == F.strip()
         assert read_answer('{"code": "idle"}', ["f"]).source == "idle\n"  # then it is told so
 
-    @pytest.mark.parametrize("text", [f"It may be f.</think>\n{F}", "A == 1\n" * 9 + F, F + "{" * 99])
+    @pytest.mark.parametrize(
+        "text", [f"It may be f.</think>\n{F}", "A == 1\n" * 9 + F, F + "{" * 99]
+    )
     def test_odd_surroundings(self, text):
         assert F.strip() in read_answer(text, ["f"]).source
 

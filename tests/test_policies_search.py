@@ -232,7 +232,7 @@ def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog)
     for options, said in (
         ({"seed": 3}, "task (seed: there 0, now 3)"),
         ({"max_steps": 9}, "task (max_steps: there 500, now 9)"),
-        ({"wrappers": ["NormalizeObservation"]}, "task (wrappers: there None, now "),
+        ({"wrappers": ["NormalizeObservation"]}, "wrappers: there "),
     ):
         with pytest.raises(StorageError) as caught:
             searching("CartPole-v1", {}, storage=storage, description="Keep it up", **options)
