@@ -11,6 +11,7 @@ import secrets
 import stat
 import zlib
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,6 @@ MAX_BYTES = 100_000_000
 _END = 200
 _SEAL = re.compile(rb',\s*"crc":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
 _SHAPE = (b"}", b'"........"', b'"crc":', b",")  # from the end, white space between; . is any byte
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe, which may never end",
@@ -47,27 +47,46 @@ def open_file(path: str | os.PathLike[str], *, links: bool = True) -> BinaryIO:
     Raises:
         OSError: It cannot be opened, or is something else; ``strerror`` says what.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        handle = os.open(path, flags | (0 if links else _NO_LINK))
+        return open(path, "rb", opener=_open_plain if links else _open_in_place)
     except ValueError as error:  # a null byte in the name
-        raise OSError(errno.EINVAL, f"not a file's name ({error})", os.fspath(path)) from error
+        raise OSError(errno.EINVAL, f"not the name of a file ({error})") from error
+
+
+def open_to_append(path: str | os.PathLike[str]) -> FileIO:
+    """Open a regular file, made where it is missing, to read it and to append to it, unbuffered.
+
+    A link is not followed: what is appended lands in the folder that the name says.
+
+    Raises:
+        OSError: As of `open_file`.
+    """
+    return open(path, "a+b", buffering=0, opener=_open_in_place)
+
+
+def _open_in_place(path: str, flags: int) -> int:
+    try:
+        return _open_plain(path, flags | getattr(os, "O_NOFOLLOW", 0))
     except OSError as error:
-        if error.errno == errno.ELOOP and not links:
+        if error.errno == errno.ELOOP:
             raise _not_plain(path, "a link, which may lead out of its folder") from error
+        raise
+
+
+def _open_plain(path: str, flags: int) -> int:
+    try:
+        handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device that is not there
             raise _not_plain(path, "no regular file") from error
         raise
-    try:
-        # Asked of what was opened: the name may stand for something else by now.
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
-            raise _not_plain(path, kind)
-        return os.fdopen(handle, "rb")
-    except BaseException:
+    # Asked of what was opened: the name may stand for something else by now.
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
         os.close(handle)
-        raise
+        kind = next((name for is_kind, name in _KINDS.items() if is_kind(mode)), "no file")
+        raise _not_plain(path, kind)
+    return handle
 
 
 def _not_plain(path: str | os.PathLike[str], kind: str) -> OSError:
@@ -168,8 +187,7 @@ def write_bytes_atomically(
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
-        with os.fdopen(os.open(partial, flags, 0o666), "wb") as file:
+        with open(partial, "xb") as file:
             file.write(data)
             if durable:
                 file.flush()

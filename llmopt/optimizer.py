@@ -46,11 +46,12 @@ from llmopt.errors import (
     SearchStopped,
     StorageError,
 )
+from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
-from llmopt.search.eventlog import Event, EventLog, read_events
+from llmopt.search.eventlog import Event, EventLog, line_of, read_events
 from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock, uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
@@ -857,26 +858,10 @@ class LLMOptimizer(Generic[Params]):
                 f"{path} is the storage of this optimizer and already holds all of its state: "
                 "save to another path"
             )
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            partial.unlink(missing_ok=True)  # left by a killed process of the same number
-            with self._meter.lock, self._changing:
-                log = EventLog(partial, durable=True)
-                try:
-                    log.append(self._start_event())
-                    log.append(self._state.snapshot_event(self._meter.usage, self._meter.paid))
-                finally:
-                    log.close()
-            os.replace(partial, path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
-            if isinstance(error, StorageError) or not isinstance(error, OSError):
-                raise
-            raise StorageError(
-                f"cannot write {path}: {error.strerror or error}. Give a path to a file in a "
-                "folder that you may write to"
-            ) from error
+        with self._meter.lock, self._changing:
+            snapshot = self._state.snapshot_event(self._meter.usage, self._meter.paid)
+        lines = line_of(self._start_event()) + line_of(snapshot)
+        write_bytes_atomically(path, lines, durable=True)
 
     @classmethod
     def load(

@@ -68,7 +68,7 @@ def test_only_regular_files_are_opened(tmp_path):
         (tmp_path / "socket", {}, "regular file"),
         (tmp_path, {}, "it is a folder"),
         ("/dev/zero", {}, "it is a device"),
-        ("/dev/stdin\0", {}, "not a file's name"),
+        ("a\0b", {}, "not the name of a file"),
         (tmp_path / "link", {"links": False}, "it is a link"),
         (tmp_path / "f", {"most": 6}, "longer than 6 bytes"),
         (tmp_path / "latin", {}, r"no text in UTF-8 \(byte 3\)"),

@@ -527,14 +527,6 @@ class TestState:
             make(seeded, storage=path).ask()
         assert caplog.text == ""
 
-    def test_save_replaces_what_a_killed_save_left(self, tmp_path):
-        path = tmp_path / "state.jsonl"
-        left = tmp_path / f".state.jsonl.{os.getpid()}.part"
-        left.write_text('{"event":"start"}\n{"event":"snap')
-        make([]).save(path)
-        assert not left.exists()
-        assert LLMOptimizer.load(path, ScriptedClient([])).trials == []
-
     def test_load_may_change_the_caps(self, tmp_path):
         optimizer = make(seeded, max_requests=1)
         optimizer.ask()

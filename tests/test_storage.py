@@ -96,7 +96,7 @@ def test_full_disk_is_told_and_tried_again(tmp_path):
 
 
 def test_a_device_is_refused():
-    with pytest.raises(StorageError, match="not a regular file"):
+    with pytest.raises(StorageError, match="it is a device"):
         EventLog(os.devnull)
 
 

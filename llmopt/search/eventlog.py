@@ -12,14 +12,13 @@ import io
 import json
 import logging
 import os
-import stat
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.files import seal, sync_folder, unseal
+from llmopt.files import open_to_append, read_bytes, seal, sync_folder, unseal
 from llmopt.search.locks import Lock, uninterrupted
 
 try:
@@ -31,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 _EVERY_EVENT_STARTS = b'{"event":'
+MAX_LOG = 1_000_000_000
+"""Bytes of the largest log that is read."""
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -48,7 +49,7 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most=MAX_LOG)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -119,6 +120,12 @@ def _is_whole(line: bytes) -> bool:
         return False
 
 
+def line_of(event: Mapping[str, Any], checksum: bool = True) -> bytes:
+    """Return an event as a line of a log."""
+    text = json.dumps(event, separators=(",", ":"), allow_nan=False).encode()
+    return (seal(text) if checksum else text) + b"\n"
+
+
 class EventLog:
     """One file of events, held open and locked for appending.
 
@@ -154,7 +161,7 @@ class EventLog:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._made = not self.path.exists()
-            self._file: BinaryIO | None = open(self.path, "a+b", buffering=0)
+            self._file: BinaryIO | None = open_to_append(self.path)
         except OSError as error:
             raise StorageError(
                 f"cannot open {self.path} for appending: {error.strerror or error}. "
@@ -163,10 +170,11 @@ class EventLog:
         try:
             status = os.fstat(self._file.fileno())
             self._place = status.st_dev, status.st_ino
-            if not stat.S_ISREG(status.st_mode):
-                raise StorageError(f"{self.path} is not a regular file: give the path of one")
             self._claim()
-            data = _read(self.path)
+            if os.fstat(self._file.fileno()).st_size > MAX_LOG:
+                raise StorageError(f"{self.path} has more than {MAX_LOG:,} bytes: begin another")
+            self._file.seek(0)
+            data = self._file.read()
             self.events, sound, checked = _parse(data, self.path, start)
             rest = data[sound:]
             if not self.events and not start.startswith(rest[: len(start)]):
@@ -284,8 +292,7 @@ class EventLog:
     def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
         line = b"\n" if self._unended else b""
         for one in (event,) if self._head is None else (self._head, event):
-            text = json.dumps(one, separators=(",", ":"), allow_nan=False).encode()
-            line += (seal(text) if self._checked else text) + b"\n"
+            line += line_of(one, self._checked)
         self._found = None
         try:
             if self._torn:
