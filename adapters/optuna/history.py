@@ -290,7 +290,7 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
     Raises:
         ValueError: No trial is complete.
     """
-    done = []
+    done: list[tuple[FrozenTrial, Trial]] = []
     for frozen in trials:
         rewards, state, _ = _outcome(frozen, 1)
         if state == "complete":
