@@ -12,10 +12,17 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.records import is_stopped, read_fixed, read_note, read_proposal
+from llmopt.adapters.optuna.records import (
+    is_stopped,
+    part_of,
+    read_fixed,
+    read_note,
+    read_proposal,
+)
 from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
 from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
+from llmopt.prompt.evidence import start_of, with_start
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
 from llmopt.text import cut
@@ -80,6 +87,9 @@ class _Row:
         trial: The trial, or ``None`` if it has no place in the group's space.
         key: Its point's `Space.key`.
         rest: Its parameters outside the group, single-valued ones left out.
+        text: The model's answer.
+        start: Number of the study's trial that the answer starts from.
+        shown_start: Position of that trial as `trial` says it.
         told: Sorts by the order of telling.
     """
 
@@ -87,6 +97,9 @@ class _Row:
     trial: Trial | None
     key: Hashable = None
     rest: tuple[tuple[str, Any], ...] = ()
+    text: str = ""
+    start: int | None = None
+    shown_start: int | None = None
     told: tuple[datetime, int] = (datetime.min, 0)
 
 
@@ -97,10 +110,19 @@ class View:
     Attributes:
         history: Finished trials in the order of telling, and the points of unfinished ones.
         taken: Keys of the points that would make this trial the repeat of another.
+        numbers: Number in the study of each trial of `history`.
+        whole: Whether the trials have no other parameters.
     """
 
     history: History
     taken: frozenset[Hashable]
+    numbers: tuple[int, ...] = ()
+    whole: bool = True
+
+    def start_of(self, explanation: str) -> int | None:
+        """Return the study's number of the trial that an answer starts from, if it names one."""
+        named = start_of(explanation)
+        return self.numbers[named - 1] if named and named <= len(self.numbers) else None
 
 
 class GroupHistory:
@@ -108,11 +130,22 @@ class GroupHistory:
 
     Finished trials never change, so each is converted once; which trials there are is
     read from the storage at every call.
+
+    Args:
+        group: The parameters.
+        constraints: Linear inequalities over the study's parameters.
+        noisy: Whether repeated measurements of a point are one trial.
     """
 
-    def __init__(self, group: ParameterGroup, constraints: Sequence[Constraint] = ()) -> None:
+    def __init__(
+        self,
+        group: ParameterGroup,
+        constraints: Sequence[Constraint] = (),
+        noisy: bool = False,
+    ) -> None:
         self.group = group
         self._constraints = constraints
+        self._noisy = noisy
         self._rows: dict[int, _Row] = {}
 
     def view(
@@ -145,18 +178,44 @@ class GroupHistory:
         finished.sort(key=lambda row: row.told)
         open_points, running = self._unfinished(trials, number, context, parameters)
         taken = {row.key for row in finished if _could_repeat(row.rest, context)}
-        told = []
-        for position, row in enumerate(finished):
-            known = row.trial
-            if known is not None and known.number != position:
-                known = replace(known, number=position)
-                self._rows[row.frozen.number] = replace(row, trial=known)
-            if known is not None:
-                told.append(known)
         directions: tuple[Direction, ...] = tuple(
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
-        return View(History(tuple(told), open_points, directions), frozenset(taken | running))
+        places = self._places(finished)
+        history = History(self._told(finished, places), open_points, directions)
+        if self._noisy:
+            history = history.merged(self.group.space.key)
+        numbers = {place: number for number, place in reversed(places.items())}
+        shown = tuple(numbers[place] for place in range(len(numbers)))
+        whole = not any(row.rest for row in finished)
+        return View(history, frozenset(taken | running), shown, whole)
+
+    def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
+        """Return the position at which each trial of the study is shown, by its number."""
+        firsts: dict[Hashable, int] = {}
+        places = {}
+        for row in finished:
+            merges = self._noisy and row.trial is not None and row.trial.state == "complete"
+            key = row.key if merges else ("", row.frozen.number)
+            places[row.frozen.number] = firsts.setdefault(key, len(firsts))
+        return places
+
+    def _told(self, finished: Sequence[_Row], places: Mapping[int, int]) -> tuple[Trial, ...]:
+        """Return the trials, numbered by their position and with the starts that they name so."""
+        told = []
+        for position, row in enumerate(finished):
+            trial = row.trial
+            assert trial is not None
+            start = None if row.start is None else places.get(row.start)
+            if trial.number != position or start != row.shown_start:
+                words = trial.explanation
+                if row.text:
+                    words = with_start(row.text, None if start is None else start + 1)
+                trial = replace(trial, number=position, explanation=words)
+                row = replace(row, trial=trial, shown_start=start)
+                self._rows[row.frozen.number] = row
+            told.append(trial)
+        return tuple(told)
 
     def _unfinished(
         self,
@@ -204,6 +263,12 @@ class GroupHistory:
             remarks.append(f"constraints above 0: {shown}")
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
         words = read_fixed(frozen.system_attrs) and "; ".join(map(text_of, _told(frozen, "words")))
+        rest = self._rest(frozen.params, parameters.latest)
+        if rest:  # what the value and the user's words are about, too
+            others = ", ".join(f"{name} = {value!r}" for name, value in rest)
+            remarks.append(f"together with {others}" + (f" it is {words}" if words else ""))
+        part = part_of(frozen, self.group.distributions)
+        text = "" if words else part.text if part else text_of(read_note(frozen, "explanation"))
         trial = Trial(
             number=frozen.number,
             params=dict(frozen.params),
@@ -211,18 +276,20 @@ class GroupHistory:
             rewards=rewards,
             state=state,
             feedback="; ".join(r for r in remarks if r),
-            source="user" if words else _source(frozen),
-            explanation=words or text_of(read_note(frozen, "explanation")),
+            source="user"
+            if words
+            else _source(part.source if part else read_note(frozen, "source")),
+            explanation=with_start(text, None) if text else "" if rest else words or "",
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),
             constraint_violation=_amount(violated) + sum(c.amount(frozen.params) for c in linear),
             stderr=_stderr(frozen) if rewards and state == "complete" else None,
         )
-        rest = self._rest(frozen.params, parameters.latest)
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)
-        return _Row(frozen, trial, self.group.space.key(values), rest, told)
+        key = self.group.space.key(values)
+        return _Row(frozen, trial, key, rest, text, part.start if part else None, told=told)
 
 
 def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -> bool:
@@ -232,8 +299,7 @@ def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -
     return all(name in context and context[name] == value for name, value in rest)
 
 
-def _source(frozen: FrozenTrial) -> Source:
-    source = read_note(frozen, "source")
+def _source(source: Any) -> Source:
     return source if isinstance(source, str) and source in _SOURCES else "user"  # type: ignore[return-value]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ CHUNK = 2045
 _MOST_CHUNKS = 50 * MOST_TEXT
 _PREFIX = "llmopt:"
 _PROPOSAL = _PREFIX + "proposal"
+_PARTS = _PREFIX + "parts"
 
 
 def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
@@ -44,21 +46,47 @@ def publish(
         known.pop(name, None)
         if name in params:
             known[name] = distribution.to_internal_repr(params[name])
-    for i, chunk in enumerate(_chunks(json.dumps(known))):
-        study._storage.set_trial_system_attr(trial._trial_id, f"{_PROPOSAL}:{i}", chunk)
+    _write_json(study, trial, _PROPOSAL, known)
 
 
 def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
-    text = "".join(_numbered(system_attrs, f"{_PROPOSAL}:{{}}"))
-    if not text:
-        return {}
-    try:
-        # Behind a shorter text there may be chunks of an earlier, longer one.
-        found, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return {}  # read while another worker was writing
+    found = _read_json(system_attrs, _PROPOSAL)
     return found if isinstance(found, dict) else {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one request gave to a trial: a trial in a conditional space takes several.
+
+    Attributes:
+        names: The parameters that were asked for.
+        source: Who proposed them.
+        text: What the model said about them.
+        start: Number of the study's trial that the answer starts from, if it names one.
+    """
+
+    names: frozenset[str]
+    source: str
+    text: str = ""
+    start: int | None = None
+
+
+def part_of(trial: FrozenTrial, names: Collection[str]) -> Part | None:
+    """Return the part of a trial that a group of parameters came with, if any."""
+    listed = _read_json(trial.system_attrs, _PARTS)
+    told = text_of(read_note(trial, "explanation"))
+    found: Part | None = None
+    most = 0
+    for entry in listed if isinstance(listed, list) else ():
+        try:
+            own, source, first, last, start = entry
+            shared = len(frozenset(own).intersection(names))
+            if shared > most and isinstance(source, str) and isinstance(start, int | None):
+                found, most = Part(frozenset(own), source, told[first:last], start), shared
+        except (TypeError, ValueError):
+            continue  # a storage may hold anything
+    return found
 
 
 def read_fixed(system_attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,14 +102,22 @@ def is_stopped(trial: FrozenTrial) -> bool:
 
 
 def annotate(
-    study: Study, trial: FrozenTrial, proposal: Proposal, cost: float | None, model: str
+    study: Study,
+    trial: FrozenTrial,
+    names: Collection[str],
+    proposal: Proposal,
+    start: int | None = None,
+    cost: float | None = None,
+    model: str = "",
 ) -> None:
     """Show in a trial where its proposal came from; several groups of one trial add up.
 
     Args:
         study: The study.
         trial: The trial.
+        names: The parameters that were proposed.
         proposal: What was proposed.
+        start: Number of the study's trial that the answer starts from.
         cost: Its share of the cost in US dollars, if known.
         model: The model that answered.
     """
@@ -89,6 +125,8 @@ def annotate(
     notes: dict[str, Any] = {"source": proposal.source}
     if read_note(now, "source") == "fallback":
         notes["source"] = "fallback"
+    told = text_of(read_note(now, "explanation"))
+    first = len(told)
     if proposal.source == "llm":
         amounts = {
             "prompt_tokens": proposal.prompt_tokens,
@@ -101,9 +139,12 @@ def annotate(
                 notes[name] = amount_of(read_note(now, name)) + amount
         notes["model"] = model
         if proposal.explanation:
-            told = text_of(read_note(now, "explanation"))
-            added = proposal.explanation
-            notes["explanation"] = f"{told}\n{added}" if told else added
+            told += ("\n" if told else "") + proposal.explanation
+            first, notes["explanation"] = len(told) - len(proposal.explanation), told
+    listed = _read_json(now.system_attrs, _PARTS)
+    parts = listed if isinstance(listed, list) else []
+    parts.append([sorted(names), proposal.source, first, len(told), start])
+    _write_json(study, trial, _PARTS, parts)
     write_notes(study, trial, notes)
 
 
@@ -143,6 +184,22 @@ def read_note(trial: FrozenTrial, name: str) -> Any:
     if isinstance(value, str):
         value += "".join(_numbered(trial.user_attrs, f"{_PREFIX}{name}:{{}}", 1))
     return value
+
+
+def _write_json(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
+    """Write a value into a trial's system attributes, in parts for short columns."""
+    for i, chunk in enumerate(_chunks(json.dumps(value))):
+        study._storage.set_trial_system_attr(trial._trial_id, f"{key}:{i}", chunk)
+
+
+def _read_json(system_attrs: Mapping[str, Any], key: str) -> Any:
+    """Return what `_write_json` wrote; ``None`` where there is nothing that can be read."""
+    text = "".join(_numbered(system_attrs, f"{key}:{{}}"))
+    try:
+        # Behind a shorter text there may be chunks of an earlier, longer one.
+        return json.JSONDecoder().raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None  # nothing, or read while another worker was writing
 
 
 def _chunks(text: str) -> Iterator[str]:

@@ -89,9 +89,10 @@ _INDEPENDENT = (
 
 @dataclass(frozen=True)
 class _Offer:
-    """A point that the model gave and no trial has taken yet, and what it cost."""
+    """A point that the model gave and no trial has taken yet; see `annotate`."""
 
     proposal: Proposal
+    start: int | None = None
     cost: float | None = None
     model: str = ""
 
@@ -218,7 +219,6 @@ class LLMSampler(BaseSampler):
             get_client(one_model(client, model)),
             prompt,
             description=describe(description),
-            total=total,
             attempts=attempts,
             out_of_range=out_of_range,
             on_error=on_error,
@@ -226,6 +226,7 @@ class LLMSampler(BaseSampler):
             may_stop=may_stop,
             limits=Limits(max_requests, max_tokens, max_cost),
         )
+        self._total = None if total is None else whole_number("total", total, 1)
         self._partner = partner
         self._constraints = read_constraints(constraints)
         self._dashboard_notes = dashboard_notes
@@ -578,7 +579,15 @@ class LLMSampler(BaseSampler):
                         view = reader.view(study, trials, trial.number, outside, parameters)
                         lost = key in view.taken and key not in before and not self._model.noisy
                         if not lost:
-                            annotate(study, trial, offer.proposal, offer.cost, offer.model)
+                            annotate(
+                                study,
+                                trial,
+                                distributions,
+                                offer.proposal,
+                                offer.start,
+                                offer.cost,
+                                offer.model,
+                            )
                             if self._dashboard_notes:
                                 write_dashboard_note(study, trial)
                             break
@@ -618,11 +627,12 @@ class LLMSampler(BaseSampler):
             if exhausted or self._model.noisy or space.key(offer.proposal.values) not in view.taken:
                 return offer
             self._discard(offer)
-        history = view.history.merged(space.key) if self._model.noisy else view.history
+        # Of a group that not all trials have, nobody knows how many points are planned.
+        self._model.total = self._total if view.whole else None
         with self._model.meter.asking() as draft:
             try:
                 points = group.emitter.propose(
-                    space, history, rng, n, taken=view.taken, notes=notes
+                    space, view.history, rng, n, taken=view.taken, notes=notes
                 )
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
@@ -636,7 +646,12 @@ class LLMSampler(BaseSampler):
         if asked and None not in costs:
             share = sum(c for c in costs if c is not None) / asked
         model = replies[-1].model if replies else ""
-        offers.extend(_Offer(p, share, model) if p.source == "llm" else _Offer(p) for p in points)
+        offers.extend(
+            _Offer(p, view.start_of(p.explanation), share, model)
+            if p.source == "llm"
+            else _Offer(p)
+            for p in points
+        )
         for text in draft.warnings:
             warn(text)
         return offers.popleft()
@@ -658,7 +673,9 @@ class LLMSampler(BaseSampler):
         if group is None or group.reader.group.distributions != distributions:
             if len(self._groups) >= _GROUPS_KEPT:
                 self._groups.clear()
-            reader = GroupHistory(ParameterGroup(distributions), self._constraints)
+            reader = GroupHistory(
+                ParameterGroup(distributions), self._constraints, self._model.noisy
+            )
             group = self._groups[names] = _Group(reader, self._emitter(reader.group.space))
         return group
 

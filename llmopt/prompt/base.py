@@ -49,6 +49,8 @@ class Situation:
         out_of_range: Whether a number outside its range is clipped or refused.
         noisy: Whether a point may be measured again.
         may_stop: Whether an answer may end the search.
+        partial: Whether f depends on parameters, too, that are not asked for now: a point may
+            come again beside other values of these.
     """
 
     space: Space
@@ -64,6 +66,7 @@ class Situation:
     out_of_range: OutOfRange = "clip"
     noisy: bool = False
     may_stop: bool = False
+    partial: bool = False
 
     @classmethod
     def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:

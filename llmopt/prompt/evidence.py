@@ -59,6 +59,18 @@ def start_of(text: str) -> int | None:
     return int(found[-1][1]) if found else None
 
 
+def with_start(text: str, number: int | None) -> str:
+    """Return an answer that starts from another number, or from none, and else says the same."""
+    found = list(_START.finditer(text))
+    if not found:
+        return text
+    first, last = found[-1].span(1)
+    before, named = text[:first], str(number)
+    if number is None:
+        before, named = before.rstrip("# ") + " ", "new"
+    return before + named + text[last:]
+
+
 def analysis_of(text: str) -> str:
     """Return an answer's analysis and hypothesis in one line, all of it where it names none."""
     found = _ANALYSIS.search(text)
@@ -77,6 +89,7 @@ class Evidence:
         feedback_limit: Characters of feedback shown for one trial.
         budget: Tokens of the log; ``None`` for no limit.
         count: Counts the tokens of a text.
+        partial: See `Situation`.
     """
 
     history: History
@@ -86,6 +99,7 @@ class Evidence:
     feedback_limit: int = 2700
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
+    partial: bool = False
     _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
 
     # -- the log --------------------------------------------------------------------------
@@ -355,7 +369,7 @@ class Evidence:
             return f"{text}: {self.values(trial)}" if shown else text
         changed = self._changed(parent, trial)
         if not changed:
-            return f"#{parent.number + 1} again"
+            return f"#{parent.number + 1}" + (", none of these" if self.partial else " again")
         if wide and len(changed) > max(_LISTED, len(self.labels) // 3):
             return f"#{parent.number + 1}, {len(changed)} changed, now {self.values(trial)}"
         most = len(changed) if wide else _MAX_CHANGES

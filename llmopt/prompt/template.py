@@ -190,6 +190,7 @@ class TemplatePrompt:
             self.feedback_chars,
             self.log_tokens,
             budget.count,
+            situation.partial,
         )
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -370,6 +371,7 @@ class TemplatePrompt:
             "pending": pending,
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
+            "partial": situation.partial,
         }
 
     def _compile(self) -> jinja2.Template:

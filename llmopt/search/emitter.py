@@ -235,6 +235,8 @@ class ModelEmitter:
         most_requests: int | None,
     ) -> list[Proposal]:
         facts = model_facts(self.client)
+        # Points that were tried and may come again differ in what is not asked for.
+        partial = not self.noisy and any(space.key(t.values) not in seen for t in history.complete)
         found: list[Proposal] = []
         replies: list[Reply] = []
         complaint: Complaint | None = None
@@ -250,7 +252,7 @@ class ModelEmitter:
             samples = min(wanted, facts.max_samples or wanted)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
-            query = self._prepare(space, view, rng, samples, complaint, hints)
+            query = self._prepare(space, view, rng, samples, complaint, hints, partial)
             try:
                 reply = self.meter.send(query.request)
             except BudgetExceededError:
@@ -305,6 +307,7 @@ class ModelEmitter:
         samples: int,
         complaint: Complaint | None,
         notes: tuple[str, ...],
+        partial: bool,
     ) -> Query:
         seed = int(rng.integers(2**31))
         situation = Situation.after(
@@ -320,6 +323,7 @@ class ModelEmitter:
             out_of_range=self.out_of_range,
             noisy=self.noisy,
             may_stop=self.may_stop,
+            partial=partial,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
