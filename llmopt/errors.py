@@ -131,6 +131,10 @@ class MissingKeyError(ClientError):
     """No API key was given; the message names the environment variable to set."""
 
 
+class RefusedKeyError(ClientError):
+    """The provider does not take the API key; the message names the environment variable."""
+
+
 class NoTrialsError(LLMOptError, ValueError):
     """There is no best trial, since no trial is complete yet."""
 

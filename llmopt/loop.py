@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, overload
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client
+from llmopt.client.ready import is_permanent
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -163,7 +164,8 @@ def minimize(
         search early: `SearchResult.stopped` then says why.
 
     Raises:
-        ClientError: The model cannot be asked, and nothing was found yet.
+        ClientError: The model cannot be asked, and nothing was found yet; or with any trials,
+            where no later request can mend it (a key that is refused, a model that is not there).
         RewardError: `f` returned something else than a score, or, without `catch`, no number in
             the first five evaluations.
         SpaceError: The space cannot be searched.
@@ -257,7 +259,7 @@ def _search(
                 stopped = str(end)
                 break
             except ClientError as error:
-                if optimizer.history.best is None:
+                if optimizer.history.best is None or is_permanent(error):
                     raise
                 stopped = f"{type(error).__name__}: {error}"
                 warnings.warn(

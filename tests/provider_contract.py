@@ -21,10 +21,11 @@ from llmopt import Float, LLMOptimizer, get_client
 from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
+from llmopt.client.ready import check_ready
 from llmopt.client.remote import RemoteClient
 from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import RecordClient
-from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, RefusedKeyError
 
 KEY = "sk-planted+KEY/0123456789abcdef"
 
@@ -547,6 +548,70 @@ class ProviderContract:
         with pytest.raises(ImportError, match=rf"\[{client.package}\]"):
             client.check_ready()
         assert server.seen == []
+
+    has_list: ClassVar[bool] = True
+    """Whether the provider says, at no cost, which models it has."""
+
+    def key_error(self) -> Say:
+        """What a wrong key is answered with."""
+        return Say(self.error(f"Incorrect API key provided: {KEY}"), 401)
+
+    @pytest.mark.defect(2)
+    def test_a_wrong_key_is_found_out_at_no_cost(self, server, connected):
+        server.lists = self.key_error()
+        if not self.has_list:
+            return check_ready(connected)
+        for _ in range(2):
+            with pytest.raises(RefusedKeyError, match=self.variable) as caught:
+                check_ready(connected)
+            assert KEY not in _everything(caught.value)
+            assert caught.value.requests == 0
+        assert server.seen == []
+
+    @pytest.mark.defect(2)
+    def test_a_server_that_is_not_there_is_found_out_at_no_cost(self, server, connected):
+        if not self.has_list:
+            return
+        server.close()
+        with pytest.raises(ClientError, match="cannot be reached") as caught:
+            check_ready(connected)
+        assert caught.value.requests == 0
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            Say({}, 403),
+            Say({}, 404),
+            Say({}, 429),
+            Say({}, 503),
+            Say(b"<html>"),
+            Say([1]),
+            Say({"data": [{"id": ["m"]}, 7]}),
+            Cut(),
+            Hang(),
+        ],
+    )
+    def test_what_tells_nothing_sure_is_left_to_the_first_request(
+        self, server, connected, monkeypatch, answer
+    ):
+        for module in ("remote", "openai", "anthropic", "gemini"):
+            monkeypatch.setattr(f"llmopt.client.{module}.ASIDE_SECONDS", 0.1, raising=False)
+        server.lists = answer
+        check_ready(connected)
+
+    def test_a_client_asks_once_whether_it_is_ready(self, server, connected):
+        asked = []
+
+        def count(body: Any) -> Say:
+            asked.append(body)
+            return Say({}, 403)
+
+        server.lists = count
+        check_ready(connected)
+        first = len(asked)
+        check_ready(connected)
+        check_ready(copy.deepcopy(connected))
+        assert len(asked) == first
 
     # Parameters that a model refuses.
 

@@ -6,7 +6,9 @@ from wire import Say, gemini_body, gemini_error
 
 from llmopt.client.base import Message, Request
 from llmopt.client.gemini import GeminiClient
+from llmopt.client.ready import check_ready, is_permanent
 from llmopt.client.remote import closed
+from llmopt.errors import RefusedKeyError
 
 __all__ = ["no_proxies", "server"]
 
@@ -131,10 +133,25 @@ def test_the_body_says_how_long_to_wait(server, gemini):
 
 
 def test_a_wrong_key_that_is_answered_with_400(server, gemini):
-    server.play(Say(gemini_error("API key not valid. Please pass a valid API key."), 400))
-    with pytest.raises(Exception, match="GEMINI_API_KEY") as caught:
+    server.play(WRONG_KEY)
+    with pytest.raises(RefusedKeyError, match="GEMINI_API_KEY") as caught:
         gemini.complete(ASK)
     assert not caught.value.retryable
+    assert is_permanent(caught.value)
+    server.lists = WRONG_KEY
+    with pytest.raises(RefusedKeyError, match="GEMINI_API_KEY"):
+        check_ready(gemini)
+
+
+WRONG_KEY = Say(
+    gemini_error(
+        "API key not valid. Please pass a valid API key.",
+        details=[
+            {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
+        ],
+    ),
+    400,
+)
 
 
 def test_the_other_variable(server, monkeypatch):

@@ -16,6 +16,7 @@ class TestContract(ProviderContract):
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}}  # noqa: RUF012
     extra = {"top_p": 0.123}  # noqa: RUF012
     streams = False
+    has_list = False
     too_large = (
         "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
         "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."

@@ -592,6 +592,7 @@ def test_grammar_goes_to_llamacpp(server, monkeypatch):
 def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, name, path, body):
     monkeypatch.setitem(SERVERS, name, Server(f"{server.url}/v1", "", "test"))
     client = OpenAIClient("m", server=name)
+    server.lists = None
     assert model_facts(client).context_tokens is None
 
     def answer(sent):
@@ -612,8 +613,9 @@ def test_servers_of_one_s_own_are_asked_for_their_context(server, monkeypatch, n
     "odd", [Say([1]), Say({"data": [{"id": "m", "max_model_len": "8k"}]}), Hang(), Say(b"<html>")]
 )
 def test_servers_that_know_no_context_are_asked_once(server, monkeypatch, odd):
-    monkeypatch.setattr("llmopt.client.openai._ASIDE_SECONDS", 0.1)
+    monkeypatch.setattr("llmopt.client.openai.ASIDE_SECONDS", 0.1)
     client = OpenAIClient("m", base_url=f"{server.url}/v1", local=True)
+    server.lists = None
     server.play(lambda sent: Say(openai_body("x")) if sent is not None else odd)
     assert client.complete(ASK).completions[0].text == "x"
     assert client.context_tokens is None

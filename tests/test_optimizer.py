@@ -38,9 +38,10 @@ from llmopt import (
     StorageError,
 )
 from llmopt.client import ReplayClient
-from llmopt.client.base import Message, Request, check_ready
+from llmopt.client.base import Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.openai import OpenAIClient
+from llmopt.client.ready import check_ready
 from llmopt.errors import MissingKeyError, install_hint
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}

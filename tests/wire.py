@@ -69,6 +69,8 @@ class WireServer:
     def __init__(self) -> None:
         self.script: list[Behaviour] = []
         self.seen: list[Seen] = []
+        self.lists: Behaviour | None = Say({"error": {"message": "no such page"}}, 404)
+        """What to answer where a list of models is asked for; ``None`` for the script's next."""
         self.most_at_once = 0
         self._at_once = 0
         self._lock = threading.Lock()
@@ -112,9 +114,13 @@ class WireServer:
         raw = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         body = json.loads(raw) if raw else None
         headers = {k.lower(): v for k, v in handler.headers.items()}
+        aside = handler.command == "GET" and "/models" in handler.path and self.lists is not None
         with self._lock:
-            self.seen.append(Seen(handler.path, headers, body))
-            behaviour = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+            if aside:
+                behaviour = self.lists
+            else:
+                self.seen.append(Seen(handler.path, headers, body))
+                behaviour = self.script.pop(0) if len(self.script) > 1 else self.script[0]
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:

@@ -30,6 +30,7 @@ from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.words import describe, number_of, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
+from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
@@ -247,9 +248,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        check = getattr(self._model.client, "check_ready", None)
-        if not self._num_ask and callable(check):
-            check()
+        if not self._num_ask:
+            check_ready(self._model.client)
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()

@@ -56,12 +56,13 @@ from llmopt.adapters.optuna.space import (
 from llmopt.adapters.words import describe, warn
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
+from llmopt.client.ready import check_ready, is_permanent
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped, SpaceError
 from llmopt.history import Proposal, Usage
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_new, is_permanent
+from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Limits
 from llmopt.search.scheduler import Partner, make_scheduler
@@ -313,8 +314,8 @@ class LLMSampler(BaseSampler):
         """Check that the model can be asked, and pass the call on to the independent sampler.
 
         Raises:
-            MissingKeyError: No key was given.
-            ModelNotFoundError: There is no such model file.
+            ClientError: The key, the model or the server is missing; see
+                `llmopt.client.ready.check_ready`.
             ImportError: The provider's package is not installed.
         """
         try:
@@ -327,9 +328,8 @@ class LLMSampler(BaseSampler):
             self._independent_sampler.before_trial(study, trial)
 
     def _check_ready(self) -> None:
-        check = getattr(self.client, "check_ready", None)
-        if not self._checked and callable(check):
-            check()
+        if not self._checked:
+            check_ready(self.client)
         self._checked = True
 
     def after_trial(

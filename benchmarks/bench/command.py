@@ -24,8 +24,8 @@ from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.runs import group, titles
 from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS, get_task
-from llmopt.client.base import check_ready
 from llmopt.client.facts import model_facts
+from llmopt.client.ready import check_ready
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.files import write_bytes_atomically

@@ -20,6 +20,7 @@ from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import ALIASES, CodeTask
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
+from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
 from llmopt.code.candidate import CodeTrial, Strategy, rank
@@ -206,9 +207,7 @@ def make_optimizer(
             "(`llmopt models` lists those within reach)"
         )
     client = get_client(config["model"])
-    check_ready = getattr(client, "check_ready", None)
-    if check_ready is not None:
-        check_ready()
+    check_ready(client)
     client = _recorded(client, config["record"], begun=run.search.exists())
     search: dict[str, Any] = {name: config[name] for name in _OF_THE_SEARCH} | {
         "objective": task.objective,

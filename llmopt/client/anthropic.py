@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 from llmopt.client.base import Completion, FinishReason, Request
 from llmopt.client.http import Fault, Secret, merged
 from llmopt.client.remote import (
+    ASIDE_SECONDS,
     DEADLINE,
     Answer,
     MalformedBody,
@@ -72,8 +74,21 @@ class AnthropicClient(RemoteClient):
 
     def _connect(self, key: Secret) -> Any:
         sdk = load("anthropic", self.package)
-        url = self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or _URL
+        url = self._url
         return sdk.Anthropic(api_key=key.reveal, base_url=url, **self._http(sdk, url))
+
+    @property
+    def _url(self) -> str:
+        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or _URL
+
+    def _missing(self, sdk: Any) -> str:
+        path = f"/v1/models/{quote(self.model, safe='')}"
+        sdk.get(path, cast_to=object, options={"timeout": ASIDE_SECONDS})
+        return ""
+
+    @property
+    def _names_models(self) -> bool:
+        return self._url == _URL
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {

@@ -188,8 +188,9 @@ class Client(Protocol):
     - ``context_tokens`` (int | None): prompt and completion together; a server may tell it
       only at the first `complete`;
     - ``count_tokens(text) -> int``: the model's own tokenizer, for exact prompt budgets;
-    - ``check_ready()``: raise `MissingKeyError`, `ModelNotFoundError` or ``ImportError`` if a
-      key, a file or a package is missing. It sends nothing: call it before the first evaluation;
+    - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or
+      ``ImportError`` if a key, a model or a package is missing, at no cost; see
+      `llmopt.client.ready.check_ready`, which is called before the first evaluation;
     - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
       is there and false, a cap on cost cannot be kept and is refused before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
@@ -219,19 +220,3 @@ class Client(Protocol):
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))
-
-
-def check_ready(client: Client) -> None:
-    """Look for the key, the file and the package that a client needs, where it can tell.
-
-    Sends nothing: call it before the first evaluation.
-
-    Raises:
-        MissingKeyError: There is no API key.
-        ModelNotFoundError: There is no such model file.
-        ClientError: The address or the recording cannot be used.
-        ImportError: The client's package is not installed.
-    """
-    own = getattr(client, "check_ready", None)
-    if callable(own):
-        own()

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client, Reply, Request, check_ready, client_name
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.ready import check_ready
 from llmopt.errors import StorageError
 from llmopt.files import unseal, write_json_atomically
 

@@ -43,10 +43,11 @@ class BedrockClaudeClient(AnthropicClient):
         """Environment variables that can hold the API key."""
         return (SERVERS["bedrock"].variable,)
 
-    def check_ready(self) -> None:
-        """Look for what a request needs; see `RemoteClient.check_ready`."""
-        super().check_ready()
+    def _check_address(self) -> None:
         self._address()
+
+    def _missing(self, sdk: Any) -> str:
+        return ""  # it has no list of models
 
     def _address(self) -> str:
         region = next(filter(None, map(os.environ.get, _REGIONS)), None)
@@ -91,6 +92,9 @@ class VertexClient(GeminiClient):
     @property
     def _key_required(self) -> bool:
         return not os.environ.get("GOOGLE_CLOUD_PROJECT")
+
+    def _missing(self, sdk: Any) -> str:
+        return ""  # its list needs more rights than its models do
 
     def _connect(self, key: Secret) -> Any:
         genai = load(self.module, self.package)

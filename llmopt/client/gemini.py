@@ -12,6 +12,7 @@ from typing import Any
 from llmopt.client.base import Completion, FinishReason, Request
 from llmopt.client.http import Fault, Secret, http_options, merged, parse_duration
 from llmopt.client.remote import (
+    ASIDE_SECONDS,
     DEADLINE,
     Answer,
     MalformedBody,
@@ -67,11 +68,14 @@ class GeminiClient(RemoteClient):
 
     def _connect(self, key: Secret) -> Any:
         genai = load("google.genai", self.package)
-        url = self.base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _URL
         # Without vertexai=False the environment could choose another service and account.
         return genai.Client(
-            api_key=key.reveal, vertexai=False, http_options=self._http_options(url)
+            api_key=key.reveal, vertexai=False, http_options=self._http_options(self._url)
         )
+
+    @property
+    def _url(self) -> str:
+        return self.base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _URL
 
     def _http_options(self, url: str) -> dict[str, Any]:
         return {
@@ -136,6 +140,15 @@ class GeminiClient(RemoteClient):
             + (getattr(usage, "thoughts_token_count", None) or 0),
         )
 
+    def _missing(self, sdk: Any) -> str:
+        milliseconds = round(1000 * ASIDE_SECONDS)
+        sdk.models.get(model=self.model, config={"http_options": {"timeout": milliseconds}})
+        return ""
+
+    @property
+    def _names_models(self) -> bool:
+        return self._url == _URL
+
     def _fault(self, error: Exception) -> Fault | None:
         errors = load("google.genai.errors", self.package)
         if isinstance(error, errors.APIError):
@@ -146,7 +159,7 @@ class GeminiClient(RemoteClient):
                 str(error.message or words(error.details) or error),
                 status=code if code >= 300 else 500,
                 headers={str(k).lower(): str(v) for k, v in headers.items()},
-                code=str(error.status or ""),
+                code=_reason(error.details) or str(error.status or ""),
                 retry_after=retry_delay(error.details),
             )
         if type(error).__name__ in ("UnknownApiResponseError", "ValidationError"):
@@ -220,6 +233,16 @@ def completions(response: Any) -> tuple[Completion, ...]:
         )
         for candidate in response.candidates
     )
+
+
+def _reason(details: object) -> str:
+    """Return the reason that a Google error body names (google.rpc.ErrorInfo), or ``""``."""
+    if isinstance(details, Mapping):
+        reason = details.get("reason")
+        return reason if isinstance(reason, str) else _reason(list(details.values()))
+    if isinstance(details, list):
+        return next(filter(None, map(_reason, details)), "")
+    return ""
 
 
 def retry_delay(details: object) -> float | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
-from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError
+from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, RefusedKeyError
 
 RETRYABLE_STATUS = frozenset({408, 409, 429})
 CONNECT_SECONDS = 20.0
@@ -203,15 +203,16 @@ class Fault:
     def _status_error(self, name: str, said: str, variables: Sequence[str]) -> ClientError:
         status = self.status or 0
         keys = " or ".join(variables) or "api_key"
-        # Providers that answer a wrong key with 400 say so in the text.
-        if status == 401 or (status == 400 and re.search(r"(?i)api[ _]key not valid", said)):
+        if "scope" in self.code:  # a key that may do less: OpenAI answers 401, others 403
+            status = 403
+        if status == 401 or self.code == "API_KEY_INVALID":
             # The server's words are left out: some echo a part of the key.
-            return ClientError(
+            return RefusedKeyError(
                 f"{name} refused the API key (HTTP {status}): check {keys}", status=status
             )
         if status == 403:
             return ClientError(
-                f"{name} does not allow this with the given API key (HTTP 403): {said}. "
+                f"{name} does not allow this with the given API key (HTTP {self.status}): {said}. "
                 f"Check {keys} and what its account may use",
                 status=status,
             )

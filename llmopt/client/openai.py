@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from llmopt.client.anthropic import blocks
 from llmopt.client.base import Completion, FinishReason, Reply, Request
 from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
 from llmopt.client.prices import FREE, Price, get_price
+from llmopt.client.ready import not_listed
 from llmopt.client.remote import (
+    ASIDE_SECONDS,
     DEADLINE,
     Answer,
     MalformedBody,
@@ -45,6 +47,10 @@ class Server:
         gateway: Whether it only passes on to models that may cost.
         tells_cost: Whether its answers say what was charged.
         schemas: Whether it documents that answers keep to a JSON schema, with all its models.
+        lists: Whether its list of models names every one that it answers to, or one that is not
+            in the list can be asked for by its name.
+        key_path: Where a key is asked about; by default the list of models, which some servers
+            give to everybody.
     """
 
     url: str
@@ -53,6 +59,8 @@ class Server:
     gateway: bool = False
     tells_cost: bool = False
     schemas: bool = False
+    lists: bool = False
+    key_path: str = ""
 
     @property
     def local(self) -> bool:
@@ -90,20 +98,33 @@ def _host(url: str) -> str:
 
 
 SERVERS: dict[str, Server] = {
-    "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True),
-    "openrouter": Server(
-        "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OpenRouter", tells_cost=True
+    "openai": Server(
+        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True, lists=True
     ),
-    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek"),
-    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq"),
-    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True),
+    "openrouter": Server(
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
+        "OpenRouter",
+        tells_cost=True,
+        lists=True,
+        key_path="/key",
+    ),
+    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", lists=True),
+    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", lists=True),
+    "mistral": Server(
+        "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True, lists=True
+    ),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
     "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", schemas=True),
-    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True),
+    "cerebras": Server(
+        "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True, lists=True
+    ),
     "fireworks": Server(
         "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", schemas=True
     ),
-    "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)"),
+    "moonshot": Server(
+        "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", lists=True
+    ),
     "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
     "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
     "azure": Server(
@@ -120,8 +141,12 @@ SERVERS: dict[str, Server] = {
     "litellm": Server(
         "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
     ),
-    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", schemas=True),
-    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", schemas=True),
+    "ollama": Server(
+        "http://localhost:11434/v1", "", "Ollama on this machine", schemas=True, lists=True
+    ),
+    "vllm": Server(
+        "http://localhost:8000/v1", "", "vLLM on this machine", schemas=True, lists=True
+    ),
     "llamacpp": Server(
         "http://localhost:8080/v1", "", "llama.cpp's server on this machine", schemas=True
     ),
@@ -144,7 +169,6 @@ _SPELLINGS = {
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 4_000
 _MOST_MARKS = 80
-_ASIDE_SECONDS = 5.0
 _LEAST_CONTEXT = 256
 
 
@@ -268,12 +292,38 @@ class OpenAIClient(RemoteClient):
     def _where(self) -> str:
         return "" if self.url == SERVERS[self.server].address else self.url
 
-    def check_ready(self) -> None:
-        """Look for what a request needs; see `RemoteClient.check_ready`."""
-        super().check_ready()
-        self._check_url()
+    @property
+    def _names_models(self) -> bool:
+        own = SERVERS[self.server]
+        # What passes models on to its makers' servers knows more than it has.
+        elsewhere = own.local and not self.local
+        return own.lists and not elsewhere and self.url == own.address
 
-    def _check_url(self) -> None:
+    def _missing(self, sdk: Any) -> str:
+        ask = partial(sdk.get, cast_to=object, options={"timeout": ASIDE_SECONDS})
+        own = SERVERS[self.server]
+        if own.key_path and self.url == own.address:
+            ask(own.key_path)
+        try:
+            listed = _names(ask("/models"))
+        except Exception as error:
+            if _has_none(error):
+                return ""  # it has no list
+            raise
+        # The last part of a name may choose a provider or a price: OpenRouter's ":free".
+        same = {self.model, f"{self.model}:latest", self.model.partition(":")[0]}
+        if not listed or same & listed or not self._names_models:
+            return ""
+        try:
+            ask(f"/models/{quote(self.model, safe='')}")
+        except Exception as error:
+            if not _has_none(error):
+                raise
+            fetch = f"`ollama pull {self.model}` fetches it" if self.server == "ollama" else ""
+            return not_listed(self.name, self.model, listed, fetch)
+        return ""
+
+    def _check_address(self) -> None:
         lacks = "" if self.base_url else SERVERS[self.server].lacks
         if lacks:
             raise MissingKeyError(
@@ -291,7 +341,7 @@ class OpenAIClient(RemoteClient):
 
     def _connect(self, key: Secret) -> Any:
         sdk = load("openai", self.package)
-        self._check_url()
+        self._check_address()
         client = sdk.OpenAI(
             api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
             base_url=self.url,
@@ -417,7 +467,7 @@ class OpenAIClient(RemoteClient):
             (f"/api/v0/models/{self.model}", ("loaded_context_length",)),  # LM Studio
         ):
             try:
-                body = sdk.get(root + path, cast_to=object, options={"timeout": _ASIDE_SECONDS})
+                body = sdk.get(root + path, cast_to=object, options={"timeout": ASIDE_SECONDS})
             except Exception as error:
                 logger.debug("%s: no %s (%s)", self.name, path, type(error).__name__)
                 continue
@@ -425,6 +475,18 @@ class OpenAIClient(RemoteClient):
             if found is not None:
                 return found
         return None
+
+
+def _has_none(error: Exception) -> bool:
+    return getattr(error, "status_code", None) in (404, 405, 501)
+
+
+def _names(body: Any) -> set[str]:
+    """Return the names in a list of models; none if it is no such list."""
+    entries = body.get("data") if isinstance(body, Mapping) else body
+    found = entries if isinstance(entries, list) else []
+    names = (e.get("id") for e in found if isinstance(e, Mapping))
+    return {name for name in names if isinstance(name, str)}
 
 
 def _of_model(body: Any, model: str) -> Any:

@@ -33,7 +33,13 @@ from llmopt.client.http import (
 )
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, at_once, within
-from llmopt.errors import ClientError, install_hint
+from llmopt.errors import (
+    ClientError,
+    LLMOptError,
+    ModelNotFoundError,
+    RefusedKeyError,
+    install_hint,
+)
 from llmopt.text import clean
 
 logger = logging.getLogger(__name__)
@@ -48,6 +54,8 @@ _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 DEADLINE = 5
 """Timeouts that a whole call may take."""
 _SCHEMAS = {"schema", "response_format", "response_json_schema"}  # parameters that carry one
+ASIDE_SECONDS = 10.0
+"""How long a question that costs nothing may wait for a byte; its answer has twice as long."""
 _ROOM = 16_384  # tokens for hidden reasoning
 _MOST_ROOM = 2**17
 _UNUSED = 8  # answers in a row without need of it after which added room is taken back
@@ -213,6 +221,7 @@ class RemoteClient:
         self._added_room: int | None = None
         self._unused = 0
         self._most_tokens: int | None = None
+        self._ready = False
         self._sdk: tuple[int, Secret, Any] | None = None
         self._lock = threading.Lock()
 
@@ -233,6 +242,22 @@ class RemoteClient:
     def _fault(self, error: Exception) -> Fault | None:
         """Say what an exception of the SDK means; ``None`` if it is none of its own."""
         raise NotImplementedError
+
+    def _check_address(self) -> None:
+        """Raise a `ClientError` where the environment lacks a part of the address."""
+
+    def _missing(self, sdk: Any) -> str:
+        """Ask for the model, at no cost, and return the words for one that is not there.
+
+        Any exception goes to `_fault`: a key that is refused and a server that is not there count,
+        and a model that is not found where `_names_models`.
+        """
+        return ""
+
+    @property
+    def _names_models(self) -> bool:
+        """Whether the server documents that it says which models it has."""
+        return False
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -298,16 +323,61 @@ class RemoteClient:
         return self.price or get_price(self.name)
 
     def check_ready(self) -> None:
-        """Look for what a request needs and this machine has to have; nothing is sent.
+        """Look for the key and the package, and ask once for the model, where this costs nothing.
+
+        A slow or overloaded server, and a key that may not list models, are left to the first
+        request.
 
         Raises:
             MissingKeyError: No API key was given.
+            RefusedKeyError: The provider does not take it.
+            ModelNotFoundError: The provider does not know the model.
+            ClientError: The server cannot be reached.
             PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
             ImportError: The provider's SDK is not installed.
         """
         self.current_price()
-        self._find_key()
+        key = self._find_key()
+        self._check_address()
         load(self.module, self.package)
+        if not self._ready:
+            failure = self._look(key)
+            if failure is not None:
+                failure.requests = failure.unpriced = 0
+                raise failure
+            self._ready = True
+
+    def _look(self, key: Secret) -> ClientError | None:
+        """Return what is sure to stop the first request, ``None`` if nothing is known to."""
+        fault, missing = None, ""
+        sdk = self._connected(key)
+        try:
+            missing = within(2 * ASIDE_SECONDS, partial(self._missing, sdk))
+        except DeadlineExceeded:
+            return None
+        except LLMOptError:
+            raise
+        except Exception as error:  # the failure is made outside, as in `_call`
+            fault = self._fault(error) or transport_fault(error)
+        if missing:
+            return ModelNotFoundError(redact(missing, (key,)))
+        if fault is None:
+            return None
+        failure = self._failure(fault, key)
+        sure = isinstance(failure, RefusedKeyError) or (
+            isinstance(failure, ModelNotFoundError) and self._names_models
+        )
+        no_server = fault.kind == "connection" and not fault.unpriced
+        return failure if sure or no_server else None
+
+    def _failure(self, fault: Fault, key: Secret) -> ClientError:
+        return fault.error(
+            name=self.name,
+            timeout=DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
+            variables=self.key_variables,
+            secrets=(key,),
+            where=self._where,
+        )
 
     def _find_key(self) -> Secret:
         return find_key(self._key, self.key_variables, name=self.name, required=self._key_required)
@@ -432,13 +502,7 @@ class RemoteClient:
                 continue
             refused = refused_parameter(fault, parameters, self.spellings)
             if refused is None:
-                failure = fault.error(
-                    name=self.name,
-                    timeout=DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
-                    variables=self.key_variables,
-                    secrets=(key,),
-                    where=self._where,
-                )
+                failure = self._failure(fault, key)
                 failure.requests = calls
                 if self._own_machine:
                     failure.unpriced = 0

@@ -21,12 +21,11 @@ import numpy as np
 from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Client, Completion, Reply, client_name
 from llmopt.client.facts import model_facts
+from llmopt.client.ready import is_permanent
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
     FallbackWarning,
-    MissingKeyError,
-    ModelNotFoundError,
     ParseError,
     SearchStopped,
 )
@@ -43,20 +42,10 @@ _MOST_LEFT = 40  # untried points of a finite space that are listed for the mode
 _MOST_SAID = 20  # points whose words are shown
 _LONGEST_WORDS = 300  # characters of them
 _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
-PERMANENT = (MissingKeyError, ModelNotFoundError, ImportError)
-# A key that is refused, a model that this account may not ask, a wrong address.
-_PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 403, 404}
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
     "refusal": "the model declined to answer",
 }
-
-
-def is_permanent(error: Exception) -> bool:
-    """Whether no later request can mend it: a search that goes on at random would hide it."""
-    return isinstance(error, PERMANENT) or (
-        isinstance(error, ClientError) and error.status in _PERMANENT_STATUS
-    )
 
 
 class Emitter(Protocol):

@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, Reply, Request, check_ready, client_name
+from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.history import Source, Usage
@@ -367,8 +368,8 @@ class Meter:
             ImportError: The model's package is not installed.
         """
         try:
+            self._check_priced()  # first: it asks nobody
             check_ready(self.client)
-            self._check_priced()
         except BaseException:
             if log is not None:
                 log.withdraw()
