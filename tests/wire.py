@@ -70,7 +70,10 @@ class WireServer:
         self.script: list[Behaviour] = []
         self.seen: list[Seen] = []
         self.lists: Behaviour | None = Say({"error": {"message": "no such page"}}, 404)
-        """What to answer where a list of models is asked for; ``None`` for the script's next."""
+        """What to answer where a list of models is asked for; ``None`` for the script's next.
+
+        A function is called with the path.
+        """
         self.most_at_once = 0
         self._at_once = 0
         self._lock = threading.Lock()
@@ -125,7 +128,7 @@ class WireServer:
             self.most_at_once = max(self.most_at_once, self._at_once)
         try:
             if callable(behaviour):
-                behaviour = behaviour(body)
+                behaviour = behaviour(handler.path) if aside else behaviour(body)
             if isinstance(behaviour, Hang):
                 self._closing.wait(100)
                 return
