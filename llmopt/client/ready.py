@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from llmopt.client.base import Client
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, RefusedKeyError
-from llmopt.text import printable
+from llmopt.text import clean
 
 _SHOWN_NAMES = 4
 _SHOWN_CHARACTERS = 80
@@ -55,9 +55,9 @@ def not_listed(name: str, model: str, listed: Collection[str], remedy: str = "")
     """
     near = difflib.get_close_matches(model, listed, n=_SHOWN_NAMES, cutoff=0.4)
     shown = near + [n for n in sorted(listed) if n not in near][: _SHOWN_NAMES - len(near)]
-    names = ", ".join(repr(printable(n[:_SHOWN_CHARACTERS])) for n in shown)
+    names = ", ".join(repr(clean(n[:_SHOWN_CHARACTERS])) for n in shown)
     more = f" and {len(listed) - len(shown)} more" if len(listed) > len(shown) else ""
-    meant = f"did you mean {printable(near[0][:_SHOWN_CHARACTERS])!r}? " if near else ""
+    meant = f"did you mean {clean(near[0][:_SHOWN_CHARACTERS])!r}? " if near else ""
     return (
         f"{name} does not exist there: {meant}It has {names}{more}{'. ' if remedy else ''}{remedy}"
     )
