@@ -28,7 +28,6 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, finalists, stream
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
-from llmopt.prompt.pattern import PatternPrompt
 from llmopt.trackers.base import Bell
 
 FINALISTS = 5
@@ -40,11 +39,11 @@ FINAL_ROUNDS = 2
 WORDS = "words"
 """The prompt that is told names, standard errors and what each policy did."""
 
-FEEDBACK_PROMPTS = (WORDS, "props-critic")
+FEEDBACK_PROMPTS = (WORDS,)
 """Prompts that are told what each policy did without being asked."""
 
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
-_NUMERIC = ("auto", "props", "props-ab", "opro", "columns", "levels", "pattern")
+_NUMERIC = ("auto", "props", "props-ab", "opro", "columns")
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ def best_index(means: Sequence[float | None]) -> int | None:
 
 def usual_batch(prompt: str | Prompt | None) -> int:
     """Return how many points a model is asked for in one request under a prompt."""
-    numbers = prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt | PatternPrompt)
+    numbers = prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt)
     return 4 if numbers else 1
 
 
@@ -293,8 +292,8 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
     """Have a local model answer one and the same request always alike.
 
     What is left in its cache changes llama.cpp's rounding, so that a resumed run would part
-    from a whole one. The prompts of patterns change near their beginning with every new elite:
-    for them the cache would serve next to nothing, and is turned off.
+    from a whole one. The prompt `columns` changes near its beginning with every new elite:
+    for it the cache would serve next to nothing, and is turned off.
 
     Args:
         client: The model, whose settings are changed.
@@ -304,7 +303,7 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
         The client.
     """
     if isinstance(client, LocalClient):
-        if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt | PatternPrompt):
+        if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt):
             client.sampling.update(cache_prompt=False, id_slot=0)
         else:
             for name in ("cache_prompt", "id_slot"):

@@ -27,7 +27,7 @@ else:
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
-Source = Literal["warmup", "llm", "fallback", "cma", "refine", "user"]
+Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "refine", "user"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Proposal:
     Attributes:
         values: Flat values, one for each of the space's dimensions, in their order.
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
-            (read from a model's reply), ``"fallback"`` (drawn at random because the
+            (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
+            with no model: see `ColumnsPrompt`), ``"fallback"`` (drawn at random because the
             model did not deliver), ``"cma"`` (drawn by CMA-ES, the model's partner) or
             ``"refine"`` (a small random change of the best point).
         explanation: What the model said about it, if anything.

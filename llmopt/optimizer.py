@@ -131,9 +131,8 @@ class LLMOptimizer(Generic[Params]):
         client: A model string (see `llmopt.get_client`), a client object, or ``None`` for
             the embedded model, which needs no key. ``model=`` means the same.
         prompt: A shipped prompt's name (``"words"``, ``"props"``, ``"props-ab"``, ``"props-plus"``,
-            ``"props-critic"``, ``"opro"``, ``"columns"``, ``"levels"``, ``"pattern"``), a Jinja2
-            template's text or path, a prompt object, or ``"auto"`` for the one that suits the
-            client.
+            ``"opro"``, ``"columns"``), a Jinja2 template's text or path, a prompt object, or
+            ``"auto"`` for the one that suits the client.
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
             objectives, and then `tell` takes one number for each.
         seed: Seed of the one random generator; ``None`` draws one and records it.

@@ -21,6 +21,7 @@ SHOWN_TRIALS = 20
 
 _COLOURS = {
     "llm": "#0072b2",
+    "drawn": "#56b4e9",
     "fallback": "#d55e00",
     "warmup": "#999999",
     "cma": "#009e73",

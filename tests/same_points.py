@@ -52,6 +52,7 @@ from llmopt import (
 )
 
 DATA = Path(__file__).parent / "data" / "same_points"
+COLUMN = {"columns": True, "style": "completion", "default_prompt": "columns"}
 Case = Callable[[], dict[str, Any]]
 
 # -- spaces --------------------------------------------------------------------------------
@@ -160,19 +161,6 @@ def letters(n: int, last: str = "z", *, faults: bool = True) -> Callable[..., Co
         if faults and share(*base, "mood") < 0.1:
             return Completion(" and so on", "length")
         return Completion("".join(f" {pick(known, *base, j)}" for j in range(n)))
-
-    return answer
-
-
-def integers(n: int) -> Callable[..., Completion]:
-    """Return a model that continues lines of `n` integers."""
-
-    def answer(request: Request, i: int) -> Completion:
-        base = (request.text, request.seed, i)
-        if share(*base, "mood") < 0.1:
-            return Completion("12 monkeys")
-        numbers = (10 + int(90 * share(*base, j)) for j in range(n))
-        return Completion(" " + " ".join(map(str, numbers)))
 
     return answer
 
@@ -365,7 +353,6 @@ OWN_TEMPLATE = (
 
 def prompts() -> dict[str, Case]:
     """Every shipped prompt over several spaces."""
-    column = {"columns": True, "style": "completion", "default_prompt": "columns"}
     many = [values_in_words(BOX, "told", i) for i in range(118)]
     told = [{k: float(v) for k, v in params.items()} for params in many]
     return {
@@ -377,32 +364,17 @@ def prompts() -> dict[str, Case]:
         "props-plus": lambda: search(
             MIXED, model(named(MIXED)), "props-plus", description="A network.", total=14
         ),
-        "props-critic": lambda: search(
-            BOX, model(named(BOX)), "props-critic", description="A hill.", direction="minimize"
-        ),
         "opro box": lambda: search(BOX, model(named(BOX)), "opro", asks=UNEVEN * 2),
         "opro mixed": lambda: search(MIXED, model(named(MIXED)), "opro", direction="minimize"),
-        "columns box": lambda: search(BOX, model(letters(3), **column), "auto", warmup=6),
+        "columns box": lambda: search(BOX, model(letters(3), **COLUMN), "auto", warmup=6),
         "columns batch": lambda: search(
-            NUMBERS, model(letters(4), **column), "columns", batch_size=4, asks=UNEVEN * 2
+            NUMBERS, model(letters(4), **COLUMN), "columns", batch_size=4, asks=UNEVEN * 2
         ),
-        "columns mixed": lambda: search(MIXED, model(letters(7, "f"), **column), "columns"),
-        "columns discrete": lambda: search(DISCRETE, model(letters(3, "d"), **column), "columns"),
-        "columns gymnasium": lambda: search(GYM, model(letters(8, "e"), **column), "columns"),
+        "columns mixed": lambda: search(MIXED, model(letters(7, "f"), **COLUMN), "columns"),
+        "columns discrete": lambda: search(DISCRETE, model(letters(3, "d"), **COLUMN), "columns"),
+        "columns gymnasium": lambda: search(GYM, model(letters(8, "e"), **COLUMN), "columns"),
         "columns widened": lambda: search(
-            BOX, model(letters(3), **column), "columns", told=told, asks=(4, 4, 4)
-        ),
-        "levels box": lambda: search(BOX, model(letters(3)), "levels"),
-        "levels mixed": lambda: search(MIXED, model(letters(7, "f")), "levels"),
-        "levels rejected": lambda: search(
-            MIXED, model(letters(7, "c")), "levels", out_of_range="reject", asks=UNEVEN
-        ),
-        "levels discrete": lambda: search(DISCRETE, model(letters(3, "d")), "levels", asks=UNEVEN),
-        "pattern box": lambda: search(BOX, model(integers(3)), "pattern"),
-        "pattern numbers": lambda: search(NUMBERS, model(integers(4)), "pattern", asks=UNEVEN),
-        "pattern mixed": lambda: search(MIXED, model(integers(7)), "pattern"),
-        "pattern chat": lambda: search(
-            BOX, model(integers(3)), get_prompt("pattern", style="chat", frame="covariance")
+            BOX, model(letters(3), **COLUMN), "columns", told=told, asks=(4, 4, 4)
         ),
         "own template": lambda: search(BOX, model(named(BOX)), OWN_TEMPLATE),
     }
@@ -443,11 +415,13 @@ def ways() -> dict[str, Case]:
         "several objectives": lambda: search(
             BOX, model(named(BOX)), direction=["maximize", "minimize"], asks=UNEVEN * 2
         ),
-        "several objectives, levels": lambda: search(
-            MIXED, model(letters(7, "f")), "levels", direction=["minimize", "minimize"]
+        "several objectives, columns": lambda: search(
+            MIXED, model(letters(7, "f"), **COLUMN), "columns", direction=["minimize", "minimize"]
         ),
         "constraints": lambda: search(BOX, model(named(BOX)), "opro", violations=True),
-        "constraints, levels": lambda: search(BOX, model(letters(3)), "levels", violations=True),
+        "constraints, columns": lambda: search(
+            BOX, model(letters(3), **COLUMN), "columns", violations=True
+        ),
         "given warm-up": lambda: search(
             DISCRETE,
             model(named(DISCRETE)),
@@ -478,11 +452,10 @@ def ways() -> dict[str, Case]:
 def partner() -> dict[str, Case]:
     """CMA-ES beside the model."""
     cma = {"partner": "cma", "seed": 5}
-    column = {"columns": True, "style": "completion"}
     return {
         "props": lambda: search(BOX, model(named(BOX)), **cma, asks=(None,) * 40),
         "columns": lambda: search(
-            BOX, model(letters(3), **column), "columns", **cma, batch_size=4, asks=(None,) * 44
+            BOX, model(letters(3), **COLUMN), "columns", **cma, batch_size=4, asks=(None,) * 44
         ),
         "numbers, in batches": lambda: search(
             NUMBERS, model(named(NUMBERS)), "opro", **cma, asks=UNEVEN * 2, keep=(1, 0)
@@ -511,7 +484,6 @@ def embedded() -> dict[str, Case]:
     return {
         "one by one": case,
         "in batches": lambda: case(batch_size=4),
-        "levels": lambda: case(prompt="levels"),
     }
 
 
@@ -781,8 +753,8 @@ def whole_run(folder: Path) -> dict[str, Any]:
 BENCH = ("bench", "--tasks", "cartpole", "--seeds", "1", "--evaluations", "8", "--episodes", "1",
          "--warmup", "6", "--heldout", "2", "--batch", "4", "--finalists", "0",
          "--methods")  # fmt: skip
-BENCHED = ("columns-gaussian", "columns-slope", "columns-network", "levels-uniform",
-           "pattern-gaussian", "hybrid-gaussian", "cma", "cma-bipop", "ars", "random",
+BENCHED = ("columns-gaussian", "columns-slope", "columns-network", "columns-uniform",
+           "hybrid-gaussian", "cma", "cma-bipop", "ars", "random",
            "optuna-tpe", "ng-de")  # fmt: skip
 _CELL = ("cell", "parameters", "means", "best_params", "heldout_returns", "steps", "sources")
 
@@ -894,18 +866,25 @@ STOPPED = {
     "pending": Stopped(MIXED, named(MIXED), after=6, fails={2: DOWN[3]}, batch_size=3),
     "failure-last": Stopped(BOX, named(BOX), "opro", after=7, fails={6: DOWN[3]}),
     "paid": Stopped(BOX, named(BOX), fails={6: Stop()}),
-    "paid-batch": Stopped(MIXED, named(MIXED), "props-critic", fails={3: Stop()}, batch_size=4),
+    "paid-batch": Stopped(MIXED, named(MIXED), fails={4: Stop()}, batch_size=4),
     "columns": Stopped(
         BOX,
         letters(3),
         "columns",
         after=7,
-        attributes={"columns": True, "style": "completion"},
+        attributes=COLUMN,
         batch_size=4,
         direction="minimize",
     ),
     "partner": Stopped(
-        NUMBERS, letters(4), "levels", after=7, batch_size=4, partner="cma", total=30
+        NUMBERS,
+        letters(4),
+        "columns",
+        after=7,
+        attributes=COLUMN,
+        batch_size=4,
+        partner="cma",
+        total=30,
     ),
     "gymnasium": Stopped(
         GYM,

@@ -23,8 +23,8 @@ PUBLIC = {
     "llmopt": "LLMOptimizer Space Float Int Categorical ScriptedClient RecordClient ReplayClient "
     "get_client get_prompt parse_parameters Proposer History Trial Usage Proposal",
     "llmopt.space": "Space Float Int Categorical Value",
-    "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt LevelsPrompt PatternPrompt "
-    "Situation Query Reading Complaint Entry Selection estimate_tokens PROMPTS",
+    "llmopt.prompt": "get_prompt Prompt TemplatePrompt ColumnsPrompt "
+    "Situation Query Reading Complaint Entry Selection estimate_tokens PROMPTS PROMPT_VERSION",
     "llmopt.history": "History Trial Usage Proposal",
     "llmopt.optimizer": "LLMOptimizer",
     "llmopt.errors": "LLMOptError BudgetExceededError ParseError StorageError FallbackWarning",

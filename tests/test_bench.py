@@ -47,13 +47,13 @@ def answering(*, fail_at=None):
         if fail_at is not None and len(calls) > fail_at:
             raise ClientError("the model went away")
         rng = np.random.default_rng(request.seed)
-        n = len(request.text.splitlines()[0].split())
+        n = len(request.columns) or len(request.text.splitlines()[0].split())
         rows = rng.choice(list(ascii_lowercase), (request.n, n))
         texts = [" " + " ".join(row) for row in rows]
         return Reply(tuple(map(Completion, texts)), prompt_tokens=30, completion_tokens=9)
 
     client = ScriptedClient(answer)
-    client.calls = calls
+    client.calls, client.columns = calls, True
     return client
 
 
@@ -95,7 +95,7 @@ def test_a_line_holds_what_happened():
 
 
 def test_all_methods_of_a_seed_share_their_warmup_and_starts():
-    lines = [run_cell(cell(m, 1)) for m in ("random", "cma", "ars", "levels-uniform")]
+    lines = [run_cell(cell(m, 1)) for m in ("random", "cma", "ars", "columns-uniform")]
     assert len({tuple(line["means"][:3]) for line in lines}) == 1
     assert len({tuple(line["means"]) for line in lines}) == 4
     assert run_cell(cell("random", 2))["means"][:3] != lines[0]["means"][:3]
@@ -105,7 +105,7 @@ def test_all_methods_of_a_seed_share_their_warmup_and_starts():
 
 def test_the_model_s_line_counts_its_costs():
     client = answering()
-    line = run_cell(cell("llm-levels", evaluations=8, batch=4), client)
+    line = run_cell(cell("llm-columns", evaluations=8, batch=4), client)
     assert [r.n for r in client.calls] == [4, 4]
     assert line["usage"]["requests"] == 2
     assert line["usage"]["prompt_tokens"] == 60
@@ -149,9 +149,9 @@ def test_cells_name_a_model_only_where_one_is_asked():
     options = {"model": "gguf:x.gguf", "batch": 4, "max_tokens": 99}
     assert cell("cma", **options) == cell("cma")
     assert (cell("cma").model, cell("cma").batch, cell("cma").max_tokens) == ("", 0, 0)
-    sampler = cell("levels-uniform", **options)
+    sampler = cell("columns-uniform", **options)
     assert (sampler.model, sampler.batch) == ("", 4)
-    asked = cell("llm-levels", **options)
+    asked = cell("llm-columns", **options)
     assert (asked.model, asked.batch) == ("gguf:x.gguf", 4)
     assert cell("llm-published", **options).batch == 1
 
@@ -189,9 +189,9 @@ def test_finished_cells_are_never_run_again(tmp_path, monkeypatch):
 
 def test_a_cell_that_fails_is_told_and_tried_again(tmp_path):
     out = tmp_path / "r.jsonl"
-    cells = [cell("llm-levels", evaluations=8), cell("random")]
+    cells = [cell("llm-columns", evaluations=8), cell("random")]
     failed = run_bench(cells, out, client=answering(fail_at=1))
-    assert [(c.method, reason) for c, reason in failed] == [("llm-levels", "the model went away")]
+    assert [(c.method, reason) for c, reason in failed] == [("llm-columns", "the model went away")]
     assert [line["cell"]["method"] for line in read_results(out)] == ["random"]
     assert run_bench(cells, out, client=answering()) == []
     assert len(read_results(out)) == 2
@@ -333,7 +333,7 @@ def test_the_suites_are_the_promised_ones():
     assert set(short) < set(cells)
     methods = {c.method for c in cells}
     expected = {m for m, e in METHODS.items() if e.group == "baseline"} - {"optuna-gp", "turbo"}
-    assert expected | {"llm-columns", "columns-network", "llm-levels"} <= methods
+    assert expected | {"llm-columns", "columns-network"} <= methods
     for suite, seeds in ((cells, 10), (short, 5)):
         problems = {(c.task, c.evaluations) for c in suite}
         assert ("mountaincar", 100) in problems

@@ -83,7 +83,7 @@ def test_module_form():
         (["run", "cartpol"], "did you mean 'cartpole'"),
         (["run", "Blackjack-v1", "--raw", *QUICK], "supported are Box and Discrete"),
         (["run", "cartpole", "--model", "gpt:x"], "unknown model 'gpt:x'"),
-        (["run", "cartpole", "--prompt", "patern"], "'pattern'"),
+        (["run", "cartpole", "--prompt", "colums"], "'columns'"),
         (["run", "cartpole", *QUICK, "--warmup", "nowhere"], "neither a number nor a folder"),
         (["run", "cartpole", *QUICK, "--out", "/proc/run"], "/proc/run"),
         (["run", "cartpole", *QUICK, "--out", "file"], "file"),

@@ -141,7 +141,7 @@ class TestConstruction:
 
     def test_defaults_follow_the_file(self, model: Path) -> None:
         client = LocalClient(model)
-        assert client.default_prompt == "levels"
+        assert client.default_prompt == "props"
         assert client.context_tokens == CONTEXT_TOKENS
         assert LocalClient(model, context_tokens=100).context_tokens == 100
         assert LocalClient(model, default_prompt="opro").default_prompt == "opro"
@@ -168,7 +168,7 @@ class TestConstruction:
         client = LocalClient(path, style=style)
         facts = model_facts(client)
         assert (facts.name, facts.style, facts.chats) == ("gguf:m", expected, expected == "chat")
-        assert (facts.context_tokens, facts.default_prompt) == (CONTEXT_TOKENS, "levels")
+        assert (facts.context_tokens, facts.default_prompt) == (CONTEXT_TOKENS, "props")
         assert (facts.columns, facts.grammar, facts.schema) == (True, True, True)
         assert facts.parameters == read_header(path).parameters
         assert facts.count_tokens == client.count_tokens

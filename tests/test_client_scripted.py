@@ -177,12 +177,12 @@ class TestRecordAndReplay:
         assert "secret" not in path.read_text()
 
     def test_recorder_shows_the_clients_attributes(self, tmp_path: Path) -> None:
-        client = ScriptedClient(["x"], name="n", default_prompt="pattern")
+        client = ScriptedClient(["x"], name="n", default_prompt="opro")
         recorder = RecordClient(client, tmp_path / "run.jsonl")
-        assert (recorder.name, recorder.default_prompt) == ("n", "pattern")
+        assert (recorder.name, recorder.default_prompt) == ("n", "opro")
         assert not hasattr(recorder, "count_tokens")
         for twin in (copy.deepcopy(recorder), pickle.loads(pickle.dumps(recorder))):
-            assert twin.default_prompt == "pattern"
+            assert twin.default_prompt == "opro"
             assert twin.client is not client
 
     def test_copies_of_a_replay(self, tmp_path: Path) -> None:
@@ -298,16 +298,16 @@ class TestRecordAndReplay:
             style: Style = "completion"
             context_tokens = 512
 
-        client = Small(["x"], default_prompt="levels")
+        client = Small(["x"], default_prompt="props")
         path = tmp_path / "run.jsonl"
         recorder = RecordClient(client, path)
         assert model_facts(recorder) == model_facts(client)
         recorder.complete(ask())
         replay = get_client(f"replay:{path}")
         facts = model_facts(replay)
-        assert (facts.name, facts.default_prompt, facts.style) == ("replay", "levels", "completion")
+        assert (facts.name, facts.default_prompt, facts.style) == ("replay", "props", "completion")
         assert (facts.context_tokens, facts.chats, facts.columns) == (512, False, False)
-        assert ReplayClient(path).default_prompt == "levels"
+        assert ReplayClient(path).default_prompt == "props"
         assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"
 
     def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import warnings
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ModelNotFoundError,
+    ParseError,
     PromptTooLongError,
     RecordClient,
     ReplayClient,
@@ -45,7 +47,7 @@ from llmopt.client.facts import ModelFacts
 from llmopt.client.local import LocalClient, draw_choices
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
-from llmopt.prompt import LevelsPrompt, Situation
+from llmopt.prompt import Situation
 from llmopt.prompt.columns import ColumnsPrompt, rank_places, read_line, write_line
 from llmopt.prompt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
@@ -122,9 +124,57 @@ def test_the_rewards_order_the_letters_and_their_shuffling_does_not():
 
 
 @pytest.mark.parametrize("n", [0, 1, 4])
-def test_very_few_trials_are_asked_as_levels(n):
+def test_very_few_trials_are_rows_of_letters(n):
     state = situation(n=n)
-    assert ColumnsPrompt().prepare(state).request == LevelsPrompt().prepare(state).request
+    request = ColumnsPrompt().prepare(state).request
+    assert not request.columns
+    assert (request.style, request.stop, request.temperature) == ("completion", ("\n",), 1.0)
+    assert re.fullmatch(rf"(?: [a-z] [a-z] [a-z]\n){{{max(n, 1)}}}", request.text)
+    assert request.grammar == 'root ::= " " i0 " " i0 " " i0 "\\n"\ni0 ::= [a-z]'
+    if n == 4:  # worst first: read in the middle of its cells, the last row is near the best
+        last = request.text.splitlines()[-1]
+        near = ColumnsPrompt(dither=False).prepare(state).read(last).values
+        best = state.history.best.values
+        cells = 5 * np.std([SPACE.encode(t.values) for t in state.history.trials], axis=0) / 26
+        assert (np.abs(np.array(SPACE.encode(near)) - SPACE.encode(best)) < 2 * cells).all()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        *[(text, "c a z") for text in (
+            " c a z", " C A Z\n", "c, a, z", "x\n c a z\n b b b", '["c", "a", "z"]', "c\na\nz",
+            "Here is a better line: c a z", "I think **c, a, z**.", "<think>a b c</think>c a z",
+        )],
+        (" a b", "found 2 letters, expected one line of 3"),
+        ("about the 12 params", "found 0 letters"),
+        *[(text, "expected one line of 3") for text in (
+            " a b c d", "I am a model", "I'd say a good point is near b", "a b or c",
+        )],
+    ],
+)  # fmt: skip
+def test_rows_of_letters_are_read_tolerantly_and_words_are_none(answer, expected):
+    query = ColumnsPrompt(dither=False).prepare(situation(n=1))
+    if len(expected) == 5:
+        assert query.read(answer).values == query.read(expected).values
+    else:
+        with pytest.raises(ParseError, match=expected):
+            query.read(answer)
+
+
+def test_a_letter_beyond_the_last_choice_is_rejected_on_demand():
+    query = ColumnsPrompt().prepare(mixed(3))
+    assert query.read(" d m a a").clipped
+    query = ColumnsPrompt().prepare(mixed(3, out_of_range="reject"))
+    with pytest.raises(ParseError, match="place 1 is d, expected at most c"):
+        query.read(" d m a a")
+
+
+def test_a_choice_without_a_letter_is_drawn():
+    space = Space({"a": Categorical([f"c{i}" for i in range(27)]), "x": Float(0, 1)})
+    for n in (0, 3):
+        query = ColumnsPrompt().prepare(situation(space, n=n))
+        assert query.read(" m").values[0] in space.dimensions[0].choices
 
 
 @pytest.mark.parametrize("n", [5, 12])
@@ -230,10 +280,24 @@ def test_better_trials_count_more_for_a_choice():
     assert kinds.count("a") > 2 * kinds.count("b") > 20 * kinds.count("c") / 3
 
 
-def test_categorical_parameters_alone_are_asked_as_levels():
-    space = Space({"kind": Categorical(["a", "b"]), "on": Categorical([True, False])})
-    state = situation(space, seed=5)
-    assert ColumnsPrompt().prepare(state).request == LevelsPrompt().prepare(state).request
+CHOICES = Space({"kind": Categorical(list("abc")), "on": Categorical([True, False])})
+
+
+def test_categorical_parameters_alone_are_drawn_with_no_model():
+    query = ColumnsPrompt().prepare(situation(CHOICES, n=3, seed=5))
+    assert query.drawn
+    tried = {CHOICES.key(t.values) for t in situation(CHOICES, n=3, seed=5).history.trials}
+    drawn = [CHOICES.key(r.values) for r in read_all(query, [""] * (6 - len(tried)))]
+    assert len({*tried, *drawn}) == 6
+
+    client = GaussianGrammarClient()
+    client.complete = lambda request: pytest.fail("the model was asked")
+    space = dict(zip(CHOICES.names, CHOICES.dimensions, strict=True))
+    optimizer = LLMOptimizer(space, client, "columns", warmup=2, seed=0)
+    for point in optimizer.ask(2) + optimizer.ask(3):
+        optimizer.tell(point, float(point["kind"] == "b"))
+    assert optimizer.usage.proposals == {"warmup": 2, "drawn": 3}
+    assert (optimizer.usage.requests, optimizer.usage.fallbacks) == (0, 0)
 
 
 def test_a_mixed_space_is_searched():
@@ -486,9 +550,9 @@ def test_a_request_with_columns_goes_through_json_and_others_are_as_before():
 
 
 def test_a_client_without_probabilities_is_told_what_to_take():
-    with pytest.raises(ValueError, match="take prompt 'levels'"):
+    with pytest.raises(ValueError, match="take prompt 'props'"):
         LLMOptimizer(SPACE, ScriptedClient([" a b c"]), "columns")
-    with pytest.raises(ValueError, match="take prompt 'levels'"):
+    with pytest.raises(ValueError, match="take prompt 'props'"):
         check(ScriptedClient([" a b c"]), "columns")
 
 

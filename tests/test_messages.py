@@ -223,7 +223,7 @@ class TestTemplates:
             lambda: make(prompt="prop"),
             "unknown prompt 'prop'",
             "did you mean 'props'?",
-            "'pattern'",
+            "'columns'",
             "or give a template",
         )
 

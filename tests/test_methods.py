@@ -22,8 +22,7 @@ from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
-from llmopt.prompt import Situation, get_prompt
-from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
+from llmopt.prompt import ColumnsPrompt, Situation, get_prompt
 from llmopt.space import Float, Space
 
 N = 4
@@ -189,49 +188,42 @@ def test_the_region_of_turbo_shrinks_after_steps_without_gain_and_grows_after_ga
 # -- the samplers without a model ---------------------------------------------------------
 
 
-def pattern_request(count=12, spread=1.0, n=5, seed=3):
+def columns_request(count=12, spread=1.0, n=5, seed=3):
     space = Space({f"x{i}": Float(-6.0, 6.0) for i in range(N)})
     rng = np.random.default_rng(0)
     points = (GOAL + spread * rng.normal(size=(count, N))).clip(-6, 6).tolist()
     trials = tuple(Trial(i, None, tuple(p), (sphere(p),)) for i, p in enumerate(points))
     situation = Situation(space, History(trials), count + 1, samples=n, seed=seed)
-    return PatternPrompt().prepare(situation)
+    return ColumnsPrompt().prepare(situation)
 
 
 def test_the_choices_are_those_of_the_grammar():
-    def texts(first, last):
-        return tuple(map(str, range(first, last + 1)))
-
     def choices(query):
         return line_parts(query.request.grammar)
 
-    assert choices(pattern_request()) == ((texts(10, 99), (",",)) * N)[:-1]
-    assert choices(pattern_request(0)) == ((texts(0, 99), (",",)) * N)[:-1]
+    letters = tuple(ascii_lowercase)
+    assert choices(columns_request()) == choices(columns_request(0)) == ((" ",), letters) * N
     mixed = Situation(Space({"a": Float(0, 1, step=0.25), "b": Float(0, 1)}), History(), 1)
-    assert choices(PatternPrompt().prepare(mixed)) == (texts(0, 4), (",",), texts(0, 99))
-    letters = LevelsPrompt().prepare(mixed)
-    assert choices(letters) == ((" ",), tuple("abcde"), (" ",), tuple(ascii_lowercase))
+    assert choices(ColumnsPrompt().prepare(mixed)) == ((" ",), tuple("abcde"), (" ",), letters)
 
 
 @pytest.mark.parametrize("client_class", [UniformGrammarClient, GaussianGrammarClient])
-def test_samplers_answer_the_pattern_prompt_with_no_model(client_class):
-    query = pattern_request(n=400)
+def test_samplers_answer_the_columns_prompt_with_no_model(client_class):
+    query = columns_request(n=400)
     reply = client_class().complete(query.request)
     assert (reply.prompt_tokens, reply.completion_tokens, reply.cost) == (0, 0, 0.0)
     assert client_class().complete(query.request) == reply
-    rows = np.array([[int(x) for x in c.text.split(",")] for c in reply.completions])
+    rows = np.array([[ascii_lowercase.index(x) for x in c.text.split()] for c in reply.completions])
     assert rows.shape == (400, N)
-    assert rows.min() >= 10
-    assert rows.max() <= 99
     assert not query.read(reply.completions[0].text).clipped
-    expected = 90 / np.sqrt(12) if client_class is UniformGrammarClient else 18
+    expected = 26 / np.sqrt(12) if client_class is UniformGrammarClient else 26 / 5
     np.testing.assert_allclose(rows.std(axis=0), expected, rtol=0.12)
-    np.testing.assert_allclose(rows.mean(axis=0), 54.5, atol=4)
+    np.testing.assert_allclose(rows.mean(axis=0), 12.5, atol=1.2)
 
 
 @pytest.mark.parametrize("grammar", [None, 'root ::= "yes" | "no"', "root ::= missing"])
 def test_samplers_refuse_what_they_cannot_answer(grammar):
-    with pytest.raises(ClientError, match="only the prompts 'pattern' and 'levels'"):
+    with pytest.raises(ClientError, match="only the prompt 'columns'"):
         UniformGrammarClient().complete(Request((Message("user", "x"),), grammar=grammar))
 
 
@@ -242,21 +234,21 @@ def answering(requests):
     def answer(request):
         requests.append(request)
         rng = np.random.default_rng(request.seed)
-        if "[a-z]" in (request.grammar or ""):
+        if request.grammar:
             rows = rng.choice(list(ascii_lowercase), (request.n, N))
             texts = [" " + " ".join(row) for row in rows]
-        elif request.grammar:
-            texts = [",".join(map(str, rng.integers(10, 100, N))) for _ in range(request.n)]
         else:
             values = ", ".join(f"params[{i}]: {rng.uniform(-6, 6):.1f}" for i in range(N))
             texts = [values + "\nBecause it is there."] * request.n
         return Reply(tuple(map(Completion, texts)), prompt_tokens=7, completion_tokens=5)
 
-    return ScriptedClient(answer)
+    client = ScriptedClient(answer)
+    client.columns = True
+    return client
 
 
 @pytest.mark.parametrize(
-    "name", ["llm-levels", "llm-pattern", "llm-props", "llm-props-plus", "llm-opro", "llm-shuffled"]
+    "name", ["llm-columns", "llm-columns-shuffled", "llm-props", "llm-props-plus", "llm-opro"]
 )
 def test_the_model_searches_under_every_prompt(name):
     requests = []
@@ -268,7 +260,7 @@ def test_the_model_searches_under_every_prompt(name):
         method.tell(point, sphere(point))
     assert len(requests) == method.usage.requests == 6
     assert method.usage.proposals == {"llm": 6}
-    plain = name in ("llm-levels", "llm-pattern", "llm-shuffled")
+    plain = name.startswith("llm-columns")
     if not plain:
         assert method.last.explanation == "Because it is there."
     assert ("a sphere" in requests[0].text) == (not plain)
@@ -278,7 +270,7 @@ def test_the_model_searches_under_every_prompt(name):
 def test_a_batch_takes_one_request():
     requests = []
     method = make_method(
-        "llm-pattern",
+        "llm-columns",
         warmed(),
         np.random.SeedSequence(0),
         client=answering(requests),
@@ -384,7 +376,7 @@ def test_unknown_methods_and_missing_packages_are_named(monkeypatch):
 
 
 def test_a_model_that_cannot_answer_a_prompt_is_an_error_of_llmopt():
-    with pytest.raises(LLMOptError, match="take prompt 'levels'"):
+    with pytest.raises(LLMOptError, match="take prompt 'props'"):
         make_method("llm-columns", warmed(), np.random.SeedSequence(0), client=ScriptedClient([]))
 
 

@@ -568,7 +568,7 @@ def test_plain_completions(server):
     assert server.seen[0].path == "/v1/completions"
     assert server.seen[0].body["prompt"] == "1, 2,"
     assert server.seen[0].body["max_tokens"] == 5
-    assert client.default_prompt == "levels"
+    assert client.default_prompt == "props"
     assert client.settings != OpenAIClient("m", base_url=f"{server.url}/v1").settings
 
 

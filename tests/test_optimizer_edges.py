@@ -395,7 +395,7 @@ class TestState:
         assert "2 of 37" in client.requests[0].text
         assert "3 of 37" in client.requests[1].text
 
-    @pytest.mark.parametrize("name", ["pattern", "opro"])
+    @pytest.mark.parametrize("name", ["props", "opro"])
     def test_the_default_prompt_is_the_one_that_suits_the_client(self, name):
         optimizer = LLMOptimizer(SPACE, ScriptedClient([], default_prompt=name))
         assert optimizer.prompt.name == name

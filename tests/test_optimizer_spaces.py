@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -167,23 +165,6 @@ class TestEverySpace:
                 for a, b in zip(other.trials, whole.trials, strict=True)
             )
             assert other.usage == whole.usage
-
-    def test_the_pattern_prompt_reads_numbers(self, name):
-        given = SPACES[name]
-        n = len(Space.of(given))
-
-        def answer(request):
-            rng = np.random.default_rng(request.seed)
-            return ",".join(str(v) for v in rng.integers(0, rng.choice([2, 10, 100]), n))
-
-        optimizer = LLMOptimizer(
-            given, ScriptedClient(answer), get_prompt("pattern"), seed=3, warmup=3, attempts=8
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FallbackWarning)
-            for point in optimizer.ask(3) + [optimizer.ask() for _ in range(4)]:
-                optimizer.tell(point, 1.0)
-        assert optimizer.usage.proposals.get("llm", 0) >= 3
 
 
 FINITE = {

@@ -29,7 +29,7 @@ class Answers:
     def __init__(self, *points):
         self.points = list(points)
         self.search = None
-        self.client = ScriptedClient(self.reply, default_prompt="props-plus")
+        self.client = ScriptedClient(self.reply, default_prompt="props")
 
     def reply(self, request):
         point = self.points.pop(0)
@@ -86,9 +86,7 @@ def test_the_model_is_told_what_is_searched_and_what_happened():
 
 @pytest.mark.parametrize("words", ["names", "none"])
 def test_words_can_be_left_out(words):
-    search, answers = searching(
-        "Swimmer-v5", {}, words=words, feedback=False, prompt="props-critic"
-    )
+    search, answers = searching("Swimmer-v5", {}, words=words, feedback=False, prompt="props")
     names = search.optimizer.space.names
     assert names[0] == ("first_torque<-front_tip_angle" if words == "names" else "a0<-o0")
     search.run(2)

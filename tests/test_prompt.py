@@ -43,7 +43,7 @@ NAMED = Space(
         "optimizer": Categorical(["adam", "sgd, plain", None]),
     }
 )
-TEMPLATES = [name for name in PROMPTS if name not in ("columns", "levels", "pattern")]
+TEMPLATES = [name for name in PROMPTS if name != "columns"]
 
 
 CONTINUES = ModelFacts("base", style="completion", chats=False)
@@ -433,7 +433,7 @@ def test_error_inside_an_included_file_names_that_file(tmp_path):
     [
         ("prosp", r"unknown prompt 'prosp'; did you mean 'props'\? Valid: 'props', "),
         ("zzz",
-         r"unknown prompt 'zzz'; Valid: 'columns', 'levels', 'opro', 'pattern', 'props'"),
+         r"unknown prompt 'zzz'; Valid: 'columns', 'opro', 'props', 'props-ab', 'props-plus'"),
         ("nowhere.j2", r"'nowhere.j2' cannot be read: No such file"),
         (Path("props"), r"'props' cannot be read"),
         ("x" * 5000, r"unknown prompt 'xxx.*\.\.\.'"),
@@ -466,7 +466,7 @@ def test_wrong_options():
         ("props-ab", {"temperature": 0.7}),
         ("props-plus", {"max_prompt_tokens": 900}),
         ("opro", {"best": 8}),
-        ("pattern", {"frame": "space", "best": 4}),
+        ("columns", {"best": 4}),
         ("{{ n }} {{ iteration }}", {"labels": ("p", "q")}),
     ],
 )
@@ -578,20 +578,6 @@ def test_a_model_in_process_is_asked_as_its_file_says(chat, tmp_path):
     assert request.style == ("chat" if chat else "completion")
     expected = ["system", "user", "assistant", "user"] if chat else ["user"]
     assert [m.role for m in request.messages] == expected
-    # A grammar holds a line of levels to its form, also where the model could chat.
-    levels = get_prompt("levels").prepare(state).request
-    assert levels.style == "completion"
-    assert levels.grammar
-
-
-def test_levels_are_a_chat_where_no_grammar_is_kept():
-    def asked(**facts):
-        model = ModelFacts("m", **facts)
-        return get_prompt("levels").prepare(situation(model=model)).request.style
-
-    assert asked(grammar=False) == "chat"
-    assert asked(grammar=True) == asked() == "completion"
-    assert asked(grammar=False, style="completion", chats=False) == "completion"
 
 
 def test_no_repair_turn_for_a_model_that_takes_one_message():
@@ -624,7 +610,7 @@ def test_functions_of_fewer_arguments_read_too():
     assert given == [("a",), ("b",), ("a", 0), ("b", 2)]
 
 
-@pytest.mark.parametrize("name", ["columns", "levels", "pattern", "props"])
+@pytest.mark.parametrize("name", ["columns", "props"])
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_reading_in_any_order_gives_the_same(name, data):

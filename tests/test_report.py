@@ -17,8 +17,8 @@ from llmopt.benchmarks.report.page import page
 from llmopt.benchmarks.report.runs import ReportError
 from llmopt.cli import main
 
-MODEL = "smollm2 (levels)"
-NO_MODEL = "no model (levels, uniform)"
+MODEL = "smollm2 (columns)"
+NO_MODEL = "no model (columns, Gaussian)"
 VOID = {"meta", "img", "br", "wbr", "line", "rect", "circle", "polyline", "polygon"}
 
 
@@ -66,8 +66,8 @@ def results(tasks=("MountainCarContinuous-v0", "CartPole-v1"), seeds=3):
     lines = []
     for task in tasks:
         for s in range(seeds):
-            for place, method in enumerate(("llm-levels", "levels-uniform", "cma", "random")):
-                model = method == "llm-levels"
+            for place, method in enumerate(("llm-columns", "columns-gaussian", "cma", "random")):
+                model = method == "llm-columns"
                 lines.append(
                     line(
                         method,
@@ -196,9 +196,9 @@ def test_a_model_without_words_is_named():
 
 def test_the_headline_model_has_the_first_colour_and_every_column_is_explained():
     lines = results()
-    other = [one for one in results() if one["cell"]["method"] == "llm-levels"]
+    other = [one for one in results() if one["cell"]["method"] == "llm-columns"]
     for one in other:
-        one["cell"] = {**one["cell"], "method": "llm-pattern"}
+        one["cell"] = {**one["cell"], "method": "llm-props"}
         one["heldout"] += 1000
     text = page(lines + other)
     shown = re.search(r'<div class="legend">.*?</div>', text).group()
@@ -263,29 +263,28 @@ def test_the_markdown_shows_losses_too():
 
 
 def test_the_markdown_compares_a_model_with_its_own_ablations_only():
-    others = results(seeds=3)
-    names = {"llm-levels": "llm-columns", "levels-uniform": "columns-network"}
-    for one in others:
-        one["cell"]["method"] = names.get(one["cell"]["method"], one["cell"]["method"])
-    both = [one for one in others if one["cell"]["method"] in names.values()]
-    lines = [*results(), *both]
+    beside = results(seeds=3)
+    names = {"llm-columns": "llm-hybrid", "columns-gaussian": "hybrid-gaussian"}
+    beside = [one for one in beside if one["cell"]["method"] in names]
+    for one in beside:
+        one["cell"]["method"] = names[one["cell"]["method"]]
+    lines = [*results(), *beside]
     _, ablations, _ = markdown_tables(markdown(lines))
-    columns = "smollm2 (columns)"
-    network = "no model (columns, small network)"
-    assert list(ablations[0]) == ["problem", "budget", columns, network]
+    assert list(ablations[0]) == ["problem", "budget", MODEL, NO_MODEL]
     # Another model's shuffled rewards are not this one's.
-    for one in both:
-        if one["cell"]["method"] == "columns-network":
+    for one in lines:
+        if one["cell"]["method"] == "columns-gaussian":
             one["cell"]["method"] = "llm-columns-shuffled"
             one["model"] = one["cell"]["model"] = "other"
     _, second, *_ = markdown_tables(markdown(lines))
-    assert columns not in second[0]
+    assert MODEL not in second[0]
     # Run on fewer problems, it is not the headline, and the other's ablations are shown.
     lines = [
         one for one in lines if one["cell"]["method"] != "llm-columns" or one["env_id"][0] == "C"
     ]
     _, ablations, _ = markdown_tables(markdown(lines))
-    assert list(ablations[0]) == ["problem", "budget", MODEL, NO_MODEL]
+    hybrid = "no model (columns, Gaussian, with CMA-ES)"
+    assert list(ablations[0]) == ["problem", "budget", "smollm2 (columns, with CMA-ES)", hybrid]
 
 
 def test_the_markdown_counts_fallbacks_and_costs():
@@ -335,7 +334,7 @@ def test_boxes_and_missing_biases_are_named_in_the_markdown():
 def test_an_unfinished_grid_says_so_everywhere(tmp_path, capsys):
     lines = results()
     gone = lines.pop(5)
-    assert (gone["cell"]["method"], gone["cell"]["seed"]) == ("levels-uniform", 1)
+    assert (gone["cell"]["method"], gone["cell"]["seed"]) == ("columns-gaussian", 1)
     said = f"box ±6, 11 evaluations: seed 1 of {NO_MODEL}."
     assert "Unfinished: 1 runs" in markdown(lines)
     assert said in markdown(lines)
@@ -419,7 +418,7 @@ def test_curves_and_bars_show_their_values():
     text = charts.heldout_bars(bars, "title")
     places = [float(x) for x in re.findall(r'<rect x="([\d.]+)%"[^>]* width="3"', text)]
     assert places[0] < places[1]
-    long = "a-provider:some-long-model-name (levels, shuffled rewards)"
+    long = "a-provider:some-long-model-name (columns, shuffled rewards)"
     labelled = charts.heldout_bars([charts.Bar(long, 0.0, 1.0, 2.0, (), 0)], "t")
     assert f"<span><b>{long}</b></span>" in labelled  # whole, and it may wrap
     far = charts.heldout_bars([*bars, charts.Bar("far", -1e6, 1.0, 9.0, (-1e6, 8.0), 0)], "t")

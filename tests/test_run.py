@@ -811,7 +811,7 @@ def test_a_new_run_does_not_draw_as_the_first_version_did(tmp_path):
 
 # -- every method of the benchmark --------------------------------------------------------
 
-SEVERAL = ("llm", "llm-opro", "levels-uniform", "hybrid-gaussian", "ars", "cma-bipop")
+SEVERAL = ("llm", "llm-opro", "columns-uniform", "hybrid-gaussian", "ars", "cma-bipop")
 
 
 def test_a_run_takes_every_method_of_the_benchmark(tmp_path):
@@ -821,14 +821,14 @@ def test_a_run_takes_every_method_of_the_benchmark(tmp_path):
     assert [r.label for r in result.methods[:3]] == [
         "oracle (props)",
         "oracle (opro)",
-        "levels-uniform",
+        "columns-uniform",
     ]
     assert [r.requests for r in result.methods] == [4, 4, 0, 0, 0, 0]
     home = tmp_path / "r" / "baselines"
     assert (
         home / "llm-opro" / "evaluations" / "episode_3" / "parameters_reasoning.txt"
     ).read_text()
-    assert (home / "levels-uniform" / "optimizer.jsonl").exists()
+    assert (home / "columns-uniform" / "optimizer.jsonl").exists()
     assert not (home / "ars" / "optimizer.jsonl").exists()
     assert set(METHOD_TABLE) < set(RUN_METHODS)
 

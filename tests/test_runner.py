@@ -40,6 +40,8 @@ def answer(request):
 def compare(path, method, name, batch=1, **options):
     """Run one method both ways; return the two lists of requests."""
     clients = ScriptedClient(answer, name="oracle"), ScriptedClient(answer, name="oracle")
+    for client in clients:
+        client.columns = True
     config = RunConfig(
         "cartpole", methods=(method,), iterations=9, gif=False, batch=batch, **BUDGET, **options
     )
@@ -62,9 +64,8 @@ METHOD_NAMES = [
     "llm-props",
     "llm-props-plus",
     "llm-published",
-    "llm-props-critic",
-    "llm-levels",
-    "levels-uniform",
+    "llm-columns",
+    "columns-uniform",
     "hybrid-gaussian",
     "cma",
     "cma-bipop",
@@ -114,7 +115,7 @@ def test_a_benchmark_asks_with_words_as_a_run_does_but_for_the_offer_to_stop(tmp
 def test_the_prompt_of_run_is_the_method_of_bench(tmp_path):
     for batch in (1, 4):
         ours, theirs = compare(
-            tmp_path / str(batch), "llm", "llm-levels", batch=batch, prompt="levels"
+            tmp_path / str(batch), "llm", "llm-columns", batch=batch, prompt="columns"
         )
         assert ours == theirs
 
@@ -131,11 +132,11 @@ def test_a_method_finds_the_same_whatever_runs_beside_it(tmp_path):
     assert alone == beside
 
 
-def test_a_local_model_repeats_itself_under_the_prompts_of_patterns():
+def test_a_local_model_repeats_itself_under_columns():
     client = LocalClient.__new__(LocalClient)
     client.sampling = {"mirostat": 0}
-    repeatable(client, "levels")
+    repeatable(client, "columns")
     assert client.sampling == {"mirostat": 0, "cache_prompt": False, "id_slot": 0}
     repeatable(client, "props")
     assert client.sampling == {"mirostat": 0}
-    assert repeatable(ScriptedClient([]), "levels").name == "scripted"
+    assert repeatable(ScriptedClient([]), "columns").name == "scripted"

@@ -21,7 +21,7 @@ from llmopt.benchmarks.report.stats import (
 )
 
 CMA, RANDOM, DE = "CMA-ES", "random search", "Nevergrad DE"
-MODEL = "smollm2 (pattern)"
+MODEL = "smollm2 (opro)"
 
 
 def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
@@ -82,16 +82,14 @@ def test_costs_are_summed_over_seeds():
     def usage(**spent):
         return {"requests": 2, "prompt_tokens": 10, "completion_tokens": 1, "cost": 0.5, **spent}
 
-    lines = [
-        line("llm-pattern", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)
-    ]
+    lines = [line("llm-opro", s, usage=usage(), sources={"llm": 3, "fallback": 1}) for s in (0, 1)]
     runs = runs_of(lines)[MODEL]
     assert runs.total("usage", "requests") == 4
     assert runs.mean("usage", "prompt_tokens") == 10
     assert runs.mean("seconds", "evaluating") == 2
     assert runs.cost == 1.0
     assert runs.fallback_share == 0.25
-    unknown = runs_of([*lines, line("llm-pattern", 2, usage=usage(cost=None))])[MODEL]
+    unknown = runs_of([*lines, line("llm-opro", 2, usage=usage(cost=None))])[MODEL]
     assert unknown.cost is None
     plain = runs_of([line()])[CMA]
     assert (plain.cost, plain.fallback_share, plain.total("usage", "requests")) == (0.0, None, 0.0)
@@ -104,7 +102,7 @@ def test_groups_hold_what_is_comparable():
     lines = [
         line("random", 1),
         line("random", 0),
-        line("llm-pattern", 0),
+        line("llm-opro", 0),
         line("cma", 0, cell={"evaluations": 400}),
         line("cma", 0, task="Swimmer-v5"),
         line("random", 1, heldout=99.0),
@@ -121,7 +119,7 @@ def test_groups_hold_what_is_comparable():
 
 
 def test_different_batches_are_different_methods():
-    lines = [line("llm-pattern", s, cell={"batch": b}) for s in (0, 1) for b in (1, 4)]
+    lines = [line("llm-opro", s, cell={"batch": b}) for s in (0, 1) for b in (1, 4)]
     assert list(runs_of(lines)) == [f"{MODEL}, 1 a request", f"{MODEL}, 4 a request"]
 
 
@@ -211,7 +209,7 @@ def test_duels_count_pairs_and_agree_with_scipy():
     rng = np.random.default_rng(1)
     ours, theirs = rng.normal(1, 1, 10), rng.normal(0, 1, 10)
     theirs[0] = ours[0]
-    lines = [line("llm-pattern", s, float(v)) for s, v in enumerate(ours)]
+    lines = [line("llm-opro", s, float(v)) for s, v in enumerate(ours)]
     lines += [line("cma", s, float(v)) for s, v in enumerate(theirs)]
     lines += [line("random", s, -50.0) for s in range(10)]
     lines += [line("ng-de", 77, 0.0)]
@@ -231,8 +229,8 @@ def test_duels_count_pairs_and_agree_with_scipy():
 def test_a_duel_weighs_problems_of_different_scales_alike():
     lines = []
     for s in range(6):
-        lines += [line("llm-pattern", s, 1e6 + s), line("cma", s, 1e6 - 5e5)]
-        lines += [line("llm-pattern", s, 0.0, task="Swimmer-v5")]
+        lines += [line("llm-opro", s, 1e6 + s), line("cma", s, 1e6 - 5e5)]
+        lines += [line("llm-opro", s, 0.0, task="Swimmer-v5")]
         lines += [line("cma", s, 1e-3 + s * 1e-6, task="Swimmer-v5")]
     (duel,) = duels(group(lines), MODEL)
     assert (duel.wins, duel.losses) == (6, 6)
@@ -240,7 +238,7 @@ def test_a_duel_weighs_problems_of_different_scales_alike():
 
 
 def test_runs_that_all_failed_lose():
-    lines = [line("llm-pattern", 0, None, means=(None,)), line("cma", 0, -1e6)]
+    lines = [line("llm-opro", 0, None, means=(None,)), line("cma", 0, -1e6)]
     (duel,) = duels(group(lines), MODEL)
     assert (duel.wins, duel.losses) == (0, 1)
 
@@ -273,16 +271,16 @@ def test_words_for_tables():
     assert stats.format_interval(0.5, -0.001, 2.0) == "0.50 [0.00, 2.00]"
     assert report_runs.first_model(group([line()])) is None
     many = [
-        line("llm-pattern", 0),
+        line("llm-opro", 0),
         line("llm-opro", 0, group="model"),
         line("llm-opro", 1, group="model"),
     ]
     assert report_runs.first_model(group(many)) == MODEL  # the order of methods, not of runs
-    named = [line("llm-levels", 3), *many, *[line("llm-levels", s, model="big") for s in (0, 1)]]
-    assert report_runs.first_model(group(named)) == "big (levels)"
-    assert report_runs.first_model(group(named[:-2])) == "smollm2 (levels)"
-    wide = [line("llm-columns", 0), *named, line("llm-levels", 0, task="Other-v0")]
-    assert report_runs.first_model(group(wide)) == "smollm2 (levels)"  # the one of most problems
+    named = [line("llm-props", 3), *many, *[line("llm-props", s, model="big") for s in (0, 1)]]
+    assert report_runs.first_model(group(named)) == "big (props)"
+    assert report_runs.first_model(group(named[:-2])) == "smollm2 (props)"
+    wide = [line("llm-columns", 0), *named, line("llm-props", 0, task="Other-v0")]
+    assert report_runs.first_model(group(wide)) == "smollm2 (props)"  # the one of most problems
 
 
 def test_problems_that_look_alike_are_told_apart():
@@ -303,7 +301,7 @@ def test_problems_that_look_alike_are_told_apart():
 
 def test_no_run_is_lost_where_a_model_is_asked_in_several_ways():
     lines = [
-        line("llm-pattern", 0, cell={"max_tokens": cap, "model": model, "batch": 4})
+        line("llm-opro", 0, cell={"max_tokens": cap, "model": model, "batch": 4})
         for cap in (0, 160)
         for model in ("smollm2", "gguf:a.gguf")
     ]
@@ -332,14 +330,14 @@ def test_what_the_ranks_leave_out_is_named():
     lines = [
         line(m, s, task=t) for m in ("cma", "random") for s in (0, 1) for t in ("A-v0", "B-v0")
     ]
-    lines += [line("llm-levels", 0, 9.0, task="A-v0"), line("llm-levels", 5, 9.0, task="C-v0")]
+    lines += [line("llm-props", 0, 9.0, task="A-v0"), line("llm-props", 5, 9.0, task="C-v0")]
     lines += [line("cma", 0, task="C-v0"), line("random", 0, task="C-v0")]
-    lines += [line("llm-shuffled", 0, task="A-v0")]
+    lines += [line("llm-columns-shuffled", 0, task="A-v0")]
     found = compare(group(lines))
-    assert found.labels == ("smollm2 (levels)", CMA, RANDOM)
+    assert found.labels == ("smollm2 (props)", CMA, RANDOM)
     assert [key.task for key in found.problems] == ["A-v0/linear-v1"]
     assert [key.task for key in found.dropped] == ["B-v0/linear-v1", "C-v0/linear-v1"]
-    assert found.absent == ("smollm2 (levels, shuffled rewards)",)
+    assert found.absent == ("smollm2 (columns, shuffled rewards)",)
     assert found.instances == 1
     nothing = compare(group([line("cma", 0), line("random", 1)]))
     assert (nothing.labels, nothing.instances) == ((), 0)

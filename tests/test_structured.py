@@ -53,7 +53,7 @@ def assert_strict(schema):
     assert not {"minimum", "maximum", "pattern", "minItems", "oneOf"} & set(schema)
 
 
-@pytest.mark.parametrize("prompt", ["words", "props", "props-critic", "opro", "props-plus"])
+@pytest.mark.parametrize("prompt", ["words", "props", "opro", "props-plus"])
 def test_the_schema_is_closed_and_the_reasons_come_first(prompt):
     made = query(prompt, description="A bowl.")
     schema = made.request.json_schema
@@ -77,17 +77,15 @@ def _answer_for(prompt):
         return answer(
             lesson="none", analysis="A.", hypothesis="H.", start_from="new", changes=changes
         )
-    if prompt == "props-critic":
-        return answer(critique="C x = 9.", hypothesis="H.", point=point)
     return answer(explanation="Because x: 4, k: 4, kind: sgd failed.", point=point)
 
 
-@pytest.mark.parametrize("prompt", ["words", "props", "props-critic", "opro"])
+@pytest.mark.parametrize("prompt", ["words", "props", "opro"])
 @pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "<think>{{no}}</think>\n{}"])
 def test_an_answer_is_read_with_its_reasons(prompt, wrap):
     reading = query(prompt).read(wrap.format(_answer_for(prompt)))
     assert reading.values == (1.5, 3, "adam")
-    if prompt in ("words", "props-critic"):
+    if prompt == "words":
         assert "Hypothesis: H." in reading.explanation
     else:
         assert reading.explanation == "Because x: 4, k: 4, kind: sgd failed."
@@ -117,7 +115,7 @@ def test_the_end_of_a_search():
     assert "converged" not in query("words").request.json_schema["properties"]
 
 
-@pytest.mark.parametrize("prompt", ["words", "props", "props-critic"])
+@pytest.mark.parametrize("prompt", ["words", "props"])
 def test_free_text_is_still_read(prompt):
     """A server may pass over the schema, or have refused it in the same call."""
     text = "x: 1.5, k: 3, kind: adam\nWhy not."

@@ -31,7 +31,7 @@ _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold any
 _HINTS = 50  # lines of hints
 _MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
 _NO_POINT = (KeyError, ValueError, TypeError, OverflowError)
-_SOURCES = ("warmup", "llm", "fallback", "cma")
+_SOURCES = ("warmup", "llm", "drawn", "fallback", "cma")
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

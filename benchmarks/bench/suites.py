@@ -13,7 +13,7 @@ BATCH = 4
 """Points that the suites ask of a model in one request."""
 
 BASELINES = tuple(name for name, entry in METHODS.items() if entry.group == "baseline")
-SAMPLERS = ("levels-uniform", "levels-gaussian")
+SAMPLERS = ("columns-uniform", "columns-gaussian")
 
 EMBEDDED = ("llm-columns", "columns-network", "columns-gaussian")
 """The embedded model with its adapter, and its two strongest ablations."""
@@ -23,11 +23,10 @@ RIVALS = ("cma", "cma-bipop", "optuna-tpe", "optuna-gp", "turbo", "ars", "random
 
 ABLATED = (
     "llm-columns-shuffled", "columns-uniform", "columns-slope", "llm-hybrid", "hybrid-gaussian",
-    "llm-levels", *SAMPLERS,
 )  # fmt: skip
-"""Its further ablations, CMA-ES beside it, and the prompt that any model can read."""
+"""Its further ablations, and CMA-ES beside it."""
 
-CHAT = ("llm-props", "llm-props-plus", "llm-props-critic", "llm-opro", "llm-published")
+CHAT = ("llm-props", "llm-props-plus", "llm-opro", "llm-published")
 """Prompts that expect a model which can follow instructions."""
 
 _TASKS: dict[str, int] = {
@@ -103,7 +102,7 @@ def _prompts(model: str, batch: int) -> list[BenchCell]:
     # A small model writes on and on; what counts stands in the first line.
     options: dict[str, Any] = {"evaluations": 50, "max_tokens": 160}
     options["episodes"] = _TASKS["mountaincar"]
-    methods = ("llm-columns", "llm-levels", "llm-pattern", *CHAT)
+    methods = ("llm-columns", *CHAT)
     cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("mountaincar", ("llm-props-ab",), 2, model, batch, bias=False, **options)
 
@@ -116,7 +115,7 @@ def _proof(model: str, batch: int) -> list[BenchCell]:
 
 def _smoke(model: str, batch: int) -> list[BenchCell]:
     options: dict[str, Any] = {"evaluations": 12, "warmup": 4, "heldout": 10}
-    methods = ("llm-columns", "columns-network", "llm-levels", *SAMPLERS, "cma")
+    methods = ("llm-columns", "columns-network", *SAMPLERS, "cma")
     cells = _grid("mountaincar", methods, 2, model, batch, **options)
     return cells + _grid("cartpole", (*SAMPLERS, "cma", "random"), 2, model, batch, **options)
 

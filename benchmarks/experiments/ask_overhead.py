@@ -27,20 +27,14 @@ PROMPTS = {
     "props, whole history": ("props", {"history": "all"}),
     "words, 12 best and 6 latest": ("words", {}),
     "opro, 20 best": ("opro", {}),
-    "pattern, 10 best": ("pattern", {}),
 }
 
 
 def scripted(request: Request) -> Reply:
     """Answer at once with a point that depends on the request's seed."""
     rng = np.random.default_rng(request.seed)
-    if request.style == "completion":
-        text = ",".join(str(v) for v in rng.integers(10, 100, N_PARAMETERS))
-    else:
-        values = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-6, 6, N_PARAMETERS)))
-        text = (
-            f"Hypothesis: more of it\nProposal:\n{values}" if "# How to" in request.text else values
-        )
+    values = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-6, 6, N_PARAMETERS)))
+    text = f"Hypothesis: more of it\nProposal:\n{values}" if "# How to" in request.text else values
     return Reply((Completion(text),) * request.n)
 
 

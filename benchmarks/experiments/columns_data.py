@@ -31,14 +31,14 @@ import numpy as np
 from llmopt.client.local import draw_choices
 from llmopt.prompt.columns import ELITES, LEAST, REGRESSION, SPREAD
 from llmopt.prompt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
-from llmopt.prompt.notation import Letters
+from llmopt.prompt.letters import LETTERS, WHOLE, WINDOW
 from llmopt.space import Space
 from llmopt.space.dimensions import Float
 
 NETWORK = Path(__file__).with_name("columns_network.npz")
 """Weights of `Network`, part of the package."""
 
-LEVELS = Letters.exact
+LEVELS = LETTERS
 WARMUP, EVALUATIONS, BATCH = 20, 100, 4
 CANDIDATES, CHOSEN = 1024, 32
 MOMENTS = 4
@@ -226,7 +226,7 @@ class Window:
         order = np.argsort(losses, kind="stable")
         best, n = points[order[:ELITES]], points.shape[1]
         least = np.full(n, LEAST)
-        frame = covariance_frame(_whole(n), best, *Letters.window, SPREAD, least)
+        frame = covariance_frame(_whole(n), best, *WINDOW, SPREAD, least)
         known = order[:REGRESSION]
         frame, leading = slope_frame(frame, points[known], share_places(losses[known].tolist()))
         assert frame.axes is not None
@@ -244,7 +244,7 @@ class Window:
 @functools.cache
 def _whole(n: int) -> Frame:
     space = Space.of({f"x{i}": Float(0, 1) for i in range(n)})
-    return whole_frame(space, Letters.whole, 1)
+    return whole_frame(space, WHOLE, 1)
 
 
 def _levels(coordinates: np.ndarray) -> np.ndarray:

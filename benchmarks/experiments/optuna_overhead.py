@@ -29,16 +29,13 @@ from llmopt.client.scripted import ScriptedClient
 
 PARAMETERS = 5
 TRIALS = 1_000
-PROMPTS = ("props", "opro", "pattern")
+PROMPTS = ("props", "opro")
 
 
 def scripted(request: Request) -> Reply:
     """Answer at once with a point that depends on the request's seed."""
     rng = np.random.default_rng(request.seed)
-    if request.style == "completion":
-        text = ",".join(str(v) for v in rng.integers(10, 100, PARAMETERS))
-    else:
-        text = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-5, 5, PARAMETERS)))
+    text = ", ".join(f"p{i}: {v:.4f}" for i, v in enumerate(rng.uniform(-5, 5, PARAMETERS)))
     return Reply((Completion(text),) * request.n)
 
 

@@ -28,9 +28,8 @@ def line_parts(grammar: str) -> tuple[tuple[str, ...], ...]:
     """Return what each part of a line may be, from the lowest to the highest.
 
     Args:
-        grammar: A grammar as the prompts `pattern` and `levels` write it: a rule ``root`` of
-            rule names, separators and a line break, and rules that list integers digit by
-            digit, or letters.
+        grammar: A grammar as the prompt `columns` writes it: a rule ``root`` of rule names,
+            separators and a line break, and rules that list letters.
 
     Returns:
         For a separator one text, and for the place of a number or letter all of them.
@@ -43,8 +42,8 @@ def line_parts(grammar: str) -> tuple[tuple[str, ...], ...]:
     names = {m["name"] for m in parts if m["name"]}
     if not names or not names <= set(rules):
         raise ClientError(
-            "a sampler without a model answers only the prompts 'pattern' and 'levels' in their "
-            "completion style, whose grammar is a line of integers or letters"
+            "a sampler without a model answers only the prompt 'columns', whose grammar is a line "
+            "of letters"
         )
     known = {name: _expand(rules[name]) for name in names}
     return tuple(known[m["name"]] if m["name"] else (m["text"],) for m in parts)
@@ -66,7 +65,7 @@ def _expand(rule: str) -> tuple[str, ...]:
 class _GrammarClient(ABC):
     """Answers with one drawn line for each sample, seeded by the request."""
 
-    default_prompt = "pattern"
+    default_prompt = "columns"
     style = "completion"
     columns = True
 
@@ -74,7 +73,7 @@ class _GrammarClient(ABC):
         """Answer one request.
 
         Raises:
-            ClientError: The request has no grammar of integers or letters.
+            ClientError: The request has no grammar of letters.
         """
         parts = line_parts(request.grammar or "")
         rng = np.random.default_rng(request.seed)
@@ -102,9 +101,8 @@ class GaussianGrammarClient(_GrammarClient):
     """Draws levels from a normal distribution around the middle of what is allowed.
 
     Its standard deviation is a fifth of the range, which is one standard deviation of the
-    elites where the range is the elites' frame (`PatternPrompt.spread` is 2.5): a plain
-    estimation-of-distribution algorithm, with independent parameters under `pattern` and with
-    the elites' covariance under `levels`.
+    elites where the range is the elites' frame (`ColumnsPrompt.spread` is 2.5): a plain
+    estimation-of-distribution algorithm with the elites' covariance.
     """
 
     name = "gaussian-grammar"

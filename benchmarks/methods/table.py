@@ -167,20 +167,14 @@ def _cma(kind: type[CMA], problem: Problem, seed: np.random.SeedSequence) -> Met
 
 METHODS: Mapping[str, MethodSpec] = {
     "llm-columns": prompt_spec("{model} (columns)", "columns"),
-    "llm-levels": prompt_spec("{model} (levels)", "levels"),
     "llm-hybrid": prompt_spec("{model} (columns, with CMA-ES)", "columns", partner="cma"),
-    "llm-pattern": prompt_spec("{model} (pattern)", "pattern"),
     "llm-words": prompt_spec("{model} (words)", "words"),
     "llm-props": prompt_spec("{model} (props)", "props"),
     "llm-props-ab": prompt_spec("{model} (props-ab)", "props-ab"),
     "llm-props-plus": prompt_spec("{model} (props-plus)", "props-plus"),
-    "llm-props-critic": prompt_spec("{model} (props-critic)", "props-critic"),
     "llm-opro": prompt_spec("{model} (opro)", "opro"),
     "llm-published": MethodSpec(
         "{model} (published, told the optimum)", _published, "model", (), True, "props"
-    ),
-    "llm-shuffled": prompt_spec(
-        "{model} (levels, shuffled rewards)", "levels", "ablation", shuffled=True
     ),
     "llm-columns-shuffled": prompt_spec(
         "{model} (columns, shuffled rewards)", "columns", "ablation", shuffled=True
@@ -189,16 +183,12 @@ METHODS: Mapping[str, MethodSpec] = {
     "columns-gaussian": _sampler("no model (columns, Gaussian)", GaussianGrammarClient, "columns"),
     "columns-slope": _sampler("no model (columns, along the slope)", SlopeGrammarClient, "columns"),
     "columns-network": _sampler("no model (columns, small network)", NetworkClient, "columns"),
-    "levels-uniform": _sampler("no model (levels, uniform)", UniformGrammarClient, "levels"),
-    "levels-gaussian": _sampler("no model (levels, Gaussian)", GaussianGrammarClient, "levels"),
     "hybrid-uniform": _sampler(
         "no model (columns, uniform, with CMA-ES)", UniformGrammarClient, "columns", "cma"
     ),
     "hybrid-gaussian": _sampler(
         "no model (columns, Gaussian, with CMA-ES)", GaussianGrammarClient, "columns", "cma"
     ),
-    "pattern-uniform": _sampler("no model (pattern, uniform)", UniformGrammarClient, "pattern"),
-    "pattern-gaussian": _sampler("no model (pattern, Gaussian)", GaussianGrammarClient, "pattern"),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
     "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
     "ng-cma": _nevergrad("CMA"),

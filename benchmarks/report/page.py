@@ -40,11 +40,7 @@ from llmopt.benchmarks.tasks.targets import TARGETS
 
 _CURVES = 6  # methods drawn in colour; the others are grey
 _SAID = 40  # explanations shown of one run
-_SAMPLERS = {
-    "llm-columns": "columns-gaussian",
-    "llm-levels": "levels-uniform",
-    "llm-pattern": "pattern-uniform",
-}
+_SAMPLER = "columns-gaussian"  # the ablation without a model that is drawn in colour
 
 Gif = Callable[[Mapping[str, Any]], bytes | None]
 
@@ -142,8 +138,7 @@ def _in_colour(grouped: Grouped, model: str | None) -> tuple[str, ...]:
     """Choose the labels that have the same colour on every problem."""
     labels = {label: r for runs in grouped.values() for label, r in runs.items()}
     first = [] if model is None else [model]
-    sampler = _SAMPLERS.get(labels[model].method if model else "", "levels-uniform")
-    for method in (sampler, "cma", "random"):
+    for method in (_SAMPLER, "cma", "random"):
         first += [label for label, r in labels.items() if r.method == method][:1]
     return tuple(first)
 

@@ -67,8 +67,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=int,
         metavar="N",
-        help="points of one request to a model (default: 4 under columns, levels and pattern, "
-        "else 1)",
+        help="points of one request to a model (default: 4 under columns, else 1)",
     )
     add(
         "--requests",
@@ -141,8 +140,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--statistics",
         action=argparse.BooleanOptionalAction,
-        help="tell the model what each policy did in its episodes; words, props, props-plus, "
-        "props-critic and opro show it (default: for words and props-critic)",
+        help="tell the model what each policy did in its episodes; words, props, props-plus "
+        "and opro show it (default: for words)",
     )
     add(
         "--record",

@@ -57,8 +57,8 @@ class RunConfig:
         max_requests: Calls to the model after which the run stops, failed ones included.
         max_tokens: Prompt and completion tokens after which it stops.
         max_cost: US dollars after which it stops; needs a model whose price is known.
-        batch: Points asked of a model in one request; ``None`` for four under a prompt of
-            numbers (`columns`, `levels`, `pattern`), one under others.
+        batch: Points asked of a model in one request; ``None`` for four under the prompt
+            `columns`, one under others.
         requests: Requests to spend on ``"llm"``; small changes of the best point, which cost
             nothing, do the rest. See `LLMOptimizer`.
         record: File to which the model's requests and answers are appended, for the model

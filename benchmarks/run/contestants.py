@@ -105,11 +105,12 @@ class Contestants:
         small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
         chats = [prompt_name(s.prompt) for s in self.specs.values() if s.asks_model and _chats(s)]
         if small and chats:
-            other = "levels" if facts.default_prompt in chats else facts.default_prompt
+            suits = facts.default_prompt not in chats
+            other = f"--prompt {facts.default_prompt} suits it, or take" if suits else "take"
             warnings.warn(
                 f"{self.model} has {(facts.parameters or 0) / 1e6:,.0f} million weights, too few "
                 f"for the prompt {', '.join(chats)}: expect slow answers, and points no better "
-                f"than random ones. --prompt {other} suits it, or take a larger model",
+                f"than random ones: {other} a larger model",
                 stacklevel=3,
             )
         if self._record is not None:

@@ -26,7 +26,7 @@ from llmopt.client.registry import get_client
 from llmopt.commands.estimate import Estimate, estimate
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds
-from llmopt.prompt import ColumnsPrompt, PatternPrompt, get_prompt
+from llmopt.prompt import ColumnsPrompt, get_prompt
 
 _MORE = 0.15  # of the words on a random policy, that there are on a designed one
 _MANY_PARAMETERS = 1000
@@ -91,7 +91,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         "out (--methods cma random)"
     )
     # Letters would fit, but their axes are the eigenvectors of a matrix of this size: minutes each.
-    if policy.n_parameters > _MANY_PARAMETERS and isinstance(shown, PatternPrompt | ColumnsPrompt):
+    if policy.n_parameters > _MANY_PARAMETERS and isinstance(shown, ColumnsPrompt):
         raise too_many
     try:
         each = estimate(

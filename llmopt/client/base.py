@@ -182,7 +182,7 @@ class Client(Protocol):
 
     - ``name`` (str): short model string for tables and files, never holding a secret;
     - ``default_prompt`` (str): what ``prompt="auto"`` means for this client
-      (``"levels"`` for small and base models; ``"words"`` if the attribute is missing);
+      (``"words"`` if the attribute is missing);
     - ``columns`` (bool): whether `Request.columns` are answered (no if missing);
     - ``max_samples`` (int): the largest useful ``Request.n`` (no limit if missing);
     - ``context_tokens`` (int | None): prompt and completion together; a server may tell it

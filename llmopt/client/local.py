@@ -40,10 +40,6 @@ SLOTS = 8
 SLOT_TOKENS = 256
 """Room in the cache for each sample beyond the first, next to the context they share."""
 
-SMALL_PARAMETERS = 2_000_000_000
-"""Below this many weights a model gets the ``"levels"`` prompt by default."""
-
-
 _WHOLE_DISTRIBUTION = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
 
 _ONLY_THESE = 100.0
@@ -74,9 +70,8 @@ class LocalClient:
         context_tokens: Prompt and completion together. By default what the file says, at
             most `CONTEXT_TOKENS`.
         name: Short name for tables and files; by default that of the file.
-        default_prompt: What ``prompt="auto"`` means. By default ``"levels"`` for base
-            models and those below `SMALL_PARAMETERS` weights, ``"words"`` for chat models from
-            `CAPABLE_PARAMETERS` on, else ``"props"``.
+        default_prompt: What ``prompt="auto"`` means. By default ``"words"`` for chat models
+            from `CAPABLE_PARAMETERS` on, else ``"props"``.
         adapter: A LoRA adapter of the model in GGUF, used for requests with
             `Request.columns` and for no others.
         sampling: Further llama.cpp sampling settings sent with each request but those with
@@ -192,10 +187,7 @@ class LocalClient:
         """The prompt that suits the model."""
         if self._default_prompt is not None:
             return self._default_prompt
-        small = self.header.parameters < SMALL_PARAMETERS
-        if small or not self.header.chat:
-            return "levels"
-        return chat_prompt(self.header.parameters)
+        return chat_prompt(self.header.parameters) if self.header.chat else "props"
 
     def facts(self) -> ModelFacts:
         """Return what is known of the model without loading it.
@@ -316,7 +308,7 @@ class LocalClient:
                 if len(tokens) != 1:
                     raise ClientError(
                         f"{self.name}: {text!r} is {len(tokens)} tokens of this model, and what "
-                        "continues a column must be one; take the prompt 'levels'"
+                        "continues a column must be one; take the prompt 'props'"
                     )
                 known[text] = tokens[0]
         return [known[text] for text in choices]

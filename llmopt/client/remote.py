@@ -294,7 +294,7 @@ class RemoteClient:
     @property
     def default_prompt(self) -> str:
         """The prompt that suits the model."""
-        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "levels"
+        return chat_prompt(size_in_name(self.name)) if self.style == "chat" else "props"
 
     def facts(self) -> ModelFacts:
         """What is known of the model; its context length perhaps only after the first answer."""

@@ -7,13 +7,8 @@
 - ``"props"``: n labelled parameters, every trial, iteration k of N (ProPS);
 - ``"props-ab"``: its form for exactly two parameters, called ``a`` and ``b``;
 - ``"props-plus"``: the same with the task in words (ProPS+);
-- ``"props-critic"``: a critique and a hypothesis before the point, with the outcome of
-  earlier hypotheses and the feedback of the best and the latest trials; for models that
-  reason well, and not measured with one;
 - ``"opro"``: the 20 best trials, worst first (OPRO);
-- ``"columns"``: one line of letters a parameter, for the embedded model and its adapter;
-- ``"levels"``: letters along the elites' own axes, for small and base models;
-- ``"pattern"``: plain integers for the same; see `llmopt.prompt.pattern`.
+- ``"columns"``: one line of letters a parameter, for the embedded model and its adapter.
 
 A template is Jinja2 with strict undefined variables, no autoescaping, ``trim_blocks`` and
 ``lstrip_blocks``, rendered in Jinja2's sandbox. The text before ``{{ begin_user }}`` is the
@@ -31,14 +26,10 @@ The variables:
 - ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
   ``"maximize"`` or ``"minimize"`` for each objective;
 - ``history``: the trials shown, each with ``number``, ``params``, ``f``, ``rewards``,
-  ``state``, ``feedback``, ``violation``, ``line``, ``brief`` (see `Entry`); ``lines``: their
+  ``state``, ``feedback``, ``violation``, ``line`` (see `Entry`); ``lines``: their
   ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;
 - ``hidden``: how many trials are not shown; ``best``: the best trial if it is one of
   them, else none;
-- ``hypotheses``: the model's latest explanations with their outcomes, in words, as many as
-  the option ``hypotheses`` says; ``closeups``: the best trial and the latest ones, as many as
-  the option ``closeups`` says, where they have feedback; each has ``best`` (true or false)
-  and ``entry``;
 - ``pending``: points being evaluated, in words;
 - ``iteration``: number of this proposal, from 1; ``total``: planned number or none;
   ``samples``: answers asked for at once;
@@ -50,7 +41,7 @@ The variables:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +52,6 @@ from llmopt.prompt.base import Complaint, Prompt, Query, Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.columns import ColumnsPrompt
 from llmopt.prompt.parse import Reading
-from llmopt.prompt.pattern import LevelsPrompt, PatternPrompt
 from llmopt.prompt.selection import Selection
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.prompt.words import Entry
@@ -72,8 +62,6 @@ __all__ = [
     "ColumnsPrompt",
     "Complaint",
     "Entry",
-    "LevelsPrompt",
-    "PatternPrompt",
     "Prompt",
     "Query",
     "Reading",
@@ -85,12 +73,8 @@ __all__ = [
     "prompt_for",
 ]
 
-_PATTERNS: dict[str, Callable[..., Prompt]] = {
-    "columns": ColumnsPrompt,
-    "levels": LevelsPrompt,
-    "pattern": PatternPrompt,
-}
-PROMPTS = (*SHIPPED, *_PATTERNS)
+PROMPTS = (*SHIPPED, "columns")
+"""Names of the shipped prompts."""
 
 
 def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) -> Prompt:
@@ -101,7 +85,7 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
             existing file, or any text that ends in ``.j2``); a template's text; the mapping
             that a prompt's ``to_dict`` returned; or a prompt object, which is returned as it
             is. A mapping is not trusted: the folder that it names is not read.
-        **options: Options of `TemplatePrompt`, `PatternPrompt` and its kin, such as
+        **options: Options of `TemplatePrompt` or `ColumnsPrompt`, such as
             ``history="best"``, ``best=10`` or ``max_prompt_tokens=4000``.
 
     Raises:
@@ -112,8 +96,8 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
     if isinstance(prompt, Mapping):
         return _from_mapping(prompt, options)
     if isinstance(prompt, str):
-        if prompt in _PATTERNS:
-            return _PATTERNS[prompt](**options)
+        if prompt == "columns":
+            return ColumnsPrompt(**options)
         if prompt in SHIPPED:
             return shipped_prompt(prompt, **options)
         if not is_path(prompt):
@@ -149,9 +133,9 @@ def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
     name = data.pop("name")
     if "template" in data:
         return TemplatePrompt(data.pop("template"), name=name, **data)
-    if name in _PATTERNS:
+    if name == "columns":
         del data["sealed"]
-        return _PATTERNS[name](**data)
+        return ColumnsPrompt(**data)
     return shipped_prompt(name, **data)
 
 
@@ -174,7 +158,7 @@ def check_prompt_for(prompt: Prompt, client: Client) -> None:
     if isinstance(prompt, ColumnsPrompt) and not model_facts(client).columns:
         raise ValueError(
             f"{client_name(client)} does not give the probabilities that the prompt "
-            f"{prompt.name!r} needs: take prompt 'levels', or a model that runs in this process"
+            f"{prompt.name!r} needs: take prompt 'props', or a model that runs in this process"
         )
 
 

@@ -94,10 +94,13 @@ class Query:
             from 0. `earlier` holds the texts before this one: a line that was there before is
             placed elsewhere in its cells, so that both can be used. A function that takes
             the text alone, or the text and the index, may be given, too.
+        drawn: Whether the prompt draws its points with no model. Then nothing is sent, and
+            they are read from empty texts.
     """
 
     request: Request
     read: Callable[..., Reading]
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         count = _arguments(self.read)

@@ -14,7 +14,7 @@ them (docs/strategies.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Literal
@@ -23,25 +23,29 @@ import numpy as np
 
 from llmopt.client.base import Message, Request
 from llmopt.history import Trial
-from llmopt.prompt.base import Complaint, Query, Situation
+from llmopt.prompt.base import Query, Situation
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.frame import Frame, share_places, slope_frame, weigh, whole_frame
-from llmopt.prompt.notation import Letters
-from llmopt.prompt.options import check_positive
-from llmopt.prompt.parse import Reading, strip_thinking
-from llmopt.prompt.pattern import (
-    FrameKind,
-    LevelsPrompt,
-    LineReader,
-    RowPrompt,
-    best_first,
-    encode_trials,
-    fit_frame,
-    picked_trials,
-    shown_points,
-    shuffled,
+from llmopt.prompt.frame import (
+    Frame,
+    covariance_frame,
+    share_places,
+    slope_frame,
+    weigh,
+    whole_frame,
 )
-from llmopt.prompt.selection import Keep, Selection
+from llmopt.prompt.letters import (
+    LETTERS,
+    WHOLE,
+    WINDOW,
+    RowReader,
+    read_row,
+    row_grammar,
+    row_tokens,
+    write_row,
+)
+from llmopt.prompt.options import changed_options, check_option, check_positive
+from llmopt.prompt.parse import Reading, strip_thinking
+from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
@@ -72,7 +76,11 @@ OPEN = 0.3
 """Best trials that each choice of a categorical parameter gets in addition to its own."""
 
 FEWEST = 5
-"""With fewer complete trials the prompt is that of `LevelsPrompt`: such lines are not trained."""
+"""With fewer complete trials there are no such lines, which were not trained: the prompt is the
+trials' own rows of letters, worst first."""
+
+MOST_ROWS = 10
+"""Most of these rows."""
 
 MOST_LINES = 20
 """Most lines of a request: as many parameters as the adapter was trained with."""
@@ -80,23 +88,24 @@ MOST_LINES = 20
 LINES_OF_ONE = 8
 """With more parameters than that, lines for each sample of a request: about a second's work."""
 
-_NOTATION = Letters()
 _CHOICES = tuple(f" {letter}" for letter in ascii_lowercase)
+_DRAWS = 100  # of choices by their shares, until a point is a new one; then as many even ones
 
 
 @dataclass(repr=False)
-class ColumnsPrompt(RowPrompt):
+class ColumnsPrompt:
     """One line for each parameter: its levels in the best trials, best first.
 
     The request holds the lines in `Request.columns`, for clients that give the probabilities of
     the next letter (`LocalClient`). Parameters are drawn each by itself, along the axes of the
     covariance frame. The prompt's length is the number of trials shown times that of parameters;
-    each line is a text of its own to the model. With fewer than `FEWEST` complete trials, or with
-    categorical parameters alone, it asks as `LevelsPrompt` does.
+    each line is a text of its own to the model. With fewer than `FEWEST` complete trials the
+    model continues rows of letters, one a trial.
 
     A categorical parameter's choices have no order and no line: they are drawn, with no model,
     as often as the best trials have them, the better ones weighing more (`weigh`,
-    and `OPEN` for every choice).
+    and `OPEN` for every choice). With categorical parameters alone no model is asked
+    (`Query.drawn`).
 
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
@@ -111,9 +120,28 @@ class ColumnsPrompt(RowPrompt):
     model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
     costs and gives is in docs/benchmarks.md, "Many parameters".
 
-    The other options are those of `PatternPrompt`. The adapter knows the frame ``"covariance"``
-    alone; in the others no line follows the slope, and none is widened. ``order="shuffled"``
-    leaves the slope as it is.
+    Failed and pruned trials, feedback, notes, pending points and the task's description
+    are not shown. Several objectives and constraints enter through the ranking of
+    `History.ranked`.
+
+    Args:
+        history: Which complete trials are shown; see `Selection`.
+        best: How many of the best.
+        last: How many of the latest.
+        spread: Half of the frame, in standard deviations.
+        min_deviation: Least standard deviation of the frame, as a share of a dimension's range.
+            It keeps the frame open when all trials shown agree.
+        order: ``"ascending"``, or ``"shuffled"`` by the seed: an ablation that shows whether the
+            model uses the order. It leaves the slope as it is.
+        dither: Place a continuous value at random inside the cell of its letter, by the
+            situation's seed; without it, in the middle. A line that one reply holds twice
+            gives two points.
+        temperature: Sampling temperature.
+        max_tokens: Cap on the answer; ``None`` for the needs of the longest row.
+        max_prompt_tokens: Cap on the prompt, which is never exceeded: the worst trials are
+            left out instead.
+        widen_after: See above.
+        most_lines: See above.
 
     Raises:
         ValueError: An option is not valid.
@@ -122,7 +150,6 @@ class ColumnsPrompt(RowPrompt):
     history: Keep | Selection = "best"
     best: int = ELITES
     last: int = 10
-    frame: FrameKind = "covariance"
     spread: float = SPREAD
     min_deviation: float = LEAST
     order: Literal["ascending", "shuffled"] = "ascending"
@@ -135,59 +162,115 @@ class ColumnsPrompt(RowPrompt):
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        self.history = self.selection
+        self.best, self.last = self.history.best, self.history.last
+        check_option("order", self.order, ("ascending", "shuffled"))
+        for name in ("spread", "min_deviation"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+        check_positive("max_tokens", self.max_tokens)
+        check_positive("max_prompt_tokens", self.max_prompt_tokens)
         check_positive("widen_after", self.widen_after, "trials")
         check_positive("most_lines", self.most_lines)
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
+        return f"{type(self).__name__}({given})"
+
     @property
-    def start(self) -> LevelsPrompt:
-        """The prompt of a search that has too few trials for lines."""
-        return LevelsPrompt(
-            order=self.order,
-            dither=self.dither,
-            max_prompt_tokens=self.max_prompt_tokens,
-            max_tokens=self.max_tokens,
-            style="completion",
-        )
+    def selection(self) -> Selection:
+        """Which trials are shown."""
+        return Selection.of(self.history, self.best, self.last)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form with the options that are not the default, for `get_prompt`."""
+        return {"name": self.name, **changed_options(self)}
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
-        if len(situation.history.complete) < FEWEST or not numeric:
-            return self.start.prepare(situation)
-        if len(numeric) == len(dimensions):
-            return self._ask(situation)
-        query = self._ask(_part(situation, numeric))
-        return replace(query, read=_MixedReader.of(query.read, situation, numeric))
+        if not numeric:
+            return Query(Request(messages=()), _ChoicesReader.of(situation), drawn=True)
+        few = len(situation.history.complete) < FEWEST
+        choices = [d.count for d in dimensions if isinstance(d, Categorical)]
+        # Rows of letters hold choices, too, where there is a letter for each.
+        whole = not choices or (few and max(choices) <= LETTERS)
+        part = situation if whole else _part(situation, numeric)
+        query = self._ask_rows(part) if few else self._ask_lines(part)
+        if part is situation:
+            return query
+        return replace(query, read=_MixedReader(query.read, numeric, _Choices.of(situation)))
 
-    def _ask(self, situation: Situation) -> Query:
-        """Make the question for a space of numbers alone."""
+    def _ask_rows(self, situation: Situation) -> Query:
+        """Ask for the next of some rows of letters, as long as there are too few for lines."""
+        space = situation.space
+        whole = whole_frame(space, WHOLE, LETTERS)
+        picked = _picked(Selection("best", MOST_ROWS), situation)
+
+        def render(k: int, _: object) -> tuple[str, Frame]:
+            best = _best_first(picked[:k])
+            frame = whole
+            if len(best) > 1:
+                least = np.full(len(space), self.min_deviation)
+                units = encode_trials(best, space)
+                frame = covariance_frame(whole, units, *WINDOW, self.spread, least)
+            rows = frame.rows(_shown_points(best, space))[::-1]
+            if self.order == "shuffled":
+                rows = _shuffled(rows, situation)
+            return "".join(write_row(row) + "\n" for row in rows), frame
+
+        max_tokens = self.max_tokens or row_tokens(whole.parts)
+        budget = TokenBudget.of(situation.model, self.max_prompt_tokens, max_tokens)
+
+        def size(part: tuple[str, Frame]) -> int:
+            return budget.size((Message("user", part[0]),), "completion")
+
+        text, frame = fit(self.name, render, size, budget, len(picked))
+        request = Request(
+            messages=(Message("user", text),),
+            n=situation.samples,
+            style="completion",
+            temperature=1.0,
+            max_tokens=max_tokens,
+            stop=("\n",),
+            seed=situation.seed,
+            grammar=row_grammar(frame.parts),
+        )
+        reject = situation.out_of_range == "reject"
+        return Query(request, RowReader(frame, situation.seed, self.dither, reject))
+
+    def _ask_lines(self, situation: Situation) -> Query:
+        """Ask for one letter after each line."""
         space, history = situation.space, situation.history
         # Discrete values are read off the cells, so that all lines are alike.
-        whole = whole_frame(space, _NOTATION.whole, 1)
-        picked = picked_trials(self.selection, situation)
+        whole = whole_frame(space, WHOLE, 1)
+        picked = _picked(self.selection, situation)
 
-        def render(k: int, complaint: Complaint | None) -> _Lines:
-            elites = best_first(picked[:k])
+        def render(k: int, _: object) -> _Lines:
+            elites = _best_first(picked[:k])
             least = np.full(len(space), self.min_deviation)
             if elites:
                 # On a logarithmic scale a step is as wide as it is where the best trial lies.
                 steps = step_lengths(space, elites[0].values)
                 least = np.maximum(least, LEAST_STEPS * steps)
-            frame = fit_frame(self.frame, whole, elites, _NOTATION.window, self.spread, least)
+            frame = whole
+            if len(elites) > 1:
+                units = encode_trials(elites, space)
+                frame = covariance_frame(whole, units, *WINDOW, self.spread, least)
             leading = None
             if frame.axes is not None:
                 known = history.ranked[:REGRESSION]
                 frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
-            rows = frame.rows(shown_points(elites, space))
+            rows = frame.rows(_shown_points(elites, space))
             if self.order == "shuffled":
-                rows = shuffled(rows, situation)
+                rows = _shuffled(rows, situation)
             asked = self._asked(np.array(rows), leading, situation.samples)
             lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
             return _Lines(tuple(lines), asked, frame)
 
-        max_tokens = self.max_tokens or _NOTATION.tokens(whole.parts)
+        max_tokens = self.max_tokens or row_tokens(whole.parts)
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         model = replace(situation.model, context_tokens=None)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
@@ -205,13 +288,13 @@ class ColumnsPrompt(RowPrompt):
             max_tokens=max_tokens,
             stop=("\n",),
             seed=situation.seed,
-            grammar=_NOTATION.grammar([frame.parts[i] for i in shown.asked]),
+            grammar=row_grammar([frame.parts[i] for i in shown.asked]),
             columns=shown.lines,
             choices=_CHOICES,
         )
         reject = situation.out_of_range == "reject"
         reader: Callable[..., Reading]
-        reader = line = LineReader(_NOTATION, frame, situation.seed, self.dither, reject)
+        reader = line = RowReader(frame, situation.seed, self.dither, reject)
         after = self.widen_after
         if frame.axes is not None and after is not None and len(history.complete) >= after:
             reader = _WideningReader.of(line, situation)
@@ -298,8 +381,38 @@ class _PartReader:
         rng = np.random.default_rng([self.seed, self.iteration + sample_index])
         drawn = rng.normal((cells - 1) / 2, cells / (2 * SPREAD), self.n)
         row = drawn.round().clip(0, cells - 1).astype(int)
-        row[list(self.asked)] = _NOTATION.numbers(strip_thinking(text), len(self.asked))
-        return _NOTATION.line(row.tolist())
+        row[list(self.asked)] = read_row(strip_thinking(text), len(self.asked))
+        return write_row(row.tolist())
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The choices of the categorical parameters, and how they are drawn.
+
+    Attributes:
+        shares: For each categorical position the choices and their ``(n_choices,)`` shares.
+        seed: Seed of the draws.
+    """
+
+    shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
+    seed: tuple[int, int]
+
+    @classmethod
+    def of(cls, situation: Situation) -> _Choices:
+        best = situation.history.ranked[:ELITES]
+        shares = {}
+        for i, dimension in enumerate(situation.space.dimensions):
+            if isinstance(dimension, Categorical):
+                count = len(dimension.choices)
+                indices = np.array([dimension.place(t.values[i]) for t in best], dtype=int)
+                weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
+                shares[i] = dimension.choices, weights / weights.sum()
+        return cls(shares, (situation.seed, situation.iteration))
+
+    def draw(self, rng: np.random.Generator, *, even: bool = False) -> dict[int, Value]:
+        """Draw a choice for each categorical position, by the shares or each as likely."""
+        shares = self.shares.items()
+        return {i: c[rng.choice(len(c), p=None if even else p)] for i, (c, p) in shares}
 
 
 @dataclass(frozen=True)
@@ -309,38 +422,53 @@ class _MixedReader:
     Attributes:
         numbers: Reads the numeric parameters.
         numeric: Their positions in the space.
-        choices: For each categorical position the choices and their ``(n_choices,)`` shares.
-        seed: Seed of the draws.
+        choices: Draws the others.
     """
 
     numbers: Callable[..., Reading]
     numeric: Sequence[int]
-    choices: Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
-    seed: tuple[int, int]
-
-    @classmethod
-    def of(
-        cls, numbers: Callable[..., Reading], situation: Situation, numeric: Sequence[int]
-    ) -> _MixedReader:
-        best = situation.history.ranked[:ELITES]
-        units = encode_trials(best, situation.space)
-        choices = {}
-        for i, dimension in enumerate(situation.space.dimensions):
-            if isinstance(dimension, Categorical):
-                count = len(dimension.choices)
-                indices = (units[:, i] * (count - 1)).round().astype(int)
-                weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
-                choices[i] = dimension.choices, weights / weights.sum()
-        return cls(numbers, numeric, choices, (situation.seed, situation.iteration))
+    choices: _Choices
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         reading = self.numbers(text, sample_index, earlier)
-        values = dict(zip(self.numeric, reading.values, strict=True))
-        rng = np.random.default_rng(self.seed)
-        rng.random(sample_index * len(self.choices))  # the draws of the samples before
-        for i, (choices, shares) in self.choices.items():
-            values[i] = choices[rng.choice(len(choices), p=shares)]
+        rng = np.random.default_rng(self.choices.seed)
+        rng.random(sample_index * len(self.choices.shares))  # the draws of the samples before
+        values = dict(zip(self.numeric, reading.values, strict=True)) | self.choices.draw(rng)
         return replace(reading, values=tuple(values[i] for i in range(len(values))))
+
+
+@dataclass(frozen=True)
+class _ChoicesReader:
+    """Draws points of categorical parameters alone, whatever the text.
+
+    Attributes:
+        choices: Draws them.
+        space: The space, whose points are told apart by `Space.key`.
+        tried: Keys of the points not to draw again.
+    """
+
+    choices: _Choices
+    space: Space
+    tried: frozenset[Hashable]
+
+    @classmethod
+    def of(cls, situation: Situation) -> _ChoicesReader:
+        space, history = situation.space, situation.history
+        known = (*(t.values for t in history.trials), *history.pending)
+        tried = frozenset() if situation.noisy else frozenset(map(space.key, known))
+        return cls(_Choices.of(situation), space, tried)
+
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        rng = np.random.default_rng(self.choices.seed)
+        tried = set(self.tried)
+        for _ in range(sample_index + 1):
+            for k in range(2 * _DRAWS):
+                drawn = self.choices.draw(rng, even=k >= _DRAWS)
+                values = tuple(drawn[i] for i in range(len(drawn)))
+                if self.space.key(values) not in tried:
+                    break
+            tried.add(self.space.key(values))
+        return Reading(values, "", clipped=False)
 
 
 @dataclass(frozen=True)
@@ -355,14 +483,14 @@ class _WideningReader:
         most: ``(n_axes,)`` largest factor of each dimension.
     """
 
-    reader: LineReader
+    reader: RowReader
     iteration: int
     first: bool
     room: float
     most: np.ndarray
 
     @classmethod
-    def of(cls, reader: LineReader, situation: Situation) -> _WideningReader:
+    def of(cls, reader: RowReader, situation: Situation) -> _WideningReader:
         frame = reader.frame
         assert frame.axes is not None
         dimensions = [situation.space.dimensions[i] for i in frame.continuous]
@@ -410,3 +538,31 @@ def read_line(line: str) -> tuple[int, bool, list[int]]:
 def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
     """Return the places of trials, given best first; equals share their mean place."""
     return share_places([(t.rewards, t.constraint_violation) for t in ranked])
+
+
+def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
+    """Return the ``(len(trials), n)`` encoded coordinates of trials."""
+    return np.array([space.encode(t.values) for t in trials], dtype=float)
+
+
+def _picked(selection: Selection, situation: Situation) -> list[tuple[int, Trial]]:
+    """Return the trials to show with their ranks, the first to keep first."""
+    order = ranked(situation.history, complete_only=True)
+    rank = {id(t): i for i, t in enumerate(order)}
+    picked = selection.pick(situation.history, complete_only=True)
+    return [(rank[id(t)], t) for t in picked]
+
+
+def _best_first(picked: Sequence[tuple[int, Trial]]) -> list[Trial]:
+    return [trial for _, trial in sorted(picked, key=lambda pair: pair[0])]
+
+
+def _shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
+    """Return the points of trials; with none, the middle of the space shows a line's form."""
+    return [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
+
+
+def _shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
+    """Return rows in an order that the situation's seed decides."""
+    rng = np.random.default_rng([situation.seed, situation.iteration])
+    return [rows[i] for i in rng.permutation(len(rows))]

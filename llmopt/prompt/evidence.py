@@ -47,6 +47,7 @@ _NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 _RANDOM = ("warmup", "fallback")
 _SOURCES = {
     "warmup": "warm-up",
+    "drawn": "drawn from the best",
     "cma": "found by CMA-ES",
     "refine": "a small random change of the best",
     "fallback": "drawn at random",

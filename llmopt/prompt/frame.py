@@ -1,4 +1,4 @@
-"""Frames: the meaning of the numbers of a `PatternPrompt`, as cells of the search space.
+"""Frames: what the letters of `ColumnsPrompt` stand for, as cells of the search space.
 
 A frame gives each dimension a range of integers. A dimension with few values is shown by the
 index of its value. A continuous one is cut into cells, over its whole range or over a window
@@ -185,28 +185,6 @@ def weigh(count: int) -> np.ndarray:
     weights = np.log(count + 0.5) - np.log(np.arange(1, count + 1))
     total: np.ndarray = weights / weights.sum()
     return total
-
-
-def elites_frame(
-    whole: Frame, units: np.ndarray, first: int, last: int, spread: float, least: np.ndarray
-) -> Frame:
-    """Fit the cells to elites, each dimension by itself.
-
-    Args:
-        whole: The frame over the whole space; its exact dimensions stay as they are.
-        units: ``(n_elites, n_dimensions)`` encoded coordinates, best first.
-        first: Integer of the lowest cell.
-        last: Integer of the highest cell.
-        spread: Half of the cells, in weighted standard deviations.
-        least: ``(n_dimensions,)`` least standard deviations.
-    """
-    mean, deviation = _moments(units, least)
-    half = spread * deviation
-    parts = tuple(
-        Cells(first, last, float(m - h), float(2 * h)) if isinstance(part, Cells) else part
-        for part, m, h in zip(whole.parts, mean, half, strict=True)
-    )
-    return Frame(whole.space, parts)
 
 
 def covariance_frame(

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import resources
-from itertools import islice
 from typing import Any, Literal
 
 import jinja2
@@ -14,11 +13,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
-from llmopt.history import History, Trial
+from llmopt.history import Trial
 from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.evidence import Evidence, zero_point
-from llmopt.prompt.options import changed_options, check_count, check_option, check_positive
+from llmopt.prompt.options import changed_options, check_option, check_positive
 from llmopt.prompt.parse import parse_parameters
 from llmopt.prompt.parse_change import parse_change
 from llmopt.prompt.parse_last import parse_last
@@ -27,7 +26,6 @@ from llmopt.prompt.structured import MOST_PARAMETERS, Form, read_structured
 from llmopt.prompt.words import (
     Entry,
     describe_goal,
-    describe_hypothesis,
     describe_params,
     describe_space,
     describe_step,
@@ -35,7 +33,7 @@ from llmopt.prompt.words import (
 )
 from llmopt.space import Space
 
-SHIPPED = ("words", "props", "props-ab", "props-plus", "props-critic", "opro")
+SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text holds it
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
@@ -71,10 +69,6 @@ class TemplatePrompt:
             ``"best"``. Counted by the model's own tokenizer where there is one, else
             over-estimated by `estimate_tokens`.
         style: ``"chat"`` or ``"completion"``; as the client likes it if not given.
-        hypotheses: How many of the model's latest explanations the template is given, each
-            with its outcome.
-        closeups: Of how many of the latest trials the template is given the feedback, next
-            to that of the best one.
         answer_last: Whether answers give their reasons before the values. Then the last
             point of an answer counts, and the text before it is the explanation.
         changes: Whether an answer may name an earlier point and only the values that differ.
@@ -105,8 +99,6 @@ class TemplatePrompt:
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
     style: Style | None = None
-    hypotheses: int = 0
-    closeups: int = 0
     answer_last: bool = False
     changes: bool = False
     reasons: tuple[str, ...] = ()
@@ -131,8 +123,6 @@ class TemplatePrompt:
             raise TemplateError(
                 f"template {self.name!r} has more than {MAX_TEMPLATE:,} characters: shorten it"
             )
-        check_count("hypotheses", self.hypotheses)
-        check_count("closeups", self.closeups)
         check_positive("log_tokens", self.log_tokens)
         self._compile()
 
@@ -181,7 +171,6 @@ class TemplatePrompt:
         entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
-        thoughts, close = self._thoughts(situation.history), self._close(situation.history)
         log = Evidence(
             situation.history,
             space,
@@ -210,8 +199,6 @@ class TemplatePrompt:
             if k < len(situation.history.trials) and situation.history.best is not None:
                 top = situation.history.best
                 best = None if any(t is top for t in shown) else entry_of(top)
-            # Where room is short, these go along with the trials.
-            most = k if k < len(picked) else len(thoughts) + len(close)
             text = self._render(
                 {
                     **static,
@@ -220,12 +207,6 @@ class TemplatePrompt:
                     "lines": [e.line for e in entries],
                     "hidden": len(situation.history.trials) - len(shown),
                     "best": best,
-                    "hypotheses": thoughts[max(0, len(thoughts) - most) :],
-                    "closeups": [
-                        {"best": t is situation.history.best, "entry": entry_of(t)}
-                        for t in close[:most]
-                        if best is None or t.number != best.number
-                    ],
                 }
             )
             return _messages(text, style, complaint, note)
@@ -304,20 +285,6 @@ class TemplatePrompt:
         else:
             order = list(situation.history.trials)
         return {id(t): i for i, t in enumerate(order)}
-
-    def _thoughts(self, history: History) -> list[str]:
-        """Return the model's latest hypotheses and their outcomes, the oldest first."""
-        told = (t for t in reversed(history.trials) if t.source == "llm" and t.explanation.strip())
-        latest = list(islice(told, self.hypotheses))
-        return [describe_hypothesis(t, history) for t in reversed(latest)]
-
-    def _close(self, history: History) -> list[Trial]:
-        """Return the best trial, then the latest others, where they have feedback."""
-        if not self.closeups:
-            return []
-        best = history.best
-        latest = [t for t in history.trials[-self.closeups :] if t is not best]
-        return [t for t in ([best] if best else []) + latest if t.feedback and t.rewards]
 
     # One trial in words
 
@@ -414,12 +381,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "props": _WHY,
     "props-ab": {"labels": ("a", "b"), **_WHY},
     "props-plus": {"needs_description": True, **_WHY},
-    "props-critic": {
-        "hypotheses": 8,
-        "closeups": 3,
-        "answer_last": True,
-        "reasons": ("Critique", "Hypothesis"),
-    },
     # OPRO (Yang et al. 2023, section 5.1) shows the 20 best pairs, worst first.
     "opro": {"history": "best", "best": 20, "order": "ascending", **_WHY},
 }

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from llmopt.history import Direction, History, Trial
-from llmopt.prompt.parse_last import hypothesis_of
+from llmopt.history import Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.text import cut
 
@@ -28,7 +27,6 @@ class Entry:
         feedback: Words that came with the reward, or the reason of a failure, in one line.
         violation: By how much constraints were violated; 0 if they were not.
         line: All of it in one line, as the shipped templates show it.
-        brief: The same without the feedback; a failed trial keeps its reason.
     """
 
     number: int
@@ -39,7 +37,6 @@ class Entry:
     feedback: str
     violation: float
     line: str
-    brief: str
 
 
 def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[str]) -> str:
@@ -55,17 +52,15 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
         numbers = [f"{r + 0.0:.6g}" for r in trial.rewards]  # never "-0"
         f = numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"
     feedback = _one_line(trial.feedback)
-    line = brief = f"{params}; "
+    line = f"{params}; "
     if trial.state == "failed":
         line += f"failed: {feedback}" if feedback else "failed"
-        brief = line
     else:
         line += f"f = {f}" if trial.state == "complete" else "pruned (stopped early)"
         if trial.state == "pruned" and f:
             line += f" at f = {f}"
         if trial.constraint_violation > 0:
             line += f"; violates the constraints by {trial.constraint_violation:.3g}"
-        brief = line
         if feedback:
             line += f"; feedback: {feedback}"
     return Entry(
@@ -77,30 +72,7 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
         feedback,
         trial.constraint_violation,
         line,
-        brief,
     )
-
-
-def describe_hypothesis(trial: Trial, history: History) -> str:
-    """Return the hypothesis behind a proposal and its outcome, in one line.
-
-    Args:
-        trial: A trial with an explanation.
-        history: The trials it is one of.
-    """
-    text = f'"{hypothesis_of(trial.explanation)}"'
-    if trial.state != "complete" or trial.rewards is None:
-        return f"{text} -> {trial.state}"
-    numbers = ", ".join(f"{r + 0.0:.6g}" for r in trial.rewards)
-    if len(trial.rewards) > 1:
-        return f"{text} -> f = ({numbers})"
-    before = next((t for t in history.ranked if t.number < trial.number), None)
-    if before is None:
-        return f"{text} -> f = {numbers}"
-    # Equal trials rank in the order of telling, so the first of these two is the better one.
-    first = next(t for t in history.ranked if t is before or t.number == trial.number)
-    verdict = "not better than" if first is before else "better than"
-    return f"{text} -> f = {numbers}, {verdict} the best before it"
 
 
 def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = True) -> list[str]:

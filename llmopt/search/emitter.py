@@ -29,7 +29,7 @@ from llmopt.errors import (
     ParseError,
     SearchStopped,
 )
-from llmopt.history import History, Proposal, Usage
+from llmopt.history import History, Proposal, Source, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.evidence import analysis_of, start_of
 from llmopt.prompt.words import describe_params
@@ -186,8 +186,8 @@ class ModelEmitter:
             most_requests: Requests that may be sent, however many answers cannot be used.
 
         Returns:
-            `n` proposals with source ``"llm"`` or ``"fallback"``, fewer where one of several
-            answers ends the search: the others are not lost. The cost of the requests
+            `n` proposals with source ``"llm"``, ``"drawn"`` or ``"fallback"``, fewer where one of
+            several answers ends the search: the others are not lost. The cost of the requests
             made is divided evenly among them. A fallback raises a `FallbackWarning`;
             inside ``meter.asking()`` the text goes into the draft instead.
 
@@ -242,8 +242,10 @@ class ModelEmitter:
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
             query = self._prepare(space, view, rng, samples, complaint, hints, partial)
+            reply: Reply | None = None
             try:
-                reply = self.meter.send(query.request)
+                if not query.drawn:
+                    reply = self.meter.send(query.request)
             except BudgetExceededError:
                 if self.on_error == "raise":
                     raise
@@ -254,11 +256,14 @@ class ModelEmitter:
                     raise
                 trouble = str(error)
                 break
-            replies.append(reply)
+            completions: tuple[Completion, ...] = (Completion(""),) * samples
+            if reply is not None:
+                replies.append(reply)
+                completions = reply.completions
             complaint = None
             before = len(found)
-            texts = [completion.text for completion in reply.completions]
-            for k, completion in enumerate(reply.completions[:samples]):
+            texts = [completion.text for completion in completions]
+            for k, completion in enumerate(completions[:samples]):
                 try:
                     proposal = self._read(space, query, completion, seen, texts[:k])
                 except SearchStopped as end:
@@ -364,7 +369,8 @@ class ModelEmitter:
         if space.key(values) in seen and not self.noisy:
             self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
-        return Proposal(values, "llm", reading.explanation, clipped=clipped)
+        source: Source = "drawn" if query.drawn else "llm"
+        return Proposal(values, source, reading.explanation, clipped=clipped)
 
     def _trouble(self, space: Space, n: int, seen: set[Hashable], trouble: str) -> str:
         if space.cardinality <= len(seen) and not self.noisy:

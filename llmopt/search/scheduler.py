@@ -28,7 +28,7 @@ Partner = Literal["cma"]
 
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
 _LEAST, _MOST = 0.15, 0.9  # of the shares of the partner
-_ARMS = {"llm": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
+_ARMS = {"llm": "llm", "drawn": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
 _EARLY = 0.5  # of the requests are spent in a row, whatever they bring
 _MISSES = 2  # points without a gain that end the model's turn
 _QUIET, _MOST_QUIET = 8, 64  # points without a gain that end the partner's turn
