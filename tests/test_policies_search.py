@@ -17,7 +17,13 @@ from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
 from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
 from llmopt.errors import install_hint
-from llmopt.policies import LinearPolicy, PolicySearch, load_policy, save_policy
+from llmopt.policies import (
+    LinearPolicy,
+    PolicySearch,
+    held_out_seeds,
+    load_policy,
+    save_policy,
+)
 from llmopt.space import Categorical
 
 SWING = {"car_directional_force<-car_vel": 20.0}
@@ -361,6 +367,107 @@ def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
         save_policy(form.bind([1, 2, 3]), tmp_path / "no" / "p.json")
 
 
+class Mixed(gym.Env):
+    """Shows a dictionary, and moves by what it is told."""
+
+    observation_space = spaces.Dict(
+        place=spaces.Box(-5, 5, (2,)), kind=spaces.Discrete(3, start=1), on=spaces.MultiBinary(2)
+    )
+    action_space = spaces.Box(np.float32([-2, 0]), np.float32([2, 10]))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._seen(), {}
+
+    def _seen(self):
+        kind = 1 + int(abs(self.place[0]) * 7) % 3
+        return {"place": self.place, "kind": kind, "on": np.int8(self.place > 0)}
+
+    def step(self, action):
+        assert action in self.action_space
+        self.place = np.clip(self.place + 0.1 * action, -5, 5).astype(np.float32)
+        return self._seen(), -float(self.place @ self.place), False, False, {}
+
+
+def half_bounded():
+    low, high = np.float32([-3, -np.inf, 0]), np.float32([3, np.inf, 8])
+
+    class Half(Mixed):
+        observation_space = spaces.Box(low, high)
+
+        def _seen(self):
+            return np.clip(np.append(self.place, 3.3).astype(np.float32), low, high)
+
+    return gym.wrappers.TimeLimit(Half(), 20)
+
+
+@pytest.mark.defect(14)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of Gymnasium's own bounds
+@pytest.mark.parametrize(
+    ("source", "wrappers", "plain"),
+    [
+        ("InvertedPendulum-v5", "usual", lambda: gym.make("InvertedPendulum-v5")),
+        ("MountainCarContinuous-v0", "usual", lambda: gym.make("MountainCarContinuous-v0")),
+        ("CartPole-v1", ["NormalizeObservation"], lambda: gym.make("CartPole-v1")),
+        ("FrozenLake-v1", "usual", lambda: gym.make("FrozenLake-v1")),
+        (
+            lambda: gym.wrappers.TimeLimit(Mixed(), 20),
+            "usual",
+            lambda: gym.wrappers.TimeLimit(Mixed(), 20),
+        ),
+        (half_bounded, ["RescaleObservation=-1,1", "RescaleAction=-1,1"], half_bounded),
+        (
+            RescaleObservation(
+                gym.make("Pendulum-v1", g=5.0), *np.float32([[-1, -1, -1], [1, 1, 1]])
+            ).spec,
+            ["ClipReward=-99,0", "DtypeObservation=float64"],
+            lambda: gym.wrappers.ClipReward(gym.make("Pendulum-v1", g=5.0), -99, 0),
+        ),
+    ],
+    ids=["inverted", "car", "cart", "lake", "dictionary", "half bounded", "a spec's wrappers"],
+)
+def test_a_policy_file_runs_by_itself(source, wrappers, plain, tmp_path):
+    """The policy of a file, in a plain loop, has the held-out returns of the search."""
+    with PolicySearch(
+        source, ScriptedClient([]), wrappers=wrappers, starts=1, warmup=2, box=2
+    ) as search:
+        search.run(2)
+        search.save(tmp_path / "p.json")
+        expected = search.evaluate(3).returns
+    policy = load_policy(tmp_path / "p.json")
+    save_policy(policy, tmp_path / "again.json")
+    policy = load_policy(tmp_path / "again.json")
+    returns = []
+    with plain() as env:
+        for seed in held_out_seeds(0, 3):
+            (observation, _), total, done = env.reset(seed=seed), 0.0, False
+            while not done:
+                observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+                total, done = total + float(reward), terminated or truncated
+            returns.append(total)
+    assert tuple(returns) == expected
+
+
+@pytest.mark.defect(14)
+@pytest.mark.parametrize(
+    ("wrapper", "message"),
+    [
+        ("RepeatAction=4", "the wrapper RepeatAction cannot travel in a policy's file"),
+        ("StickyAction=0.5", "search.make_env"),
+        ("gymnasium.wrappers:TimeAwareObservation", "cannot travel"),
+    ],
+)
+def test_a_wrapper_that_cannot_travel_is_refused(wrapper, message, tmp_path):
+    with PolicySearch(
+        "CartPole-v1", ScriptedClient([]), wrappers=[wrapper], starts=1, warmup=1
+    ) as search:
+        search.run(1)
+        with pytest.raises(SpaceError, match=re.escape(message)):
+            search.save(tmp_path / "p.json")
+    assert not (tmp_path / "p.json").exists()
+
+
 # -- the page -----------------------------------------------------------------------------
 
 
@@ -568,7 +675,7 @@ def load_policy_of(search, folder):
     return policy.parameters
 
 
-def test_a_search_is_scaled_as_a_run_is(tmp_path):
+def test_a_search_is_scaled_as_a_run_is():
     with PolicySearch("InvertedPendulum-v5", ScriptedClient([]), "words", wrappers="usual",
                       warmup=2, starts=1) as search:  # fmt: skip
         search.run(2)
@@ -577,10 +684,6 @@ def test_a_search_is_scaled_as_a_run_is(tmp_path):
         assert "scaled as said above" in text
         with search.make_env() as env, search.make_env() as other:
             assert env.reset(seed=1)[0].tolist() == other.reset(seed=1)[0].tolist()  # frozen
-        search.save(tmp_path / "p.json")
-    stored = json.loads((tmp_path / "p.json").read_text())
-    assert stored["wrappers"] == ["NormalizeObservation", "RescaleAction=-1,1", "ClipAction"]
-    assert len(stored["normal"][0]) == 4
     with pytest.raises(LLMOptError, match="did you mean 'ClipAction'"):
         PolicySearch("CartPole-v1", ScriptedClient([]), wrappers=["ClipActoin"])
 

@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from llmopt.errors import LLMOptError, install_hint
+from llmopt.policies.layers import Layer, layers_of
 from llmopt.policies.wrapping import (
     NORMALIZE,
     Normal,
@@ -97,12 +98,29 @@ class EnvMaker:
             made.close()
             raise
 
+    def layers(self) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
+        """Return what stands between the environment itself and a policy.
+
+        That is what ``gymnasium.make(title)`` gives, or the user's own function.
+
+        Raises:
+            LLMOptError: The environment cannot be made.
+            SpaceError: A wrapper cannot travel in a policy's file.
+        """
+        env = self()
+        try:
+            spec = self._source if isinstance(self._source, EnvSpec) else None
+            around = len(self._wrappers or ()) + len(spec.additional_wrappers if spec else ())
+            return layers_of(env, around)
+        finally:
+            env.close()
+
     @property
-    def wrapped_in(self) -> dict[str, Any]:
-        """The wrappers, and mean and variance of a frozen normalization, in JSON's types."""
-        if not self._wrappers:
-            return {}
-        return {"wrappers": list(self._wrappers), "normal": self._normal}
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a spec, in JSON's types; empty for an id or a function."""
+        given = self._source.kwargs if isinstance(self._source, EnvSpec) else {}
+        plain = (bool, int, float, str, type(None))
+        return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
 
     def _bare(self, render_mode: str | None) -> gym.Env[Any, Any]:
         source = self._source

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
+from llmopt.policies.layers import Layer
 from llmopt.policies.wrapping import acting_space
 
 _LISTED = 40
@@ -260,6 +261,8 @@ class BoundPolicy:
         bias: ``(n_outputs,)`` array.
         inputs: Names of the observed numbers; empty if they have none.
         outputs: Names of the actions; empty if they have none.
+        observing: What an observation passes before it is weighed, the first first.
+        acting: What an action passes before it is returned.
     """
 
     policy: LinearPolicy
@@ -267,6 +270,8 @@ class BoundPolicy:
     bias: np.ndarray
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
+    observing: tuple[Layer, ...] = ()
+    acting: tuple[Layer, ...] = ()
 
     @property
     def parameters(self) -> np.ndarray:
@@ -280,6 +285,14 @@ class BoundPolicy:
 
     def __call__(self, observation: Any) -> Any:
         """Return the action for one observation, in the form that the environment takes."""
+        for each in self.observing:
+            observation = each(observation)
+        action = self._act(observation)
+        for each in self.acting:
+            action = each(action)
+        return action
+
+    def _act(self, observation: Any) -> Any:
         seen, acts = self.policy.observation_space, self.policy.action_space
         if isinstance(seen, spaces.Discrete):
             outputs = self.weights[int(observation) - int(seen.start)] + self.bias

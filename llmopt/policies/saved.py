@@ -1,22 +1,20 @@
-"""Policies in files: JSON with the spaces, the names and the parameters; nothing is executed."""
+"""Policies in files: JSON with spaces, scaling, names and parameters; nothing is executed."""
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_json_object, write_json_atomically
+from llmopt.policies.layers import layer, space_from_dict, space_to_dict
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 
-_FORMAT = "llmopt-policy-1"
-_MAX_SIZE = 10_000_000  # numbers of one observation or action
+_FORMAT = "llmopt-policy-2"
 
 
 def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any) -> None:
@@ -38,8 +36,10 @@ def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any)
         "kind": "linear",
         "bias": form.bias,
         "clip": form.clip,
-        "observation_space": _space_to_dict(form.observation_space),
-        "action_space": _space_to_dict(form.action_space),
+        "observation_space": space_to_dict(form.observation_space),
+        "action_space": space_to_dict(form.action_space),
+        "observing": [dict(each.data) for each in policy.observing],
+        "acting": [dict(each.data) for each in policy.acting],
         "inputs": list(policy.inputs),
         "outputs": list(policy.outputs),
         "parameters": policy.parameters.tolist(),
@@ -56,7 +56,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         path: The file. Nothing in it is executed.
 
     Returns:
-        The policy: call it, or its ``act``, with an observation.
+        The policy: call it, or its ``act``, with what the environment itself shows. The scaling
+        of the wrappers that the policy was searched in is inside.
 
     Raises:
         StorageError: The file cannot be read, or holds no policy.
@@ -66,8 +67,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
         form = LinearPolicy(
-            _space_from_dict(data["observation_space"]),
-            _space_from_dict(data["action_space"]),
+            space_from_dict(data["observation_space"]),
+            space_from_dict(data["action_space"]),
             bias=bool(data["bias"]),
             clip=bool(data.get("clip", False)),
         )
@@ -75,51 +76,12 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         if not np.isfinite(bound.parameters).all():
             raise ValueError("a parameter is not finite")
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
-        return replace(bound, inputs=inputs, outputs=outputs)
+        observing, acting = (tuple(map(layer, data[k])) for k in ("observing", "acting"))
+        return replace(bound, inputs=inputs, outputs=outputs, observing=observing, acting=acting)
     except StorageError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError, LLMOptError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, LLMOptError) as error:
         raise StorageError(
             f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "
             "PolicySearch.save or save_policy wrote"
         ) from error
-
-
-def _space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
-    if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
-    if not isinstance(space, spaces.Box):
-        raise TypeError(f"{space}: only Box and Discrete spaces are written")
-    return {
-        "kind": "box",
-        "shape": list(space.shape),
-        "dtype": str(space.dtype),
-        "low": _bounds(space.low),
-        "high": _bounds(space.high),
-    }
-
-
-def _bounds(values: np.ndarray) -> Any:
-    flat = [x if math.isfinite(x) else str(x) for x in np.ravel(values).astype(float).tolist()]
-    return flat[0] if len(set(flat)) == 1 else flat
-
-
-def _space_from_dict(data: dict[str, Any]) -> spaces.Space[Any]:
-    if data["kind"] == "discrete":
-        return spaces.Discrete(int(data["n"]), start=int(data["start"]))
-    if data["kind"] != "box":
-        raise ValueError(f"space of kind {data['kind']!r}: expected box or discrete")
-    shape = tuple(int(n) for n in data["shape"])
-    if any(n < 0 for n in shape) or math.prod(shape) > _MAX_SIZE:
-        raise ValueError(f"a space of shape {shape}")
-    dtype = np.dtype(str(data["dtype"]))
-    if dtype.kind not in "fiub":
-        raise ValueError(f"a space of numbers of type {dtype}")
-    low, high = (
-        np.broadcast_to(
-            np.asarray([float(x) for x in b]).reshape(shape) if isinstance(b, list) else float(b),
-            shape,
-        )
-        for b in (data["low"], data["high"])
-    )
-    return spaces.Box(low.astype(dtype), high.astype(dtype), shape, dtype=dtype.type)

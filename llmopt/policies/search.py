@@ -554,14 +554,21 @@ class PolicySearch:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the best policy to a JSON file, which `load_policy` reads.
 
+        The file runs by itself: the policy that is read from it acts on what
+        ``gymnasium.make(...)`` shows, or the environment that the user's function makes.
+
         Raises:
             NoTrialsError: There is no best policy yet.
+            SpaceError: A wrapper remembers or repeats, and cannot travel in a file.
             StorageError: The file cannot be written.
         """
         best = self.best
-        policy = self.policy_of(best.params)
-        about = {"environment": self._make.title, **self._make.wrapped_in}
-        save_policy(policy, path, **about, mean_return=best.reward)
+        observing, acting = self._make.layers()
+        policy = replace(self.policy_of(best.params), observing=observing, acting=acting)
+        about: dict[str, Any] = {"environment": self._make.title, "mean_return": best.reward}
+        if self._make.arguments:
+            about["arguments"] = self._make.arguments
+        save_policy(policy, path, **about)
 
     def gif(self, path: str | os.PathLike[str]) -> None:
         """Write one held-out episode of the best policy as an animated GIF.
