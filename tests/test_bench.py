@@ -160,7 +160,7 @@ def test_cells_name_a_model_only_where_one_is_asked():
     ("options", "message"),
     [
         ({"method": "cmaa"}, "did you mean 'cma'"),
-        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
+        ({"seed": -1}, "seed=-1: expected a whole number at least 0"),
         ({"evaluations": 0}, "evaluations=0"),
         ({"episodes": 1.5}, "episodes=1.5"),
     ],

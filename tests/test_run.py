@@ -25,7 +25,6 @@ from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
 from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, command, contestants, run
 from llmopt.benchmarks.run import session as run_module
-from llmopt.benchmarks.run.config import RUN_METHODS
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
@@ -410,7 +409,7 @@ def test_a_run_that_found_nothing_says_so(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("threshold", "said"), [(-0.001, True), (-1e9, False), (None, False)])
 def test_a_run_that_solved_nothing_says_so(threshold, said, tmp_path):
-    gym.registry[LINE].reward_threshold = threshold
+    gym.registry[LINE].reward_threshold, gym.registry[LINE].max_episode_steps = threshold, 9
     config = RunConfig(**{**vars(CONFIG), "methods": ("random",), "iterations": 20})
     result = run(config, tmp_path / "r")
     table = " ".join(result.table.split())
@@ -527,12 +526,23 @@ def test_failed_evaluations_are_told_and_counted(tmp_path, monkeypatch):
     assert ("nan" in text) == any(r.failure for r in rows if r.method == "llm")
 
 
-def test_a_run_in_which_everything_fails_ends_with_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr(Line, "step", lambda self, a: (self.state, float("nan"), True, False, {}))
-    config = RunConfig(**{**vars(CONFIG), "gif": True})
-    result = run(config, tmp_path / "r", client=model())
-    assert result.table.count("all failed") == 3
-    assert (tmp_path / "r" / "learning_curve.png").exists()
+@pytest.mark.defect(15)
+@pytest.mark.parametrize("warmup", [8, 0])
+def test_an_environment_that_always_fails_ends_the_run_after_five_with_the_reason(
+    tmp_path, monkeypatch, warmup
+):
+    def broken(self, action):
+        raise RuntimeError("no such joint")
+
+    monkeypatch.setattr(Line, "step", broken)
+    config = RunConfig(**{**vars(CONFIG), "warmup": warmup})
+    client = model()
+    with pytest.raises(LLMOptError, match=f"{LINE}: none of 5 .*RuntimeError: no such joint"):
+        run(config, tmp_path / "r", client=client)
+    assert len(client.requests) <= (0 if warmup else 5)
+    monkeypatch.undo()
+    result = run(config, tmp_path / "r", client=client, resume=True)  # the environment is mended
+    assert result.best is not None
 
 
 def test_a_failing_model_stops_the_run_and_a_resume_goes_on(tmp_path, reference):
@@ -830,7 +840,7 @@ def test_a_run_takes_every_method_of_the_benchmark(tmp_path):
     ).read_text()
     assert (home / "columns-uniform" / "optimizer.jsonl").exists()
     assert not (home / "ars" / "optimizer.jsonl").exists()
-    assert set(METHOD_TABLE) < set(RUN_METHODS)
+    assert RunConfig(LINE, methods=(*METHOD_TABLE,)).methods == tuple(METHOD_TABLE)
 
 
 def test_several_methods_with_a_model_go_on_after_any_interruption(tmp_path):
@@ -865,23 +875,47 @@ def test_the_same_method_twice_is_refused(tmp_path):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.defect(28)
+def test_an_unknown_method_is_told_the_nearest_names_only(capsys):
+    for words in ("run cartpole", "bench --tasks cartpole"):
+        assert main([*words.split(), "--methods", "rando"]) == 2
+        error = capsys.readouterr().err
+        assert "did you mean 'random'?" in error
+        assert error.count("'") < 40
+        assert main([*words.split(), "--methods", "random,cma"]) == 2
+        assert "--methods random cma" in capsys.readouterr().err
+
+
+@pytest.mark.defect(29)
+def test_an_estimate_of_any_length_is_quick(capsys):
+    assert main(["estimate", "cartpole", "--iterations", "10000000"]) == 0
+    assert "10000020 evaluations per method" in capsys.readouterr().out
+
+
 # -- wrong calls --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"iterations": -1}, "iterations=-1: expected a whole number of at least 0"),
+        ({"iterations": -1}, "iterations=-1: expected a whole number from 0 to 10,000,000"),
+        ({"iterations": 10**30}, "expected a whole number from 0 to 10,000,000"),
+        ({"heldout": 10**30}, "heldout="),
+        ({"warmup": 10**30}, "expected 0 to 10,000,000 points"),
+        ({"max_requests": 0}, "max_requests=0: expected 1 or more; to ask no model, leave it out"),
+        ({"max_tokens": 0}, "max_tokens=0: expected 1 or more"),
         ({"iterations": 2.5}, "iterations=2.5"),
-        ({"episodes": 0}, "episodes=0: expected a whole number of at least 1"),
+        ({"episodes": 0}, "episodes=0: expected a whole number from 1 to 100,000"),
         ({"seed": -1}, "seed=-1"),
         ({"heldout": 0}, "heldout=0"),
         ({"warmup": -3}, "warmup=-3"),
         ({"methods": ()}, "methods=(): expected one or more, each once, such as llm, cma, random"),
         ({"methods": ("cma", "cma")}, "methods=cma cma: expected one or more, each once"),
         ({"methods": ("cmaes",)}, "did you mean 'cma'"),
+        ({"methods": ("random,cma",)}, "without commas: --methods random cma"),
     ],
 )
+@pytest.mark.defect(28, 29, 48)
 def test_wrong_options(options, message):
     with pytest.raises(RunConfigError, match=re.escape(message)):
         RunConfig("mountaincar", **options)
@@ -896,8 +930,10 @@ def test_wrong_options(options, message):
         ({"prompt": "probs"}, "'props'"),
         ({"box": (1.0, -1.0)}, "two finite numbers"),
         ({"warmup": "nowhere"}, "neither a number nor a folder"),
+        ({"prompt": "props-plus", "description": ""}, "description"),
     ],
 )
+@pytest.mark.defect(29)
 def test_what_does_not_exist_is_an_error_before_anything_is_written(tmp_path, options, message):
     with pytest.raises(LLMOptError, match=re.escape(message)):
         run(RunConfig(**{**vars(CONFIG), **options}), tmp_path / "r")

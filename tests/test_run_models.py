@@ -76,7 +76,7 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("option", "value", "sent"),
     # Each answer takes 107 tokens, and the check is before the request.
-    [("--max-requests", "2", 2), ("--max-tokens", "300", 3), ("--max-tokens", "0", 0)],
+    [("--max-requests", "2", 2), ("--max-tokens", "300", 3)],
 )
 def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     server.play(Points())

@@ -18,8 +18,9 @@ from typing import Any
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import method_seed
-from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
+from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method, check_names
 from llmopt.benchmarks.pool import run_pool
+from llmopt.benchmarks.run.config import MOST_POINTS, RANGES, check_whole
 from llmopt.benchmarks.runner import (
     FEEDBACK_PROMPTS,
     FINAL_ROUNDS,
@@ -27,6 +28,8 @@ from llmopt.benchmarks.runner import (
     WORDS,
     Asked,
     Outcome,
+    Sanity,
+    check_prompt,
     choose,
     draw_warmup,
     make_problem,
@@ -39,7 +42,7 @@ from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
-from llmopt.errors import FallbackWarning, LLMOptError, StorageError, did_you_mean
+from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     Evaluation,
@@ -51,6 +54,15 @@ from llmopt.search.eventlog import EventLog, read_events
 from llmopt.trackers.base import Bell, Callback, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
+
+
+_RANGES = {
+    **{name: RANGES[name] for name in ("seed", "episodes", "heldout", "finalists")},
+    "evaluations": (1, MOST_POINTS),
+    "warmup": (0, MOST_POINTS),
+    "batch": (0, RANGES["batch"][1]),
+    "max_tokens": (0, None),
+}
 
 
 class BenchConfigError(LLMOptError, ValueError):
@@ -95,18 +107,11 @@ class BenchCell:
     finalists: int = FINALISTS
 
     def __post_init__(self) -> None:
-        least = {"seed": 0, "evaluations": 1, "episodes": 1, "warmup": 0, "heldout": 1}
-        least |= {"batch": 0, "max_tokens": 0, "finalists": 0}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise BenchConfigError(
-                    f"{name}={value!r}: expected a whole number of at least {low}"
-                )
-        if self.method not in METHODS:
-            raise BenchConfigError(
-                f"unknown method {self.method!r}: {did_you_mean(self.method, METHODS)}"
-            )
+        check_whole(self, _RANGES, BenchConfigError)
+        try:
+            check_names([self.method])
+        except ValueError as error:
+            raise BenchConfigError(str(error)) from None
 
     @classmethod
     def make(cls, *, model: str = "smollm2", batch: int = 1, **options: Any) -> BenchCell:
@@ -184,6 +189,7 @@ def run_cell(
     evaluator = _evaluator(task)
     policy = evaluator.policy
     seeds = selection_seeds(cell.seed, cell.episodes)
+    check_prompt(spec, task, policy, cell.evaluations, seeds)
     started = time.perf_counter()
     warmup = draw_warmup(task.box, policy.n_parameters, cell.warmup, cell.seed).tolist()
     measure = _measurer(evaluator, spec, seeds)
@@ -192,6 +198,9 @@ def run_cell(
         told = [Outcome.of(outcome) for outcome in outcomes]
     else:
         outcomes, told = map(list, zip(*map(measure, warmup), strict=True)) if warmup else ([], [])
+    sanity = Sanity(task.env_id)
+    for outcome in outcomes:
+        sanity.see(outcome.failure)
     points: list[list[float]] = list(warmup)
     evaluating = time.perf_counter() - started
     method = spec.make(
@@ -220,6 +229,7 @@ def run_cell(
         evaluating += time.perf_counter() - began
         points.append(asked.params.tolist())
         outcomes.append(outcome)
+        sanity.see(outcome.failure)
         if asked.proposal is not None:
             source, words = asked.proposal.source, asked.proposal.explanation.strip()
             sources[source] = sources.get(source, 0) + 1

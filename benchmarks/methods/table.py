@@ -8,7 +8,7 @@ CMA-ES and ARS start from the best one; random search needs none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -207,6 +207,28 @@ METHODS: Mapping[str, MethodSpec] = {
     ),
 }
 """Every method by its name, in the order of tables."""
+
+
+def check_names(names: Sequence[str], *more: str) -> None:
+    """Raise if a name is no method's.
+
+    Args:
+        names: What was asked for.
+        *more: Names that are valid, too.
+
+    Raises:
+        ValueError: One is not; the message names the nearest.
+    """
+    valid = {*METHODS, *more}
+    for name in names:
+        parts = [part.strip() for part in name.split(",")]
+        if len(parts) > 1 and valid.issuperset(parts):
+            raise ValueError(
+                f"methods {name!r}: give them with spaces between, without commas: "
+                f"--methods {' '.join(parts)}"
+            )
+        if name not in valid:
+            raise ValueError(f"unknown method {name!r}: {did_you_mean(name, valid)}")
 
 
 def check_method(name: str) -> MethodSpec:

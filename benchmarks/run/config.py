@@ -10,16 +10,43 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.extras import package_versions
-from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.methods.table import check_names
 from llmopt.benchmarks.run.folder import read_config
 from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import Task, get_task
-from llmopt.errors import LLMOptError, StorageError, did_you_mean
+from llmopt.errors import LLMOptError, StorageError
 
 DEFAULT_METHODS = ("llm", "cma", "random")
-RUN_METHODS = ("llm", *METHODS)
 # What a resumed run may change: it touches no result.
 _MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record", "iterations")
+
+
+MOST_POINTS = 10_000_000
+RANGES: Mapping[str, tuple[int, int | None]] = {
+    "iterations": (0, MOST_POINTS),
+    "episodes": (1, 100_000),
+    "seed": (0, None),
+    "heldout": (1, 100_000),
+    "batch": (1, 1000),
+    "finalists": (0, 1000),
+    "requests": (1, None),
+}
+"""Least and most of each option that is a whole number; more would fill memory, or never end."""
+
+
+def check_whole(
+    config: Any, ranges: Mapping[str, tuple[int, int | None]], error: type[Exception]
+) -> None:
+    """Raise an error if a field is no whole number within its range, or ``None`` by default."""
+    optional = {f.name for f in fields(config) if f.default is None}
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        if value is None and name in optional:
+            continue
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or value < least or (most is not None and value > most):
+            wanted = f"at least {least}" if most is None else f"from {least:,} to {most:,}"
+            raise error(f"{name}={value!r}: expected a whole number {wanted}")
 
 
 class RunConfigError(LLMOptError, ValueError):
@@ -89,35 +116,30 @@ class RunConfig:
     requests: int | None = None
 
     def __post_init__(self) -> None:
-        least_of = {"iterations": 0, "episodes": 1, "seed": 0, "heldout": 1, "batch": 1}
-        least_of |= {"finalists": 0, "requests": 1}
-        for name, least in least_of.items():
-            value = getattr(self, name)
-            if name in ("batch", "episodes", "requests") and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise RunConfigError(
-                    f"{name}={value!r}: expected a whole number of at least {least}"
-                )
+        check_whole(self, RANGES, RunConfigError)
         if not isinstance(self.warmup, str) and not (
-            isinstance(self.warmup, int) and self.warmup >= 0
+            isinstance(self.warmup, int) and 0 <= self.warmup <= MOST_POINTS
         ):
             raise RunConfigError(
-                f"warmup={self.warmup}: expected 0 or more points, or a folder of them"
+                f"warmup={self.warmup}: expected 0 to {MOST_POINTS:,} points, or a folder of them"
             )
         for name in ("max_requests", "max_tokens", "max_cost"):
             cap = getattr(self, name)
-            if cap is not None and not cap >= 0:  # not a number is refused too
-                raise RunConfigError(f"{name}={cap!r}: expected 0 or more")
+            least = 0 if name == "max_cost" else 1  # a model may cost nothing
+            if cap is not None and not cap >= least:  # not a number is refused too
+                raise RunConfigError(
+                    f"{name}={cap!r}: expected {least} or more"
+                    + ("" if least == 0 else "; to ask no model, leave it out of --methods")
+                )
         if not self.methods or len(set(self.methods)) < len(self.methods):
             raise RunConfigError(
                 f"methods={' '.join(self.methods) or '()'}: expected one or more, each once, such "
                 f"as {', '.join(DEFAULT_METHODS)}"
             )
-        for method in self.methods:
-            if method not in RUN_METHODS:
-                near = did_you_mean(method, RUN_METHODS)
-                raise RunConfigError(f"unknown method {method!r}: {near}")
+        try:
+            check_names(self.methods, "llm")
+        except ValueError as error:
+            raise RunConfigError(str(error)) from None
 
     def get_task(self) -> Task:
         """Return the task that is searched.

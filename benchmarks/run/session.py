@@ -54,6 +54,8 @@ from llmopt.benchmarks.runner import (
     FINAL_ROUNDS,
     Asked,
     Outcome,
+    Sanity,
+    check_prompt,
     choose,
     make_problem,
     search,
@@ -149,6 +151,9 @@ def run(
         ended = (path / SUMMARY).exists() and resume
         if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
             contestants.check_ready(resume)  # else nothing is asked any more
+            seeds = selection_seeds(config.seed, config.episodes or task.episodes)
+            for spec in contestants.specs.values():
+                check_prompt(spec, task, evaluator.policy, config.iterations, seeds)
         points = None  # a run that was begun has its own
         if not (resume and has_points(path)):
             points = warmup_points(config, task, evaluator.policy.n_parameters)
@@ -192,6 +197,8 @@ class _Session:
         asking = [name for name in config.methods if contestants.told(name)]
         self.styles = {contestants.named(name) for name in asking}
         self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
+        known = (r for records in folder.records.values() for r in records)
+        self.sanity = Sanity(task.env_id, any(record.mean is not None for record in known))
         self.old = "method_seeds" not in folder.config
         # Some libraries plan their search by the number of evaluations.
         self.planned = int(folder.config.get("planned", config.iterations))
@@ -291,6 +298,7 @@ class _Session:
     def _keep(self, record: Record) -> None:
         self.folder.add(record)
         self.progress.step(record)
+        self.sanity.see(record.failure)
 
     def _search(self, name: str) -> None:
         spec = self.contestants.specs[name]

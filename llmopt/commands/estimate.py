@@ -20,6 +20,7 @@ from llmopt.space import Space
 
 _CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
 _POINTS = 16
+_SIMULATED = 2000  # proposals; the prompts of those after them are taken to be as long
 # Prefixes shorter than this are not cached by the large providers.
 _SHORTEST_CACHED = 1024
 # A chat model's sentence or two beside the numbers.
@@ -135,15 +136,17 @@ def estimate(
     model = replace(model_facts(client), count_tokens=count_tokens)
     made = prompt_for(prompt, model)
     total = warmup + iterations if total is None else total
-    trials = simulated_trials(space, warmup + iterations, warmup, feedback)
+    # Long before that a prompt has the size that it keeps.
+    simulated = min(iterations, _SIMULATED)
+    trials = simulated_trials(space, min(warmup, _SIMULATED) + simulated, warmup, feedback)
 
     def request(number: int) -> Request:
-        history = History(trials[: warmup + number])
+        history = History(trials[: min(warmup, _SIMULATED) + number])
         situation = Situation.after(history, space, model, total=total, description=description)
         return made.prepare(situation).request
 
     # A prompt grows smoothly, so a few requests tell about all.
-    places = np.unique(np.linspace(0, max(0, iterations - 1), _POINTS).astype(int))
+    places = np.unique(np.linspace(0, max(0, simulated - 1), _POINTS).astype(int))
     asked = _innermost(client)
     prompt_tokens, cacheable, written, completion = [], [], [], []
     for number in places if iterations else ():
@@ -155,12 +158,11 @@ def estimate(
         written.append(wrote)
         words = _ANALYSIS_TOKENS if made.name == "words" else _WORDS_TOKENS
         completion.append(_answer_tokens(now, space, trials, words, count_tokens))
-    sums = [
-        round(float(np.interp(np.arange(iterations), places, np.array(column)).sum()))
-        if iterations
-        else 0
-        for column in (prompt_tokens, cacheable, written, completion)
-    ]
+    sums = [0, 0, 0, 0]
+    if iterations:
+        columns = (prompt_tokens, cacheable, written, completion)
+        known = [np.interp(np.arange(simulated), places, np.array(column)) for column in columns]
+        sums = [round(float(c.sum() + (iterations - simulated) * c[-1])) for c in known]
     price = price_of(client)
     each = [s / iterations if iterations else 0 for s in sums]
     # A price may hold up to a prompt's length only, so it is asked for one request.
