@@ -131,6 +131,27 @@ def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: boo
         ) from error
 
 
+def read_json(text: str | bytes) -> Any:
+    """Return what JSON of somebody else says, which may say it once only.
+
+    Raises:
+        ValueError: It is not valid, has a key twice, or is nested too deep.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_each_key_once)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return found
+
+
 # -- writing ----------------------------------------------------------------------------------
 
 

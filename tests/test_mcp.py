@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -123,6 +124,44 @@ class TestDesk:
             with pytest.raises(LLMOptError, match="not a plain file"):
                 call("mine")
         assert outside.read_text() == (json.dumps(SEARCH) if suffix == ".json" else "")
+
+    @pytest.mark.defect(46)
+    @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
+    def test_a_link_that_comes_after_the_look_is_not_followed(
+        self, desk, tmp_path, suffix, monkeypatch
+    ):
+        folder = tmp_path / "searches"
+        monkeypatch.setattr(desk, "_paths", lambda n: (folder / "a.json", folder / "a.jsonl"))
+        (folder / "a.json").write_text(json.dumps(SEARCH))
+        outside = tmp_path / "outside"
+        before = json.dumps(SEARCH) if suffix == ".json" else ""
+        outside.write_text(before)
+        (folder / f"a{suffix}").unlink(missing_ok=True)
+        (folder / f"a{suffix}").symlink_to(outside)
+        for call in (desk.status, desk.ask):
+            with pytest.raises(LLMOptError, match="it is a link"):
+                call("a")
+        assert outside.read_text() == before
+
+    @pytest.mark.defect(42, 46)
+    def test_searches_that_are_begun_at_once_are_whole(self, desk, tmp_path):
+        secret = tmp_path / "secret"
+        secret.write_text("mine")
+        (tmp_path / "searches" / f".a.json.{os.getpid()}.part").symlink_to(secret)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: desk.create("a", SEARCH), range(16)))
+        assert {f["trials"] for f in found} == {0}
+        assert json.loads((tmp_path / "searches" / "a.json").read_text()) == SEARCH
+        assert secret.read_text() == "mine"
+
+    @pytest.mark.defect(27)
+    def test_trials_are_counted_as_in_the_prompt(self, desk):
+        desk.create("mine", {**SEARCH, "model": "agent", "warmup": 1})
+        point = desk.ask("mine")["points"][0]["params"]
+        told = desk.tell("mine", {"params": point, "reward": 3.0})
+        assert told["trial"]["number"] == told["best"]["number"] == 1
+        assert desk.status("mine")["best"]["number"] == desk.trials("mine")[0]["number"] == 1
+        assert "#1 |" in str(desk.ask("mine")["request"])
 
     @pytest.mark.parametrize(
         ("change", "said"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -116,7 +117,7 @@ class TestShell:
         assert first == {"params": {"x": 1.0, "k": 2}, "source": "user", "explanation": "now"}
         told = {"params": first["params"], "reward": 2.5, "feedback": "slow", "stderr": 0.5}
         (trial,) = run(capsys, "tell", file, json.dumps(told))
-        assert (trial["number"], trial["reward"], trial["feedback"]) == (0, 2.5, "slow")
+        assert (trial["number"], trial["reward"], trial["feedback"]) == (1, 2.5, "slow")
         points = run(capsys, "ask", file, "-n", "3")
         assert len(points) == 3
         storage = str(tmp_path / "search.jsonl")
@@ -216,6 +217,51 @@ class TestShell:
         )
         assert "in use" in run(capsys, "ask", file, "--wait", "0", status=2)
         holder.close()
+
+
+@pytest.mark.defect(20)
+class TestWhatASearchBeginsWith:
+    def test_status_begins_none(self, tmp_path, capsys):
+        file = write(tmp_path)
+        assert main(["status", file]) == 0
+        assert json.loads(capsys.readouterr().out)["trials"] == 0
+        assert [p.name for p in tmp_path.iterdir()] == ["search.json"]
+
+    @pytest.mark.parametrize("command", ["status", "tell", "ask"])
+    def test_a_misspelt_model_begins_none(self, tmp_path, capsys, command):
+        file = write(tmp_path, model="opnai:gpt")
+        result = ['{"params": {"x": 1, "k": 2}, "reward": 1}'] if command == "tell" else []
+        assert "opnai" in run(capsys, command, file, *result, status=2)
+        assert [p.name for p in tmp_path.iterdir()] == ["search.json"]
+
+    def test_an_option_is_of_the_model_that_is_described(self, tmp_path, capsys):
+        pytest.importorskip("xllamacpp")
+        file = write(tmp_path, model="gguf:nowhere.gguf")
+        error = run(capsys, "ask", file, "--option", "threads=2", status=2)
+        assert "nowhere.gguf" in error
+        # A search that has begun goes on where its model cannot be had any more.
+        file = write(tmp_path)
+        run(capsys, "ask", file)
+        write(tmp_path, model="opnai:gpt")
+        run(capsys, "tell", file, '{"params": {"x": 1, "k": 2}, "reward": 1}')
+
+
+@pytest.mark.defect(47, 48)
+class TestFilesOfSomebodyElse:
+    @pytest.mark.parametrize("command", ["ask", "tell", "status"])
+    @pytest.mark.parametrize("name", ["search.json", "search.toml", "search.jsonl"])
+    def test_a_pipe_is_no_file(self, tmp_path, capsys, command, name):
+        os.mkfifo(tmp_path / name)
+        result = ['{"params": {"x": 1, "k": 2}, "reward": 1}'] if command == "tell" else []
+        assert "pipe" in run(capsys, command, str(tmp_path / name), *result, status=2)
+
+    def test_a_description_says_each_thing_once(self, tmp_path, capsys):
+        (tmp_path / "a.json").write_text('{"space": {}, "seed": 1, "seed": 2}')
+        assert "'seed' is there twice" in run(capsys, "ask", str(tmp_path / "a.json"), status=2)
+        (tmp_path / "a.json").write_bytes(b'{"description": "\xff"}')
+        assert "no text in UTF-8" in run(capsys, "ask", str(tmp_path / "a.json"), status=2)
+        twice = '{"params": {"x": 1, "k": 2}, "reward": 1, "reward": 2}'
+        assert "'reward' is there twice" in run(capsys, "tell", write(tmp_path), twice, status=2)
 
 
 class TestCompletion:

@@ -28,7 +28,7 @@ from llmopt.client.facts import model_facts
 from llmopt.client.ready import check_ready
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
-from llmopt.files import write_bytes_atomically
+from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.text import clean
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
@@ -137,7 +137,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         callbacks = callbacks_of(getattr(args, "track", ()))
         if (kept := getattr(args, "config", None)) is not None:
-            write_bytes_atomically(Path(f"{out}.toml"), kept.read_bytes())
+            write_bytes_atomically(Path(f"{out}.toml"), read_bytes(kept))
         failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)

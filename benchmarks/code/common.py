@@ -29,7 +29,7 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError
-from llmopt.files import check_new_recording, write_bytes_atomically
+from llmopt.files import check_new_recording, read_text, write_bytes_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
 from llmopt.text import clean
@@ -143,9 +143,11 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     _check_numbers(given)
     if given.get("initial"):
         try:
-            given["initial"] = Path(given["initial"]).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise LLMOptError(f"cannot read --initial {given['initial']}: {error}") from error
+            given["initial"] = read_text(given["initial"])
+        except OSError as error:
+            raise LLMOptError(
+                f"cannot read --initial {given['initial']}: {error.strerror or error}"
+            ) from error
     if resume and out is None:
         raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
     if out is None:

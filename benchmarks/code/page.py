@@ -14,7 +14,13 @@ from llmopt.benchmarks.code.folder import read_config
 from llmopt.code.candidate import standard_error
 from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
-from llmopt.files import read_json_object, refuse_links, write_text_atomically
+from llmopt.files import (
+    read_bytes,
+    read_json_object,
+    read_text,
+    refuse_links,
+    write_text_atomically,
+)
 from llmopt.search.eventlog import read_events
 
 
@@ -76,7 +82,7 @@ def write_report(path: str | os.PathLike[str]) -> Path:
 def _picture(file: Path) -> str:
     """Return a GIF as a data URI, so that the page is one file; empty if there is none."""
     try:
-        data = file.read_bytes()
+        data = read_bytes(file, links=False)
     except OSError:
         return ""
     return "data:image/gif;base64," + base64.b64encode(data).decode()
@@ -111,7 +117,7 @@ def _read_candidate(file: Path) -> dict[str, Any]:
     if missing:
         raise StorageError(f"cannot read {file}: it lacks {', '.join(sorted(missing))}")
     try:
-        source = file.with_suffix(".py").read_text("utf-8")
+        source = read_text(file.with_suffix(".py"), links=False)
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {file.with_suffix('.py')}: {error}") from error
     none = dict.fromkeys(("mean_return", "success_rate"))  # where a kill came before them

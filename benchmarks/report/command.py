@@ -15,7 +15,7 @@ from llmopt.benchmarks.report.runs import group, notes
 from llmopt.benchmarks.run.pictures import policy_gif
 from llmopt.benchmarks.tasks.table import imports
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import write_text_atomically
+from llmopt.files import read_text, write_text_atomically
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import held_out_seeds
 from llmopt.text import clean
@@ -80,9 +80,9 @@ def main(args: argparse.Namespace) -> int:
         written.append(args.markdown)
     if args.readme:
         try:
-            text = args.readme.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
+            text = read_text(args.readme)
+        except OSError as error:
+            reason = error.strerror or error
             raise StorageError(f"cannot read {args.readme}: {reason}") from error
         write_text_atomically(args.readme, between_markers(text, table))
         written.append(args.readme)

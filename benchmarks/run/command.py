@@ -23,7 +23,7 @@ from llmopt.benchmarks.tasks.table import TASKS, imports
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import write_bytes_atomically
+from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.prompt import PROMPTS, is_path
 from llmopt.search.resume import names_a_place
 from llmopt.text import clean
@@ -224,7 +224,7 @@ def main(args: argparse.Namespace) -> int:
     def announce(path: Path) -> None:
         begun.append(path)
         if kept is not None:
-            write_bytes_atomically(path / "options.toml", kept.read_bytes())
+            write_bytes_atomically(path / "options.toml", read_bytes(kept))
         print(f"llmopt: writing to {path}", file=sys.stderr)
 
     def advice() -> str:

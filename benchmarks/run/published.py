@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import write_text_atomically
+from llmopt.files import read_bytes, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation
 
@@ -226,7 +226,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _read_rollout(path: Path, n: int) -> WarmupPoint:
     try:
-        text = path.read_text(errors="replace")
+        text = read_bytes(path).decode(errors="replace").replace("\r\n", "\n")
     except OSError as error:
         raise LLMOptError(f"cannot read {path}: {error.strerror or error}") from error
     head, separator, _ = text.partition("parameter ends")

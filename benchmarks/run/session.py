@@ -67,7 +67,9 @@ from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import (
+    read_bytes,
     read_json_object,
+    read_text,
     write_bytes_atomically,
     write_json_atomically,
     write_text_atomically,
@@ -224,8 +226,8 @@ class _Session:
             return list(points)
         try:
             # An older llmopt wrote a list, without a checksum.
-            old = file.read_bytes().startswith(b"[")
-            stored = json.loads(file.read_text()) if old else read_json_object(file)["points"]
+            old = read_bytes(file, links=False).startswith(b"[")
+            stored = json.loads(read_text(file)) if old else read_json_object(file)["points"]
             return [WarmupPoint(tuple(p["params"]), tuple(p["returns"])) for p in stored]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {file} ({error!r}): restore it") from error

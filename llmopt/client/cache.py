@@ -16,7 +16,7 @@ from typing import Any
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.ready import check_ready
 from llmopt.errors import StorageError
-from llmopt.files import unseal, write_json_atomically
+from llmopt.files import read_bytes, unseal, write_json_atomically
 
 
 class CachedClient:
@@ -127,7 +127,7 @@ class CachedClient:
 
 def _read(path: Path) -> Reply | None:
     try:
-        data = json.loads(unseal(path.read_bytes())[0])
+        data = json.loads(unseal(read_bytes(path, links=False))[0])
         return Reply.from_dict(data["reply"])
     except (FileNotFoundError, NotADirectoryError):
         return None

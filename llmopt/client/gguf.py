@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import ClientError, ModelNotFoundError
+from llmopt.files import open_file
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}
 _SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
@@ -85,7 +86,7 @@ def _other_parts(first: Path, parts: int) -> list[Path]:
 def _read(path: Path) -> tuple[dict[str, Any], int]:
     """Return the metadata and the number of weights of one file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             magic = file.read(4)
             if magic != b"GGUF":
                 raise ClientError(

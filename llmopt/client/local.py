@@ -26,6 +26,7 @@ from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
+from llmopt.files import read_bytes
 from llmopt.text import clean
 
 CONTEXT_TOKENS = 8192
@@ -173,7 +174,7 @@ class LocalClient:
     @cached_property
     def _adapter_digest(self) -> str:
         assert self.adapter is not None
-        return hashlib.sha256(self.adapter.read_bytes()).hexdigest()
+        return hashlib.sha256(read_bytes(self.adapter, most=10_000_000_000)).hexdigest()
 
     @property
     def context_tokens(self) -> int:

@@ -15,7 +15,6 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import math
 import os
 import re
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import PriceError
+from llmopt.files import read_json, read_text
 
 PRICES_AS_OF = "2026-10"
 """Month in which the table was compiled."""
@@ -312,7 +312,7 @@ def _prices_file() -> dict[str, Price]:
     if not path:
         return {}
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = read_json(read_text(path))
         return {str(name): Price(**price) for name, price in data.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PriceError(

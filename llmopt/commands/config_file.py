@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import LLMOptError, did_you_mean
+from llmopt.files import read_text
 
 
 def load_toml(text: str) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     if path is None:
         return
     try:
-        options = load_toml(path.read_text(encoding="utf-8"))
+        options = load_toml(read_text(path))
     except OSError as error:
         raise LLMOptError(f"--config: cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

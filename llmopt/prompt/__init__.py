@@ -48,6 +48,7 @@ from typing import Any
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import TemplateError, did_you_mean
+from llmopt.files import read_text
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
 from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.columns import ColumnsPrompt
@@ -105,10 +106,9 @@ def get_prompt(prompt: str | Path | Mapping[str, Any] | Prompt, **options: Any) 
         prompt = Path(prompt)
     if isinstance(prompt, Path):
         try:
-            with prompt.open(encoding="utf-8") as file:
-                text = file.read(MAX_TEMPLATE + 1)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+            text = read_text(prompt, most=4 * MAX_TEMPLATE)
+        except OSError as error:
+            reason = error.strerror or error
             raise TemplateError(
                 f"template {str(prompt)!r} cannot be read: {reason}; give the path of a Jinja2 "
                 f"template in UTF-8, or a shipped prompt's name ({', '.join(PROMPTS)})"

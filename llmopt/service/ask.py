@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import json
 
-from llmopt.client.options import with_options
 from llmopt.commands.options import add_option_argument
 from llmopt.service.files import of_proposal, open_file
 
@@ -44,11 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object for each point: ``params``, ``source`` and ``explanation``."""
-    model = args.model
-    if getattr(args, "option", None):
-        model = with_options(model or "smollm2", args.option)
     wanted = 1 if args.n is None else args.n
-    optimizer = open_file(args.file, model=model, wait=args.wait)
+    optimizer = open_file(
+        args.file, model=args.model, options=getattr(args, "option", ()), wait=args.wait
+    )
     with contextlib.closing(optimizer):
         points = optimizer.pending[: max(wanted, 0)] if args.again else []
         if wanted > len(points):

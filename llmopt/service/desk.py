@@ -17,9 +17,11 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError, StorageError, did_you_mean, install_hint
+from llmopt.files import write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
 from llmopt.service.files import (
+    MOST_DESCRIPTION,
     of_proposal,
     of_trial,
     open_described,
@@ -35,8 +37,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MOST_SEARCHES = 1000
 _MOST_POINTS = 100  # of one ask
 _MOST_TEXT = 100_000  # characters of an answer, of feedback
-_MOST_DESCRIPTION = 1_000_000  # characters of a description as JSON
-_MOST_STORED = 500_000_000  # bytes of a search's storage
 _CAPS = ("max_requests", "max_tokens", "max_cost")
 
 
@@ -124,9 +124,9 @@ class Desk:
                 if self._names()
                 else f"there is no search {name!r}: create_search makes one"
             )
-        if storage.exists() and storage.stat().st_size > _MOST_STORED:
-            raise LLMOptError(f"search {name!r} has more than {_MOST_STORED} bytes: begin another")
-        with contextlib.closing(self._open(read_mapping(described), storage, answer)) as optimizer:
+        with contextlib.closing(
+            self._open(read_mapping(described, links=False), storage, answer)
+        ) as optimizer:
             yield optimizer
 
     def _open(
@@ -164,10 +164,10 @@ class Desk:
         """
         described, storage = self._paths(name)
         text = json.dumps(description, indent=2)
-        if len(text) > _MOST_DESCRIPTION:
-            raise LLMOptError(f"the description has more than {_MOST_DESCRIPTION} characters")
+        if len(text) >= MOST_DESCRIPTION:
+            raise LLMOptError(f"the description has more than {MOST_DESCRIPTION} characters")
         if described.exists():
-            if read_mapping(described) != json.loads(text):
+            if read_mapping(described, links=False) != json.loads(text):
                 raise LLMOptError(f"there is another search {name!r}: take another name")
             return self.status(name)
         if len(self._names()) >= _MOST_SEARCHES:
@@ -176,7 +176,7 @@ class Desk:
             raise LLMOptError(f"there is a file {name}.jsonl of something else: take another name")
         self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
         try:
-            _write_new(described, text + "\n")
+            write_bytes_atomically(described, text.encode() + b"\n", anew=True)
         except FileExistsError:  # another server was quicker
             return self.create(name, description)
         return self.status(name)
@@ -186,7 +186,7 @@ class Desk:
         found = []
         for name in self._names():
             with contextlib.suppress(LLMOptError):
-                data = read_mapping(self._paths(name)[0])
+                data = read_mapping(self._paths(name)[0], links=False)
                 space = read_description(data)["space"]
                 found.append(
                     {
@@ -284,22 +284,3 @@ class Desk:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file; a reader never meets it half written.
-
-    Raises:
-        FileExistsError: It is there.
-        StorageError: It cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.link(partial, path)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

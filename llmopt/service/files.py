@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -12,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
+from llmopt.client.options import with_options
+from llmopt.client.registry import one_model
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.config_file import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
+from llmopt.files import read_json, read_text
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.eventlog import read_events
@@ -23,20 +25,26 @@ from llmopt.service.description import read_description
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
+MOST_DESCRIPTION = 1_000_000
+"""Bytes of a description of a search."""
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path, *, links: bool = True) -> dict[str, Any]:
     """Read a file of JSON or TOML that holds an object.
+
+    Args:
+        path: The file.
+        links: Whether the file's name may be a link.
 
     Raises:
         LLMOptError: It cannot be read, or holds something else.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        data = load_toml(text) if path.suffix == ".toml" else json.loads(text)
+        text = read_text(path, most=MOST_DESCRIPTION, links=links)
+        data = load_toml(text) if path.suffix == ".toml" else read_json(text)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         kind = "TOML" if path.suffix == ".toml" else "JSON"
         raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
     if not isinstance(data, dict):
@@ -45,7 +53,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def open_file(
-    path: str | Path, *, model: str | None = None, wait: float = 0.0, asks: bool = True
+    path: str | Path,
+    *,
+    model: str | None = None,
+    options: Sequence[str] = (),
+    wait: float = 0.0,
+    asks: bool = True,
+    begins: bool = True,
 ) -> LLMOptimizer[Any]:
     """Open a search for asking and telling.
 
@@ -53,27 +67,36 @@ def open_file(
         path: The description of a search (``.json`` or ``.toml``), whose storage lies beside it
             under the same name with ``.jsonl``; or a storage file.
         model: The model, in place of the one that is named there.
+        options: Options of the model, each ``name=value``.
         wait: Seconds to wait for another process that has the file open.
-        asks: Whether the model may be asked; otherwise a model that cannot be had does not matter.
+        asks: Whether the model may be asked; otherwise a model that cannot be had does not matter
+            to a search that has begun.
+        begins: Whether a search without a storage begins, and gets one.
 
     Raises:
         LLMOptError: The description or the file is not valid, or another process keeps it.
     """
     path = Path(path)
-    if path.suffix in (".json", ".toml"):
-        return open_described(
-            read_mapping(path), path.with_suffix(_SUFFIX), model=model, wait=wait, asks=asks
-        )
     for suffix in (".json", ".toml"):
-        if path.with_suffix(suffix).is_file():
-            return open_file(path.with_suffix(suffix), model=model, wait=wait, asks=asks)
+        described = path.with_suffix(suffix)
+        if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
+            storage = described.with_suffix(_SUFFIX)
+            begun = storage.exists()
+            return open_described(
+                read_mapping(described),
+                storage if begun or begins else None,
+                model=model,
+                options=options,
+                wait=wait,
+                asks=asks or not begun,
+            )
     if not path.is_file():
         raise StorageError(
             f"there is no {path}: give the description of a search (.json or .toml), or a file "
             "that storage= wrote"
         )
     start = start_of(list(read_events(path)), path)
-    stored = model or str(start["client"])
+    stored = with_options(model or str(start["client"]), options)
     if model is None and asks and names_a_place(stored):
         raise StorageError(
             f"{path} names {stored!r} as its model: an address, a file or a folder is asked only "
@@ -91,6 +114,7 @@ def open_described(
     storage: Path | None,
     *,
     model: str | None = None,
+    options: Sequence[str] = (),
     client: Client | None = None,
     wait: float = 0.0,
     asks: bool = True,
@@ -101,13 +125,15 @@ def open_described(
         description: See `llmopt.service.description`.
         storage: Its file; ``None`` for none.
         model: See `open_file`.
+        options: See `open_file`.
         client: A client in place of any model.
         wait: See `open_file`.
         asks: See `open_file`.
     """
     arguments = read_description(description)
-    if model is not None:
-        arguments["client"] = model
+    if model is not None or options:
+        named = model or str(arguments.get("client") or one_model(None, None))
+        arguments["client"] = with_options(named, options)
     if client is not None:
         arguments["client"] = client
     if not asks and isinstance(arguments.get("client"), str):
@@ -123,7 +149,7 @@ def _client(model: str, asks: bool) -> Client | str:
     except LLMOptError:
         if asks:
             raise
-        return ScriptedClient([])
+        return ScriptedClient([], name=model)
 
 
 def _opened(arguments: dict[str, Any], path: Path | None, wait: float) -> LLMOptimizer[Any]:
@@ -165,7 +191,7 @@ def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, A
 def of_trial(trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without what is empty."""
     found = {
-        "number": trial.number,
+        "number": trial.number + 1,  # as the prompts and the answers count
         "params": plain(trial.params),
         "reward": plain(trial.reward),
         "state": trial.state,

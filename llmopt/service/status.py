@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print one JSON object; with ``--trials`` one for each trial."""
-    optimizer = open_file(args.file, wait=args.wait, asks=False)
+    optimizer = open_file(args.file, wait=args.wait, asks=False, begins=False)
     with contextlib.closing(optimizer):
         if args.trials:
             for trial in optimizer.trials:

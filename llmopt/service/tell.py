@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from llmopt.errors import LLMOptError
+from llmopt.files import read_json
 from llmopt.service.ask import add_file_arguments
 from llmopt.service.files import of_trial, open_file, tell
 
@@ -39,8 +40,8 @@ def main(args: argparse.Namespace) -> int:
 def _results(lines: list[str]) -> Iterator[object]:
     for number, line in enumerate(lines, start=1):
         try:
-            yield json.loads(line)
-        except (ValueError, RecursionError) as error:
+            yield read_json(line)
+        except ValueError as error:
             raise LLMOptError(
                 f"result {number} is not valid JSON ({error}): nothing was recorded"
             ) from error
