@@ -98,6 +98,13 @@ class EnvMaker:
             made.close()
             raise
 
+    @property
+    def wrapped_in(self) -> dict[str, Any]:
+        """The wrappers, and mean and variance of a frozen normalization, in JSON's types."""
+        if not self._wrappers:
+            return {}
+        return {"wrappers": list(self._wrappers), "normal": self._normal}
+
     def layers(self) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
         """Return what stands between the environment itself and a policy.
 
