@@ -12,9 +12,9 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, Unpack, overload
 
-from llmopt.arguments import whole_number
+from llmopt.arguments import check_names, whole_number
 from llmopt.client.base import Client
 from llmopt.client.ready import is_permanent
 from llmopt.errors import (
@@ -26,6 +26,7 @@ from llmopt.errors import (
 )
 from llmopt.history import Direction, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
+from llmopt.options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html
@@ -39,13 +40,14 @@ Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
-    from typing_extensions import Unpack
 
-    from llmopt.optimizer import GymnasiumSpace, Options
+    from llmopt.optimizer import GymnasiumSpace
 
     _Form = TypeVar("_Form")
 
-    class _LoopOptions(Options, total=False):
+    class LoopArguments(SearchArguments, total=False):
+        """The arguments of `minimize` that are given by name."""
+
         prompt: Any
         seed: int | None
         progress: bool | None
@@ -111,7 +113,7 @@ def minimize(
     space: Mapping[str, Dimension],
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[dict[str, Any]]: ...
 @overload
 def minimize(
@@ -119,7 +121,7 @@ def minimize(
     space: GymnasiumSpace[_Form],
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[_Form]: ...
 @overload
 def minimize(
@@ -127,7 +129,7 @@ def minimize(
     space: Space,
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[Any]: ...
 def minimize(
     f: Callable[[Any], Score],
@@ -183,7 +185,7 @@ def maximize(
     space: Mapping[str, Dimension],
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[dict[str, Any]]: ...
 @overload
 def maximize(
@@ -191,7 +193,7 @@ def maximize(
     space: GymnasiumSpace[_Form],
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[_Form]: ...
 @overload
 def maximize(
@@ -199,7 +201,7 @@ def maximize(
     space: Space,
     n_trials: int,
     client: Client | str | None = None,
-    **options: Unpack[_LoopOptions],
+    **options: Unpack[LoopArguments],
 ) -> SearchResult[Any]: ...
 def maximize(
     f: Callable[[Any], Score],
@@ -238,6 +240,8 @@ def _search(
         raise TypeError(f"f={f!r}: expected a function of a point")
     if "direction" in options:
         raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
+    own = ("prompt", "seed", "n_trials", "progress", "callback", "catch")
+    check_names(direction, options, (*SearchOptions.names(), *own))
     options = {"warmup": WARMUP, "total": n_trials, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""

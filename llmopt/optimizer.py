@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import json
 import logging
 import math
 import numbers
@@ -30,7 +29,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -48,6 +47,7 @@ from llmopt.errors import (
 )
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.options import SearchArguments, SearchOptions
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
@@ -66,11 +66,11 @@ from llmopt.search.resume import (
     start_of,
     stored_options,
 )
-from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
+from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.space import Dimension, Space
 from llmopt.text import short
-from llmopt.trackers.base import Bell, Callback, Search, check_callbacks
+from llmopt.trackers.base import Bell, Search
 from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,6 @@ _Told = tuple[
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
-    from typing_extensions import TypedDict, Unpack
 
     _Form = TypeVar("_Form", covariant=True)
 
@@ -94,32 +93,6 @@ if TYPE_CHECKING:
 
         def sample(self) -> _Form: ...  # noqa: D102
         def contains(self, x: Any) -> bool: ...  # noqa: D102
-
-    class Options(TypedDict, total=False):
-        """The arguments of `LLMOptimizer` that are given by name."""
-
-        model: Client | str | None
-        warmup: int | Sequence[Any]
-        warmup_distribution: Literal["uniform", "normal"]
-        start: Mapping[str, Any] | Sequence[Any]
-        constraints: str | Iterable[str]
-        total: int | None
-        description: str
-        batch_size: int
-        attempts: int
-        out_of_range: Literal["clip", "reject"]
-        on_error: Literal["raise", "fallback"]
-        noisy: bool
-        may_stop: bool
-        partner: Partner | None
-        requests: int | None
-        max_requests: int | None
-        max_tokens: int | None
-        max_cost: float | None
-        task: Mapping[str, Any] | None
-        storage: str | os.PathLike[str] | None
-        durable: bool
-        callbacks: Sequence[Callback]
 
 
 class LLMOptimizer(Generic[Params]):
@@ -136,51 +109,8 @@ class LLMOptimizer(Generic[Params]):
         direction: ``"maximize"`` or ``"minimize"``; a sequence of them for several
             objectives, and then `tell` takes one number for each.
         seed: Seed of the one random generator; ``None`` draws one and records it.
-        warmup: Points before the model is first asked: how many to draw, or the points
-            themselves. Points told without being asked count towards the number.
-        warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
-            bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
-        start: Points to begin with, before the warm-up: a list of them, or a mapping from words
-            that the model is told (``"the current production setting"``) to the point. They
-            count towards `warmup`; see also `enqueue`.
-        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
-            beside those of the space. The model is told of them, no point that breaks one is
-            asked for, and one that is told ranks after those that keep them; see `Space`.
-        total: Proposals planned in all, for prompts that say "iteration k of N".
-        description: The task in words, for prompts that use it.
-        batch_size: Points asked of the model at a time. Above 1, one request fills several
-            calls of ``ask()``, which is cheaper, and the later ones know less.
-        attempts: Requests with an unusable sample for one batch, before points drawn at
-            random take over.
-        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range, or a point that breaks
-            a constraint.
-        on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a
-            random point. After an error `ask` can be called again, and nothing is lost.
-        noisy: Whether measuring a point again gives another reward. Then the model may propose
-            a point again, `history` shows the mean of its rewards, and `best` is the point with
-            the best mean less its standard error, so that a lucky value is not taken for good.
-        may_stop: Whether the model may end the search where it expects no further gain (the
-            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
-            whichever proposed better points lately proposes more of the next. For one objective
-            and spaces of numbers; needs the package `cma`.
-        requests: How many requests to spend on the model. It proposes first, and again whenever
-            small random changes of the best point (or CMA-ES, if it is the `partner`), which
-            cost nothing, no longer gain; once the requests are spent these give all points. For
-            one objective. The model is shown what they found.
-        max_requests: Cap on calls to the model, failed ones included.
-        max_tokens: Cap on prompt and completion tokens together.
-        max_cost: Cap in US dollars; needs a model whose price is known.
-        task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
-            is stored, and a stored run goes on only with the same: a reward of something else
-            means nothing beside those that it holds.
-        storage: JSON Lines file to append to. If it already holds a run of the same space,
-            directions and task, that run goes on. How the model is asked may change meanwhile:
-            the model, the prompt, the description, the caps.
-        durable: Whether each line of `storage` is forced to the disk, which takes some
-            milliseconds, and carries a checksum. Without it a power cut may lose the last
-            lines; the end of the process loses none.
-        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
+        **options: See `SearchOptions`: ``model``, ``warmup``, ``start``, ``constraints``,
+            ``description``, ``noisy``, ``partner``, ``max_cost``, ``storage`` and others.
 
     Raises:
         SpaceError: The space cannot be searched, or has choices and there is a `partner`.
@@ -203,7 +133,7 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SearchArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -213,7 +143,7 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SearchArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -223,7 +153,7 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SearchArguments],
     ) -> None: ...
     def __init__(
         self,
@@ -232,83 +162,43 @@ class LLMOptimizer(Generic[Params]):
         prompt: str | Path | Prompt = "auto",
         direction: Direction | Sequence[Direction] = "maximize",
         seed: int | None = None,
-        *,
-        model: Client | str | None = None,
-        warmup: int | Sequence[Any] = 10,
-        warmup_distribution: Literal["uniform", "normal"] = "uniform",
-        start: Mapping[str, Any] | Sequence[Any] = (),
-        constraints: str | Iterable[str] = (),
-        total: int | None = None,
-        description: str = "",
-        batch_size: int = 1,
-        attempts: int = 3,
-        out_of_range: Literal["clip", "reject"] = "clip",
-        on_error: Literal["raise", "fallback"] = "raise",
-        noisy: bool = False,
-        may_stop: bool = False,
-        partner: Partner | None = None,
-        requests: int | None = None,
-        max_requests: int | None = None,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
-        task: Mapping[str, Any] | None = None,
-        storage: str | os.PathLike[str] | None = None,
-        durable: bool = True,
-        callbacks: Sequence[Callback] = (),
+        **options: Unpack[SearchArguments],
     ) -> None:
-        self.space = Space.of(space).constrained(constraints)
+        given = SearchOptions.of("LLMOptimizer", options)
+        self.space = Space.of(space).constrained(given.constraints)
         self.directions = _directions(direction)
-        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.batch_size = given.batch_size
         if seed is not None:
             seed = whole_number("seed", seed, 0)
-        if warmup_distribution not in ("uniform", "normal"):
-            raise ValueError(
-                f"warmup_distribution={warmup_distribution!r}: expected 'uniform' or 'normal'"
-            )
         self._warmup_points: tuple[tuple[Any, ...], ...] | None = None
-        if isinstance(warmup, (str, Mapping)):
-            raise ValueError(f"warmup={warmup!r}: expected a whole number, or a sequence of points")
-        if isinstance(warmup, Iterable):
-            self._warmup_points = tuple(self._warmup_point(i, p) for i, p in enumerate(warmup))
+        if isinstance(given.warmup, Iterable):
+            self._warmup_points = tuple(
+                self._point_to_ask(p, f"warmup[{i}]: ") for i, p in enumerate(given.warmup)
+            )
             self._n_warmup = len(self._warmup_points)
         else:
-            self._n_warmup = whole_number("warmup", warmup, 0)
-        self.warmup_distribution = warmup_distribution
-        self._start = self._start_points(start)
-        self._task = _as_json("task", task)
-        emitter = ModelEmitter(
-            get_client(one_model(client, model)),
-            prompt,
-            description=description,
-            total=total,
-            attempts=attempts,
-            out_of_range=out_of_range,
-            on_error=on_error,
-            noisy=noisy,
-            may_stop=may_stop,
-            limits=Limits(max_requests, max_tokens, max_cost),
-        )
+            self._n_warmup = given.warmup
+        self.warmup_distribution = given.warmup_distribution
+        self._start = self._start_points(given.start)
+        self._task = given.task
+        emitter = ModelEmitter(get_client(one_model(client, given.model)), prompt, **given.asking)
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._seed_given = seed is not None
         self._state = self._new_state()
-        self._partner: Partner | None = partner
-        self._requests = requests
+        self._partner = given.partner
+        self._requests = given.requests
         self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
         self._ready = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
         self._bell: Bell | None = None
-        callbacks = check_callbacks(callbacks)
-        if storage is not None:
-            self._attach(storage, durable)
-        if callbacks:
-            self._bell = Bell(callbacks, self._search_info(storage))
+        if given.storage is not None:
+            self._attach(given.storage, given.durable)
+        if given.callbacks:
+            self._bell = Bell(tuple(given.callbacks), self._search_info(given.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
             self._meter.observe = partial(self._bell.ring, "sent")
-
-    def _warmup_point(self, index: int, params: Any) -> tuple[Any, ...]:
-        return self._point_to_ask(params, f"warmup[{index}]: ")
 
     def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
         """Return a point that the user wants evaluated, flat.
@@ -724,7 +614,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _history(self) -> History:
         history = self._state.history()
-        return history.merged(self.space.key) if self._model.noisy else history
+        return history.merged(self.space.key) if self._model.options.noisy else history
 
     @property
     def trials(self) -> list[Trial[Params]]:
@@ -936,7 +826,7 @@ class LLMOptimizer(Generic[Params]):
         meter.announce = partial(record_request, log)
 
     def _start_event(self) -> Event:
-        points = self._warmup_points
+        points, asked = self._warmup_points, self._model.options
         start: Event = {
             "event": "start",
             "format": FORMAT,
@@ -954,9 +844,9 @@ class LLMOptimizer(Generic[Params]):
                 "warmup_distribution": self.warmup_distribution,
                 "batch_size": self.batch_size,
                 "total": self._model.total,
-                "description": self._model.description,
-                "attempts": self._model.attempts,
-                "out_of_range": self._model.out_of_range,
+                "description": self._model.options.description,
+                "attempts": self._model.options.attempts,
+                "out_of_range": self._model.options.out_of_range,
                 "partner": self._partner,
                 "requests": self._requests,
             },
@@ -964,14 +854,16 @@ class LLMOptimizer(Generic[Params]):
         # What follows is left out where it says nothing, as in files of earlier versions.
         further = {
             "start": [[w, list(self.space.to_json_values(values))] for w, values in self._start],
-            "may_stop": self._model.may_stop,
-            "on_error": self._model.on_error if self._model.on_error != "raise" else None,
+            "may_stop": asked.may_stop,
+            "on_error": self._model.options.on_error
+            if self._model.options.on_error != "raise"
+            else None,
             "max_requests": self.limits.max_requests,
             "max_tokens": self.limits.max_tokens,
             "max_cost": self.limits.max_cost,
         }
         start["options"] |= {k: v for k, v in further.items() if v not in (None, False, [], {})}
-        start["options"] |= {"noisy": self._model.noisy, "task": self._task}
+        start["options"] |= {"noisy": self._model.options.noisy, "task": self._task}
         return start
 
     def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
@@ -1030,23 +922,6 @@ def _directions(direction: Any) -> tuple[Direction, ...]:
     if not many:
         raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
     return many
-
-
-def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a mapping in the form in which a file gives it back.
-
-    Raises:
-        ValueError: It has no such form.
-    """
-    try:
-        if value is not None and not isinstance(value, Mapping):
-            raise TypeError("not a mapping")
-        found: dict[str, Any] = json.loads(json.dumps(dict(value or {}), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(
-            f"{name}={short(value)}: expected a mapping of JSON values ({error})"
-        ) from error
-    return found
 
 
 def _number(value: Any, name: str) -> float:

@@ -39,6 +39,7 @@ from llmopt import (
 )
 from llmopt.client import embedded
 from llmopt.errors import install_hint
+from llmopt.policies import PolicySearch
 
 SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
 POINT = {"lr": 0.5, "k": 3}
@@ -366,6 +367,27 @@ def without_checksums(path):
     for event in events:
         event.pop("crc", None)
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+@pytest.mark.defect(28)
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("warm_up", "warmup"), ("max_request", "max_requests"), ("desciption", "description")],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **o: LLMOptimizer(SPACE, ScriptedClient([]), **o),
+        lambda **o: llmopt.minimize(lambda p: 0.0, SPACE, 3, ScriptedClient([]), **o),
+        lambda **o: llmopt.maximize(lambda p: 0.0, SPACE, 3, ScriptedClient([]), **o),
+        lambda **o: PolicySearch("CartPole-v1", ScriptedClient([]), **o),
+    ],
+    ids=["LLMOptimizer", "minimize", "maximize", "PolicySearch"],
+)
+def test_a_misspelt_argument(call, wrong, near):
+    text = told(TypeError, lambda: call(**{wrong: 3}), f"argument '{wrong}'")
+    assert f"did you mean '{near}'? Valid: '{near}', " in text
+    assert len(text) < 300
 
 
 class TestFiles:

@@ -631,7 +631,10 @@ class TestResume:
         optimizer.save(tmp_path / "saved.jsonl")
         loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
         assert loaded.limits == optimizer.limits
-        assert (loaded._model.may_stop, loaded._model.on_error) == (True, "fallback")
+        assert (loaded._model.options.may_stop, loaded._model.options.on_error) == (
+            True,
+            "fallback",
+        )
 
     @pytest.mark.defect(19)
     def test_load_takes_a_model_by_that_name(self, tmp_path):

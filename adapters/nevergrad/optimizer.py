@@ -138,7 +138,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             tuple(proposal.values for proposal in points),
             ("minimize",) * max(1, self.num_objectives),
         )
-        return history.merged(self._parameters.space.key) if self._model.noisy else history
+        return history.merged(self._parameters.space.key) if self._model.options.noisy else history
 
     @property
     def usage(self) -> Usage:
@@ -415,7 +415,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         With ``noisy=True`` it has the least mean loss plus standard error, by how far repeated
         evaluations of one point lie apart; else it is Nevergrad's own choice.
         """
-        best = self.history.best if self._model.noisy else None
+        best = self.history.best if self._model.options.noisy else None
         if best is None or self.num_objectives > 1:
             return super().recommend()
         return self._parameters.spawn(self.parametrization, best.values)

@@ -577,7 +577,11 @@ class LLMSampler(BaseSampler):
                         time.sleep(pause * (time.monotonic() - started))
                         trials = study.get_trials(deepcopy=False)
                         view = reader.view(study, trials, trial.number, outside, parameters)
-                        lost = key in view.taken and key not in before and not self._model.noisy
+                        lost = (
+                            key in view.taken
+                            and key not in before
+                            and not self._model.options.noisy
+                        )
                         if not lost:
                             annotate(
                                 study,
@@ -624,7 +628,11 @@ class LLMSampler(BaseSampler):
         while offers:
             offer = offers.popleft()
             exhausted = len(view.taken) >= space.cardinality
-            if exhausted or self._model.noisy or space.key(offer.proposal.values) not in view.taken:
+            if (
+                exhausted
+                or self._model.options.noisy
+                or space.key(offer.proposal.values) not in view.taken
+            ):
                 return offer
             self._discard(offer)
         # Of a group that not all trials have, nobody knows how many points are planned.
@@ -636,7 +644,7 @@ class LLMSampler(BaseSampler):
                 )
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
-                if stopped or self._model.on_error == "raise":
+                if stopped or self._model.options.on_error == "raise":
                     raise
                 points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
         replies = [reply for _, reply in draft.replies]
@@ -674,7 +682,7 @@ class LLMSampler(BaseSampler):
             if len(self._groups) >= _GROUPS_KEPT:
                 self._groups.clear()
             reader = GroupHistory(
-                ParameterGroup(distributions), self._constraints, self._model.noisy
+                ParameterGroup(distributions), self._constraints, self._model.options.noisy
             )
             group = self._groups[names] = _Group(reader, self._emitter(reader.group.space))
         return group

@@ -12,6 +12,7 @@ search.save("swimmer.json")
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.arguments import check_names
 from llmopt.client.base import Client
 from llmopt.errors import (
     LLMOptError,
@@ -35,6 +37,7 @@ from llmopt.errors import (
 from llmopt.history import Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
+from llmopt.options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
@@ -160,6 +163,8 @@ class PolicySearch:
         storage: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
+        own = inspect.signature(PolicySearch).parameters
+        check_names("PolicySearch", options, (*own, *SearchOptions.names()))
         if words not in ("all", "names", "none"):
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
         if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:

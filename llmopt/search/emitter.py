@@ -14,11 +14,10 @@ import warnings
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
-from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Client, Completion, Reply, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.ready import is_permanent
@@ -34,6 +33,7 @@ from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for,
 from llmopt.prompt.evidence import analysis_of, start_of
 from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.search.options import AskArguments, AskOptions
 from llmopt.space import Space, Value
 from llmopt.text import cut
 
@@ -90,22 +90,12 @@ class ModelEmitter:
         client: The model.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the client.
-        description: The task in words, for prompts that use it.
-        total: Proposals planned in all, for prompts that say "k of N".
-        attempts: Requests with an unusable sample that one batch of points may take before
-            the fallback does the rest. The request after one tells a chat model what was
-            wrong with its answer. Requests whose samples are all usable are not counted.
-        out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
-            breaks a constraint of the space to one that keeps it; ``"reject"`` asks again.
-        on_error: ``"raise"`` passes a model's failure, and a cap that is reached, on to the
-            caller; ``"fallback"`` draws the points at random, loudly and counted, but for
-            what `is_permanent`: a missing or refused key, model or package is raised.
-        noisy: Whether the model may propose a point again, to measure it better.
-        may_stop: Whether an answer may end the search, where the prompt offers it.
         transport_attempts: See `Meter`.
-        limits: Caps on requests, tokens and cost.
+        limits: Caps on requests, tokens and cost, in place of those among the options.
+        **options: See `llmopt.search.options.AskOptions`.
 
     Attributes:
+        options: How the model is asked.
         meter: Sends the requests and counts what they cost.
     """
 
@@ -114,34 +104,29 @@ class ModelEmitter:
         client: Client,
         prompt: str | Path | Prompt = "auto",
         *,
-        description: str = "",
-        total: int | None = None,
-        attempts: int = 3,
-        out_of_range: Literal["clip", "reject"] = "clip",
-        on_error: Literal["raise", "fallback"] = "raise",
-        noisy: bool = False,
-        may_stop: bool = False,
         transport_attempts: int | None = None,
         limits: Limits | None = None,
+        **options: Unpack[AskArguments],
     ) -> None:
-        if not isinstance(description, str):
-            raise ValueError(f"description={description!r}: expected a string")
-        one_of("out_of_range", out_of_range, ("clip", "reject"))
-        one_of("on_error", on_error, ("raise", "fallback"))
+        self.options = AskOptions.of("ModelEmitter", options)
         self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
-        self.description = description
-        self.total = None if total is None else whole_number("total", total, 1)
-        self.attempts = whole_number("attempts", attempts, 1)
-        self.out_of_range = out_of_range
-        self.on_error = on_error
-        self.noisy, self.may_stop = noisy, may_stop
+        limits = limits or self.options.limits
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
 
     @property
     def client(self) -> Client:
         """The model that is asked."""
         return self.meter.client
+
+    @property
+    def total(self) -> int | None:
+        """Proposals planned in all, as the prompt says it."""
+        return self.options.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        self.options = replace(self.options, total=value)
 
     @property
     def limits(self) -> Limits:
@@ -225,18 +210,20 @@ class ModelEmitter:
     ) -> list[Proposal]:
         facts = model_facts(self.client)
         # Points that were tried and may come again differ in what is not asked for.
-        partial = not self.noisy and any(space.key(t.values) not in seen for t in history.complete)
+        partial = not self.options.noisy and any(
+            space.key(t.values) not in seen for t in history.complete
+        )
         found: list[Proposal] = []
         replies: list[Reply] = []
         complaint: Complaint | None = None
         trouble = ""
         misses = 0
         stop: SearchStopped | None = None
-        new = self.noisy or len(seen) < space.cardinality
+        new = self.options.noisy or len(seen) < space.cardinality
         most = math.inf if most_requests is None else most_requests
-        while len(found) < n and misses < self.attempts and len(replies) < most and new:
+        while len(found) < n and misses < self.options.attempts and len(replies) < most and new:
             wanted = n - len(found)
-            left = () if self.noisy else untried(space, seen)
+            left = () if self.options.noisy else untried(space, seen)
             hints = (*notes, _list_of(space, left)) if left else notes
             samples = min(wanted, facts.max_samples or wanted)
             handed = tuple(p.values for p in found)
@@ -247,12 +234,12 @@ class ModelEmitter:
                 if not query.drawn:
                     reply = self.meter.send(query.request)
             except BudgetExceededError:
-                if self.on_error == "raise":
+                if self.options.on_error == "raise":
                     raise
                 trouble = "the request budget is used up"
                 break
             except ClientError as error:
-                if self.on_error == "raise" or is_permanent(error):
+                if self.options.on_error == "raise" or is_permanent(error):
                     raise
                 trouble = str(error)
                 break
@@ -282,7 +269,7 @@ class ModelEmitter:
                 n = len(found)
             # A client that gives fewer samples than asked for is asked again at no charge.
             misses += complaint is not None or len(found) == before
-            new = self.noisy or len(seen) < space.cardinality
+            new = self.options.noisy or len(seen) < space.cardinality
             if left and complaint is not None:
                 break  # it was shown every point that is left, and named another
         if len(found) < n:
@@ -309,14 +296,14 @@ class ModelEmitter:
             space,
             model_facts(self.client),
             total=self.total,
-            description=self.description,
+            description=self.options.description,
             complaint=complaint,
             samples=samples,
             seed=seed,
             notes=notes,
-            out_of_range=self.out_of_range,
-            noisy=self.noisy,
-            may_stop=self.may_stop,
+            out_of_range=self.options.out_of_range,
+            noisy=self.options.noisy,
+            may_stop=self.options.may_stop,
             partial=partial,
         )
         query = self.prompt.prepare(situation)
@@ -361,19 +348,19 @@ class ModelEmitter:
             )
         values, clipped = reading.values, reading.clipped
         if broken := space.broken(values):
-            if self.out_of_range == "reject":
+            if self.options.out_of_range == "reject":
                 self.meter.count_rejection("constraint")
                 amounts = ", ".join(f"{text} (by {a:.3g})" for text, a in broken.items())
                 raise ParseError(f"this point breaks {amounts}", completion.text)
             values, clipped = space.mend(values), True
-        if space.key(values) in seen and not self.noisy:
+        if space.key(values) in seen and not self.options.noisy:
             self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         source: Source = "drawn" if query.drawn else "llm"
         return Proposal(values, source, reading.explanation, clipped=clipped)
 
     def _trouble(self, space: Space, n: int, seen: set[Hashable], trouble: str) -> str:
-        if space.cardinality <= len(seen) and not self.noisy:
+        if space.cardinality <= len(seen) and not self.options.noisy:
             trouble = "every point of the space was already tried"
         return (
             f"{n} of the points asked for {'was' if n == 1 else 'were'} drawn at random, "

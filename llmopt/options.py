@@ -1,0 +1,124 @@
+"""The options that `LLMOptimizer`, `minimize` and `PolicySearch` have by name, in one place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from llmopt.arguments import one_of
+from llmopt.client.base import Client
+from llmopt.search.options import AskArguments, AskOptions
+from llmopt.search.scheduler import Partner
+from llmopt.text import short
+from llmopt.trackers.base import Callback, check_callbacks
+
+
+class SearchArguments(AskArguments, total=False):
+    """The fields of `SearchOptions`, for signatures."""
+
+    model: Client | str | None
+    warmup: int | Sequence[Any]
+    warmup_distribution: Literal["uniform", "normal"]
+    start: Mapping[str, Any] | Sequence[Any]
+    constraints: str | Iterable[str]
+    batch_size: int
+    partner: Partner | None
+    requests: int | None
+    task: Mapping[str, Any] | None
+    storage: str | os.PathLike[str] | None
+    durable: bool
+    callbacks: Sequence[Callback]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(AskOptions):
+    """The options of a search by name, beside those of `AskOptions`.
+
+    Attributes:
+        model: Another name of `client`.
+        warmup: Points before the model is first asked: how many to draw, or the points
+            themselves. Points told without being asked count towards the number.
+        warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
+            bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
+        start: Points to begin with, before the warm-up: a list of them, or a mapping from words
+            that the model is told (``"the current production setting"``) to the point. They
+            count towards `warmup`; see also `LLMOptimizer.enqueue`.
+        constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"``,
+            beside those of the space. The model is told of them, no point that breaks one is
+            asked for, and one that is told ranks after those that keep them; see `Space`.
+        batch_size: Points asked of the model at a time. Above 1, one request fills several
+            calls of ``ask()``, which is cheaper, and the later ones know less.
+        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
+            whichever proposed better points lately proposes more of the next. For one objective
+            and spaces of numbers; needs the package `cma`.
+        requests: How many requests to spend on the model. It proposes first, and again whenever
+            small random changes of the best point (or CMA-ES, if it is the `partner`), which
+            cost nothing, no longer gain; once the requests are spent these give all points. For
+            one objective. The model is shown what they found.
+        task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
+            is stored, and a stored run goes on only with the same: a reward of something else
+            means nothing beside those that it holds.
+        storage: JSON Lines file to append to. If it already holds a run of the same space,
+            directions and task, that run goes on. How the model is asked may change meanwhile:
+            the model, the prompt, the description, the caps.
+        durable: Whether each line of `storage` is forced to the disk, which takes some
+            milliseconds, and carries a checksum. Without it a power cut may lose the last
+            lines; the end of the process loses none.
+        callbacks: Whom to tell what happens: see `llmopt.trackers`. Copies have none.
+
+    Raises:
+        ValueError: An option has a value that it cannot have.
+        TypeError: `callbacks` holds something else.
+    """
+
+    model: Client | str | None = None
+    warmup: int | Sequence[Any] = 10
+    warmup_distribution: Literal["uniform", "normal"] = "uniform"
+    start: Mapping[str, Any] | Sequence[Any] = ()
+    constraints: str | Iterable[str] = ()
+    batch_size: int = 1
+    partner: Partner | None = None
+    requests: int | None = None
+    task: Mapping[str, Any] | None = None
+    storage: str | os.PathLike[str] | None = None
+    durable: bool = True
+    callbacks: Sequence[Callback] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._whole("batch_size", 1)
+        one_of("warmup_distribution", self.warmup_distribution, ("uniform", "normal"))
+        if isinstance(self.warmup, (str, Mapping)):
+            raise ValueError(
+                f"warmup={self.warmup!r}: expected a whole number, or a sequence of points"
+            )
+        if not isinstance(self.warmup, Iterable):
+            self._whole("warmup", 0)
+        self._whole("requests", 1, optional=True)
+        check_callbacks(self.callbacks)
+        object.__setattr__(self, "task", _as_json("task", self.task))
+
+    @property
+    def asking(self) -> dict[str, Any]:
+        """The options of `AskOptions` by name."""
+        return {name: getattr(self, name) for name in AskOptions.names()}
+
+
+def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a mapping in the form in which a file gives it back.
+
+    Raises:
+        ValueError: It has no such form.
+    """
+    try:
+        if value is not None and not isinstance(value, Mapping):
+            raise TypeError("not a mapping")
+        found: dict[str, Any] = json.loads(json.dumps(dict(value or {}), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{name}={short(value)}: expected a mapping of JSON values ({error})"
+        ) from error
+    return found

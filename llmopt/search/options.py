@@ -1,0 +1,107 @@
+"""How a model is asked: the options that every search has, in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypedDict
+
+from llmopt.arguments import check_names, one_of, whole_number
+from llmopt.search.meter import Limits
+
+
+class AskArguments(TypedDict, total=False):
+    """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
+
+    description: str
+    total: int | None
+    attempts: int
+    out_of_range: Literal["clip", "reject"]
+    on_error: Literal["raise", "fallback"]
+    noisy: bool
+    may_stop: bool
+    max_requests: int | None
+    max_tokens: int | None
+    max_cost: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskOptions:
+    """How a model is asked, in `LLMOptimizer`, `minimize`, both adapters and `PolicySearch`.
+
+    Attributes:
+        description: The task in words, for prompts that use it.
+        total: Proposals planned in all, for prompts that say "iteration k of N".
+        attempts: Requests with an unusable sample for one batch of points, before points drawn
+            at random take over. The request after one tells a chat model what was wrong with
+            its answer. Requests whose samples are all usable are not counted.
+        out_of_range: ``"clip"`` moves a value outside its range to the bound, and a point that
+            breaks a constraint to one that keeps it; ``"reject"`` asks again.
+        on_error: ``"raise"`` a model's failure and a reached cap, or ``"fallback"`` to a random
+            point, loudly and counted. A missing or refused key, model or package is raised
+            always. After an error the same call can be made again, and nothing is lost.
+        noisy: Whether measuring a point again gives another reward. Then the model may propose
+            a point again, `history` shows the mean of its rewards, and `best` is the point with
+            the best mean less its standard error, so that a lucky value is not taken for good.
+        may_stop: Whether the model may end the search where it expects no further gain (the
+            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
+        max_requests: Cap on calls to the model, failed ones included.
+        max_tokens: Cap on prompt and completion tokens together.
+        max_cost: Cap in US dollars; needs a model whose price is known.
+
+    Raises:
+        ValueError: An option has a value that it cannot have.
+    """
+
+    description: str = ""
+    total: int | None = None
+    attempts: int = 3
+    out_of_range: Literal["clip", "reject"] = "clip"
+    on_error: Literal["raise", "fallback"] = "raise"
+    noisy: bool = False
+    may_stop: bool = False
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.description, str):
+            raise ValueError(f"description={self.description!r}: expected a string")
+        self._whole("total", 1, optional=True)
+        self._whole("attempts", 1)
+        one_of("out_of_range", self.out_of_range, ("clip", "reject"))
+        one_of("on_error", self.on_error, ("raise", "fallback"))
+        for name in ("noisy", "may_stop"):
+            one_of(name, getattr(self, name), (True, False))
+        _ = self.limits
+
+    def _whole(self, name: str, least: int, *, optional: bool = False) -> None:
+        """Check a whole number, and keep it as an ``int``."""
+        value = getattr(self, name)
+        if value is not None or not optional:
+            object.__setattr__(self, name, whole_number(name, value, least))
+
+    @property
+    def limits(self) -> Limits:
+        """The caps."""
+        return Limits(self.max_requests, self.max_tokens, self.max_cost)
+
+    @classmethod
+    def of(cls, call: str, given: Mapping[str, Any]) -> Self:
+        """Return the options of a call.
+
+        Args:
+            call: The function's name, for messages.
+            given: The arguments that it was given by name.
+
+        Raises:
+            TypeError: There is no such option; the message names the nearest ones.
+        """
+        check_names(call, given, cls.names())
+        return cls(**given)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of all options."""
+        return tuple(field.name for field in dataclasses.fields(cls))
