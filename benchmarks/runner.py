@@ -23,13 +23,12 @@ from llmopt.benchmarks.tasks.targets import OPTIMA
 from llmopt.benchmarks.tasks.words import task_words
 from llmopt.client.base import Client
 from llmopt.client.local import LocalClient
-from llmopt.errors import LLMOptError, SearchStopped
+from llmopt.errors import SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import Evaluation, finalists, stream
 from llmopt.prompt import Prompt, Situation, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
-from llmopt.text import clean
 from llmopt.trackers.base import Bell
 
 FINALISTS = 5
@@ -37,9 +36,6 @@ FINALISTS = 5
 
 FINAL_ROUNDS = 2
 """Fresh starts of a finalist, for each start of an evaluation."""
-
-HOPELESS = 5
-"""Evaluations that fail, and none that does not, after which no more are made."""
 
 WORDS = "words"
 """The prompt that is told names, standard errors and what each policy did."""
@@ -49,10 +45,6 @@ FEEDBACK_PROMPTS = (WORDS,)
 
 # Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
 _NUMERIC = ("auto", "props", "props-ab", "opro", "columns")
-
-
-class BrokenTaskError(LLMOptError):
-    """A task whose evaluations all fail."""
 
 
 @dataclass(frozen=True)
@@ -245,31 +237,6 @@ def usual_batch(prompt: str | Prompt | None) -> int:
     """Return how many points a model is asked for in one request under a prompt."""
     numbers = prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt)
     return 4 if numbers else 1
-
-
-class Sanity:
-    """Ends a search of which nothing but failures is known: more would cost and show nothing.
-
-    Args:
-        what: What is evaluated, for the message.
-        sound: Whether some evaluation has succeeded before.
-    """
-
-    def __init__(self, what: str, sound: bool = False) -> None:
-        self._what, self._sound, self._failed = what, sound, 0
-
-    def see(self, failure: str) -> None:
-        """Take in an evaluation, with the reason where it has failed.
-
-        Raises:
-            BrokenTaskError: It was the last of `HOPELESS` failures, and no evaluation succeeded.
-        """
-        self._sound, self._failed = self._sound or not failure, self._failed + 1
-        if not self._sound and self._failed >= HOPELESS:
-            raise BrokenTaskError(
-                f"{self._what}: none of {self._failed} evaluations had a return, so no more are "
-                f"made. The last one: {clean(failure)}. Mend the environment or its wrappers"
-            )
 
 
 def check_prompt(

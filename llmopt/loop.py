@@ -27,6 +27,7 @@ from llmopt.errors import (
 from llmopt.history import Direction, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchArguments, SearchOptions
+from llmopt.sanity import Sanity
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html
@@ -246,6 +247,8 @@ def _search(
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""
     done = len(optimizer.trials)
+    remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
+    sanity = Sanity(_name(f), optimizer.history.best is not None, remedy)
     bar = tqdm(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
@@ -275,11 +278,7 @@ def _search(
                 break
             trial = _evaluate(optimizer, f, params, catch)
             best = optimizer.history.best
-            if best is None and not catch and len(optimizer.trials) == WARMUP:
-                raise RewardError(
-                    f"none of the first {WARMUP} evaluations gave a number: is a return missing in "
-                    f"{_name(f)}? None stands for a failed evaluation; no more are made"
-                )
+            sanity.see("" if trial.state == "complete" else trial.feedback)
             if best is not None and best.rewards:
                 bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
             bar.update()

@@ -260,6 +260,17 @@ def test_a_forgotten_return_is_noticed_before_the_model_is_asked():
         params["x"] += 1
 
     client = ScriptedClient([])
-    with pytest.raises(RewardError, match=r"evaluations gave a number: .* missing in forgets"):
+    with pytest.raises(
+        RewardError, match=r"forgets: none of 5 .* no reward\..* is a return missing\?"
+    ):
         minimize(forgets, SPACE, 20, client)
     assert client.requests == []
+
+
+@pytest.mark.defect(15)
+def test_a_function_that_always_raises_ends_the_search_with_the_reason():
+    def broken(params):
+        raise OSError("no such rig")
+
+    with pytest.raises(RewardError, match=r"broken: none of 5 .*OSError: no such rig"):
+        minimize(broken, SPACE, 20, ScriptedClient([]), catch=OSError)

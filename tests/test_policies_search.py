@@ -160,6 +160,20 @@ def test_an_own_environment_without_a_docstring(tmp_path):
         search.gif(tmp_path / "p.gif")
 
 
+@pytest.mark.defect(15)
+def test_an_environment_that_always_fails_ends_the_search_after_five_with_the_reason(monkeypatch):
+    def broken(self, action):
+        raise RuntimeError("no such joint")
+
+    monkeypatch.setattr(Bare, "step", broken)
+    client = ScriptedClient([])
+    search = PolicySearch(Bare, client, "words", starts=2, max_steps=5)
+    with pytest.raises(LLMOptError, match=r"Bare: none of 5 .*RuntimeError: no such joint"):
+        search.run(30)
+    assert client.requests == []
+    assert len(search.optimizer.trials) == 5
+
+
 def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
     class Both(Bare):
         observation_space = spaces.Dict(a=spaces.Box(-1, 1, (1,)))

@@ -28,7 +28,6 @@ from llmopt.benchmarks.runner import (
     WORDS,
     Asked,
     Outcome,
-    Sanity,
     check_prompt,
     choose,
     draw_warmup,
@@ -50,6 +49,7 @@ from llmopt.policies.rollout import (
     held_out_seeds,
     selection_seeds,
 )
+from llmopt.sanity import Sanity
 from llmopt.search.eventlog import EventLog, read_events
 from llmopt.trackers.base import Bell, Callback, Search
 

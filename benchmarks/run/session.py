@@ -54,7 +54,6 @@ from llmopt.benchmarks.runner import (
     FINAL_ROUNDS,
     Asked,
     Outcome,
-    Sanity,
     check_prompt,
     choose,
     make_problem,
@@ -86,6 +85,7 @@ from llmopt.policies.rollout import (
 )
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import solved_from
+from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell, Callback, Search
 
 # Run folders of llmopt 0.1 hold points drawn from streams by position.

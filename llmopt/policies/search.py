@@ -58,7 +58,9 @@ from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
 from llmopt.policies.wrapping import acting_space, scaling
+from llmopt.sanity import Sanity
 from llmopt.space import Categorical, Float, Space
+from llmopt.text import cut
 
 STEP_CAP = 1000
 """Environment steps an episode may take where the environment sets no limit of its own."""
@@ -325,11 +327,13 @@ class PolicySearch:
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached.
             ClientError: The model could not be asked.
+            BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
         report = _print_trial if progress is True else progress or None
         optimizer, batch = self.optimizer, self.optimizer.batch_size
         if not (self._total_given or self.stopped):
             self._total = None
+        sanity = Sanity(self._make.title, optimizer.history.best is not None)
         try:
             while (left := evaluations - self._spent()) > 0:
                 spent = evaluations - left
@@ -355,6 +359,7 @@ class PolicySearch:
                     trial = self._tell(params)
                 if report is not None:
                     report(trial)
+                sanity.see("" if trial.state == "complete" else cut(trial.feedback, 300))
         except KeyboardInterrupt:
             say_what_is_kept(optimizer)
             raise

@@ -1,0 +1,42 @@
+"""The end of a search in which every evaluation fails: one rule for all that search."""
+
+from __future__ import annotations
+
+from llmopt.errors import RewardError
+from llmopt.text import clean
+
+HOPELESS = 5
+"""Evaluations that fail, and none that does not, after which no more are made."""
+
+
+class BrokenTaskError(RewardError):
+    """A task of which every evaluation fails."""
+
+
+class Sanity:
+    """Ends a search of which nothing but failures is known: more would cost and show nothing.
+
+    Args:
+        what: What is evaluated, for the message.
+        sound: Whether some evaluation has succeeded before.
+        remedy: What to do about it, for the message.
+    """
+
+    def __init__(
+        self, what: str, sound: bool = False, remedy: str = "Mend the environment or its wrappers"
+    ) -> None:
+        self._what, self._sound, self._remedy = what, sound, remedy
+        self._failed = 0
+
+    def see(self, failure: str) -> None:
+        """Take in an evaluation, with the reason where it has failed.
+
+        Raises:
+            BrokenTaskError: It was the last of `HOPELESS` failures, and no evaluation succeeded.
+        """
+        self._sound, self._failed = self._sound or not failure, self._failed + 1
+        if not self._sound and self._failed >= HOPELESS:
+            raise BrokenTaskError(
+                f"{self._what}: none of {self._failed} evaluations had a result, so no more are "
+                f"made. The last one: {clean(failure).rstrip('.')}. {self._remedy}"
+            )
