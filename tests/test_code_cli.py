@@ -9,6 +9,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image
@@ -25,6 +26,7 @@ from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
 from llmopt.code.sandbox.confine import support
+from llmopt.code.starts import Starts
 from llmopt.errors import LLMOptError, StorageError, install_hint
 
 needs_confinement = pytest.mark.skipif(
@@ -176,6 +178,63 @@ class TestCode:
         assert "the code to begin from cannot be used" in capsys.readouterr().err
         assert client.requests == []
         assert not (tmp_path / "run").exists()
+
+    @pytest.mark.defect(29, 36)
+    def test_starts_come_from_a_secret_of_the_folder(self, monkeypatch, tmp_path, capsys):
+        scores = {}
+        recording = tmp_path / "said.jsonl"
+        args = ["--steps", "1", "--no-gif"]
+        for name, more in (
+            ("one", ["--record", str(recording)]),
+            ("two", []),
+            ("three", ["--starts", str(tmp_path / "one")]),
+            ("four", ["--starts", str(tmp_path / "one" / "starts.json")]),
+            ("other", ["--seed", "1"]),
+        ):
+            give(monkeypatch, PUMP)
+            assert cli([*self.ARGS, str(tmp_path / name), *args, *more]) == 0
+            scores[name] = json.loads((tmp_path / name / "held_out.json").read_text())
+        monkeypatch.undo()
+        replay = [*self.ARGS, str(tmp_path / "again"), *args, "--model", f"replay:{recording}"]
+        assert cli(replay) == 0
+        scores["again"] = json.loads((tmp_path / "again" / "held_out.json").read_text())
+        assert scores["one"] == scores["three"] == scores["four"] == scores["again"]
+        means = {scores[name]["mean return"] for name in ("one", "two", "other")}
+        assert len(means) == 3
+        secret = json.loads((tmp_path / "one" / "starts.json").read_text())["secret"]
+        for file in (tmp_path / "one").rglob("*"):
+            if file.is_file() and file.name != "starts.json":
+                assert secret not in file.read_text(errors="replace"), file
+        # A run that has none was made on the starts 0, 2, 4, ... and goes on with them.
+        (tmp_path / "one" / "starts.json").unlink()
+        give(monkeypatch)
+        assert cli(["code", "mountaincar", "--resume", "--out", str(tmp_path / "one")]) == 0
+        assert json.loads((tmp_path / "one" / "held_out.json").read_text()) != scores["one"]
+        capsys.readouterr()
+        for more, message in (
+            (["--resume", "--starts", "x", "--out", str(tmp_path / "two")], "leave out --starts"),
+            (["--starts", str(tmp_path / "none"), "--model", "m"], "cannot take the starts"),
+        ):
+            assert cli(["code", "mountaincar", *more]) == 2
+            assert message in capsys.readouterr().err
+
+    @pytest.mark.defect(44)
+    def test_to_fail_where_it_is_hard_gains_nothing(self, monkeypatch, tmp_path, capsys):
+        with gym.make("MountainCarContinuous-v0") as env:
+            hard = float(env.reset(seed=3)[0][0])
+        guard = f"    if abs(obs[0] - {hard!r}) < 1e-6:\n        return None\n"
+        give(monkeypatch, PUMP.replace("    return", f"{guard}    return"))
+        numbered = tmp_path / "starts.json"
+        numbered.write_text(json.dumps(Starts(None).to_dict()))
+        folder = tmp_path / "run"
+        args = [*self.ARGS, str(folder), "--steps", "1", "--starts", str(numbered)]
+        assert cli(args) == 0
+        held_out = json.loads((folder / "held_out.json").read_text())
+        assert held_out["mean return"] is None
+        assert held_out["failed starts"] == 1
+        assert held_out["success rate"] == 0.75
+        assert "At start 1, in step 1" in held_out["failure"]
+        assert "failed starts 1" in capsys.readouterr().out
 
     def test_a_spoilt_folder_is_told(self, monkeypatch, tmp_path, capsys):
         give(monkeypatch, PUMP)
@@ -380,7 +439,7 @@ def test_errors_are_one_line(args, message, tmp_path, monkeypatch, capsys):
 
 def test_the_page_is_made_from_the_folder_alone(tmp_path):
     run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m"})
-    run.begin()
+    run.begin(Starts(None))
     for number, score in enumerate([1.0, None, 0.5, 3.0]):
         run.write_candidate(CodeTrial(number, f"x = {number}\n", None, score, "words"), {})
     page = write_report(run.path).read_text()
@@ -394,7 +453,7 @@ def test_the_page_is_made_from_the_folder_alone(tmp_path):
 def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
     """A model's words may hold what a terminal would obey, and what it cannot show."""
     run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m", "steps": 2})
-    run.begin()
+    run.begin(Starts(None))
     search = SimpleNamespace(trials=[], tried=1, best=None)
     say_step(run, search, -1, "\x1b[2J red\nand \ud800 é")
     assert capsys.readouterr().out == "[1/2] no usable code: ?[2J red\n"
@@ -402,7 +461,7 @@ def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
 
 def test_the_page_shows_what_was_measured(tmp_path):
     run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m", "hint": ""})
-    run.begin()
+    run.begin(Starts(None))
     assert "No candidate was scored yet" in write_report(run.path).read_text()
     measures = {"mean_return": 12.5, "success_rate": 0.25}
     run.write_candidate(CodeTrial(0, "x = 0\n", None, 0.25), measures)
@@ -431,7 +490,7 @@ def test_a_score_prefers_success_to_return():
 
 def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
     run = CodeRun(tmp_path / "run", {"command": "code", "task": "t", "model": "m"})
-    run.begin()
+    run.begin(Starts(None))
     for number, score in enumerate([1.0, 3.0]):
         run.write_candidate(CodeTrial(number, "x = 1\n", None, score, "words"), {"success_rate": 0})
     run.search.write_text(
@@ -483,5 +542,6 @@ def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
 def open_and_make(folder):
     task = find_task("mountaincar")
     run = CodeRun(folder, {**common.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
-    with common.make_optimizer(run, task, policy_function(task.make(False)), "", ""):
+    with common.make_optimizer(run, task, policy_function(task.make(False)), "", "",
+                               Starts(None)):  # fmt: skip
         pass

@@ -1,4 +1,5 @@
 import math
+import re
 
 import gymnasium as gym
 import numpy as np
@@ -7,13 +8,14 @@ from gymnasium.utils.env_checker import check_env
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code.tasks import CodeTask, classic, find_task
+from llmopt.benchmarks.code.write_policy import told_of
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
 from llmopt.code.language import PHRASES, LanguageFeedback, Verdict
 from llmopt.code.policy import (
-    Episode,
+    CodeEpisode,
     PolicyScore,
     evaluate_policy,
     improve,
@@ -23,7 +25,8 @@ from llmopt.code.policy import (
 )
 from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
-from llmopt.errors import LLMOptError
+from llmopt.code.starts import Starts
+from llmopt.errors import StorageError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -41,8 +44,8 @@ def car():
     env.close()
 
 
-def candidate_of(source, env, worker_env=None):
-    return Candidate(source, [policy_function(env)], lambda: Sandbox(env=worker_env))
+def candidate_of(source, env):
+    return Candidate(source, [policy_function(env)], Sandbox)
 
 
 FOLD = np.array([1.0, -1.0])
@@ -187,87 +190,11 @@ class TestLanguage:
 
 @needs_confinement
 class TestEvaluation:
-    def test_step_by_step_and_replay_give_the_same_score(self, car):
-        seeds = [1, 2]
+    def test_a_policy_is_scored(self, car):
         with candidate_of(PUMP, car) as candidate:
-            stepped = evaluate_policy(candidate, car, seeds, success=reached)
-        plain = gym.make(CAR)
-        with candidate_of(PUMP, car, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
-            replayed = evaluate_policy(candidate, plain, seeds, replay=True, success=reached)
-        assert [e.total for e in stepped.episodes] == [e.total for e in replayed.episodes]
-        assert stepped.success_rate == 1.0
-        assert stepped.mean_return > 90
-
-    def test_a_worker_that_cheats_its_own_environment_gains_nothing(self):
-        """It walks frames to the environment in its worker and puts the car at the flag."""
-        cheat = """
-import sys
-def controller(obs):
-    frame = sys._getframe()
-    while frame:
-        env = frame.f_locals.get('env')
-        if env is not None:
-            env.unwrapped.state = np.array([0.45, 0.07])
-            env.unwrapped.steps = 0
-        frame = frame.f_back
-    return [1.0]
-"""
-        env = gym.make(CAR)
-        with candidate_of(cheat, env, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
-            claimed = candidate.rollout("controller", 1, 1000)
-            score = evaluate_policy(candidate, env, [1], replay=True, success=reached)
-        assert len(claimed) < 5  # in its own world it is at the flag at once
-        assert score.failure
-        assert not score.success_rate
-
-    def test_the_future_of_a_stochastic_environment_cannot_be_seen(self):
-        """The policy copies the generator of its worker's environment and plans with it.
-
-        The ice is slippery; 0.82 is what can be had there without foresight.
-        """
-        planner = """
-import sys
-def controller(obs):
-    frame = sys._getframe()
-    while 'env' not in frame.f_locals:
-        frame = frame.f_back
-    env = frame.f_locals['env'].unwrapped
-    state = env.np_random.bit_generator.state
-    rng = np.random.default_rng()
-    rng.bit_generator.state = state
-    draws = [rng.random() for _ in range(100)]
-    # Breadth first over (place, step): where would the same draws lead?
-    reached, front = {int(obs): None}, [(int(obs), [])]
-    for k in range(100):
-        following = []
-        for place, moves in front:
-            for move in range(4):
-                chances = env.P[place][move]
-                at = int(np.argmax(np.cumsum([c[0] for c in chances]) > draws[k]))
-                _, after, reward, over = chances[at]
-                if reward > 0:
-                    return (moves + [move])[0]
-                if not over:
-                    following.append((after, moves + [move]))
-        front = list({place: (place, moves) for place, moves in following}.values())
-    return 0
-"""
-        lake = {"id": "FrozenLake-v1", "is_slippery": True}
-        env = gym.make(**lake)
-        function = Function("controller(obs)", output=Output("int", low=0, high=3))
-        worker = Sandbox(env=("gymnasium:make", lake), imports=("math", "numpy"))
-        with Candidate(planner, [function], lambda: worker) as candidate:
-            with pytest.raises(LLMOptError, match=r"drew random numbers.*replay=False"):
-                evaluate_policy(candidate, env, [1], replay=True)
-
-    def test_a_generator_that_cannot_be_looked_at(self, car):
-        with candidate_of(PUMP, car, worker_env=("gymnasium:make", {"id": CAR})) as candidate:
-            env = gym.make(CAR)
-            env.reset(seed=1)
-            env.reset = lambda **_: (np.zeros(2), {})
-            env.unwrapped.np_random = np.random.RandomState(0)
-            with pytest.raises(LLMOptError, match=r"RandomState.*replay=False"):
-                evaluate_policy(candidate, env, [1], replay=True)
+            score = evaluate_policy(candidate, car, [1, 2], success=reached)
+        assert score.success_rate == 1.0
+        assert score.mean_return > 90
 
     def test_state_does_not_pass_from_one_episode_to_the_next(self):
         env = gym.make("CartPole-v1")
@@ -283,7 +210,7 @@ def controller(obs):
         with candidate_of(source, car) as candidate, np.errstate(all="ignore"):
             score = evaluate_policy(candidate, car, [1, 2])
         assert len(score.episodes) == 1
-        assert "At start 1, in step 1, at obs=[-0.498  0.   ]" in score.failure
+        assert "At start 0, in step 1, at obs=[-0.498  0.   ]" in score.failure
         assert "line 2" in score.failure or "inf" in score.failure
 
     def test_a_report_goes_on_after_a_failure(self, car):
@@ -317,6 +244,137 @@ def controller(obs):
         with candidate_of("def controller(obs):\n    return [1.0, 2.0]\n", car) as candidate:
             with pytest.raises(CandidateError, match="shape"):
                 candidate(np.zeros(2))
+
+
+class Coins(gym.Env):
+    """Each step guesses the next draw of the environment's generator; the first one is shown."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Box(0, 1, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 40
+        return self.np_random.random(1), {}
+
+    def step(self, action):
+        self.left -= 1
+        coin = self.np_random.random() < 0.5
+        return np.zeros(1), float(bool(action) == coin), self.left == 0, False, {}
+
+
+PROPHET = """
+rng = None
+def controller(obs):
+    global rng
+    if rng is None:
+        for seed in range(300):
+            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+            if abs(rng.random() - obs[0]) < 1e-6:
+                break
+    return int(rng.random() < 0.5)
+"""
+
+
+@needs_confinement
+@pytest.mark.defect(36)
+class TestStarts:
+    @pytest.fixture
+    def coins(self):
+        env = Coins()
+        yield env
+        env.close()
+
+    def test_code_that_rebuilds_the_generator_foresees_numbered_starts_alone(self, coins):
+        starts = Starts.draw().fit(coins)
+        with candidate_of(PROPHET, coins) as prophet:
+            for seeds, foreseen in (
+                (Starts(None).selection(3), True),  # as they were once
+                (starts.selection(3), False),
+                (starts.held_out(3), False),
+            ):
+                score = evaluate_policy(prophet, coins, seeds)
+                assert (score.mean_return == 40) == foreseen
+
+    def test_no_prompt_holds_a_seed(self, coins):
+        seeds = Starts.draw().selection(2)
+        client = ScriptedClient([f"```python\n{PROPHET}```", "no", "no"])
+        failing = "```python\ndef controller(obs):\n    return 1 // int(obs[0] * 0)\n```"
+        client = ScriptedClient([failing, f"```python\n{PROPHET}```", "no"])
+        function = Function("controller(obs)", output=Output("int", low=0, high=1))
+        with CodeOptimizer(function, client=client, seed=0, attempts=1, repairs=0) as optimizer:
+            improve(optimizer, coins, seeds, 3)
+        texts = "".join(request.text for request in client.requests)
+        assert "At start 0, in step 1" in texts
+        assert "- start 1: return" in texts
+        assert not any(str(seed)[:12] in texts for seed in seeds)
+
+
+def test_starts_come_from_a_secret_and_a_seed():
+    starts = Starts.draw(seed=3)
+    again = Starts.from_dict(starts.to_dict())
+    assert again == starts
+    assert starts.held_out(3) == again.held_out(5)[:3]
+    other = Starts.draw(seed=3), Starts(starts.secret, 4), Starts(starts.secret, 3, 1)
+    for one in (starts, *other):
+        seeds = [*one.selection(50), *one.held_out(50)]
+        assert len(set(seeds)) == 100
+    assert len({one.selection(1)[0] for one in (starts, *other)}) == 4
+    assert max(Starts(7, 0, 1).selection(50)) < 2**31 < min(Starts(7).selection(50))
+    assert Starts(None).held_out(3) == [1, 3, 5]
+    assert hex(starts.secret)[2:] not in repr(starts)
+
+    class Old(Coins):
+        def reset(self, *, seed=None, options=None):
+            np.random.RandomState(seed)
+            return super().reset(seed=seed)
+
+    assert starts.fit(Coins()) is starts
+    assert starts.fit(Old()).words == 1
+    for data in ({}, {"secret": "x", "seed": 0, "words": 4}, {"secret": 5, "seed": 0, "words": 4}):
+        with pytest.raises(StorageError, match="not as llmopt wrote them"):
+            Starts.from_dict(data)
+
+
+class Faulty(Coins):
+    """Goes wrong in its second step in the way it is told."""
+
+    how = ""
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        if self.left == 38 and self.how == "raise":
+            raise RuntimeError("\x1b[2J the motor burnt\nout")
+        reward = {"nan": math.nan, "inf": -math.inf}.get(self.how, reward)
+        info = {"verdict": "guilty", "language": "C", "success": np.zeros(2)}
+        return observation, reward, *rest[:2], info if self.how == "info" else None
+
+
+@needs_confinement
+@pytest.mark.defect(16)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raise", "in step 2.*the environment raised RuntimeError"),
+        ("nan", "the reward of step 1 is nan"),
+        ("inf", "the reward of step 1 is -inf"),
+        ("info", ""),
+        ("", ""),
+    ],
+)
+def test_what_an_environment_does_wrong_ends_no_search(how, reason, tmp_path):
+    env = Faulty()
+    env.how = how
+    answers = [f"```python\ndef controller(obs):\n    return {k}\n```" for k in (0, 1)]
+    function = Function("controller(obs)", output=Output("int", low=0, high=1))
+    for k in (1, 2):  # the second time it goes on from the file
+        client = ScriptedClient(answers[k - 1 :])
+        with CodeOptimizer(function, client=client, seed=0, storage=tmp_path / "s") as optimizer:
+            improve(optimizer, env, [5, 6], k)
+            assert len(optimizer.trials) == k
+            trial = optimizer.trials[-1]
+            assert (trial.reward is None) == bool(reason)
+            assert not reason or re.search(reason, trial.feedback)
 
 
 @needs_confinement
@@ -371,10 +429,25 @@ class TestImprove:
         assert "You did [0.]" in client.requests[1].text
 
 
-def test_an_episode_for_which_code_did_not_load_is_no_success():
-    broken = Episode(1, -math.inf, 0, None, "x", "x")
-    assert PolicyScore((Episode(0, 1.0, 1, True), broken)).success_rate == 0.5
-    assert PolicyScore((Episode(0, 1.0, 1, None), broken)).success_rate is None
+def made(number, total, length, success, reward=0.0, failure=""):
+    return CodeEpisode(
+        number, total, length, "", failure, number=number, success=success, reward=reward
+    )
+
+
+@pytest.mark.defect(44)
+def test_a_failed_episode_is_no_success_and_leaves_no_mean():
+    broken = made(1, None, 0, None, failure="x")
+    score = PolicyScore((made(0, 1.0, 1, True), broken))
+    assert score.success_rate == 0.5
+    assert score.mean_return is score.held_return is None
+    assert "failed at 1 of 2 starts, so it has no score" in score.summary()
+    assert PolicyScore((made(0, 1.0, 1, None), broken)).success_rate is None
+    told = told_of(score)
+    assert (told["mean return"], told["standard error"]) == (None, None)
+    assert (told["failed starts"], told["failure"]) == (1, "x")
+    with pytest.raises(ValueError, match="no score: x"):
+        find_task("mountaincar").score(score)
 
 
 def test_ties_of_success_are_broken_by_the_return_then_by_steps():
@@ -383,23 +456,23 @@ def test_ties_of_success_are_broken_by_the_return_then_by_steps():
     def score(*episodes):
         return task.score(PolicyScore(tuple(episodes), cap=24))
 
-    lost = Episode(2, 24.0, 24, False)
-    soon = score(Episode(0, 20.0, 5, True, last=10.0), lost)
-    late = score(Episode(0, 40.0, 20, True, last=10.0), lost)
+    lost = made(2, 24.0, 24, False)
+    soon = score(made(0, 20.0, 5, True, reward=10.0), lost)
+    late = score(made(0, 40.0, 20, True, reward=10.0), lost)
     assert soon[0] == late[0] == 0.5
     assert soon > late  # though its plain return is smaller
-    assert late > score(Episode(0, 2400.0, 24, False), lost)
-    assert score(Episode(0, 9.0, 9, True)) > score(Episode(0, 9.0, 10, True))
-    assert task.solved(score(Episode(0, 9.0, 9, True))[0])
+    assert late > score(made(0, 2400.0, 24, False), lost)
+    assert score(made(0, 9.0, 9, True)) > score(made(0, 9.0, 10, True))
+    assert task.solved(score(made(0, 9.0, 9, True))[0])
     assert not task.solved(soon[0])
     assert "highest possible score is 1" in task.scoring(5)
 
 
 def test_an_account_names_the_parts_the_steps_the_end_and_the_distances():
     env = TargetDistance(gym.make("Swimmer-v5"))
-    episode = run_episode(lambda obs: np.ones(2), env, 4, cap=30)
+    episode = run_episode(lambda obs: np.ones(2), env, 4, cap=30, number=3)
     account = episode.account()
-    assert account.startswith("- start 4: return ")
+    assert account.startswith("- start 3: return ")
     assert "reward_forward" in account
     assert "30 steps, step limit" in account
     assert "distance to success: 1 (step 1)" in account

@@ -271,6 +271,46 @@ class TestSearch:
         assert optimizer.trials[0].reward is None
         assert "ZeroDivisionError" in client.requests[1].text
 
+    @pytest.mark.defect(16, 44)
+    @pytest.mark.parametrize(
+        ("where", "how", "reason"),
+        [
+            ("True", "raise OSError('the motor burnt')", "environment raised OSError: the motor"),
+            ("True", "reward = float('nan')", "training broke down: the reward of step 3 is nan"),
+            ("seed < 9", "raise OSError('burnt')", "a policy trained under it failed.*burnt"),
+            ("seed == 2", "reward = float('inf')", "a policy trained under it failed.*is inf"),
+        ],
+    )
+    def test_what_an_environment_does_wrong_ends_no_search(
+        self, monkeypatch, tmp_path, where, how, reason
+    ):
+        (tmp_path / "faulty_car.py").write_text(
+            "import gymnasium as gym\n"
+            "class Faulty(gym.Wrapper):\n"
+            "    def reset(self, *, seed=None, options=None):\n"
+            f"        self.bad, self.k = seed is not None and ({where}), 0\n"
+            "        return self.env.reset(seed=seed, options=options)\n"
+            "    def step(self, action):\n"
+            "        observation, reward, *rest = self.env.step(action)\n"
+            "        self.k += 1\n"
+            "        if self.bad and self.k == 3:\n"
+            f"            {how}\n"
+            "        return observation, reward, *rest\n"
+            "gym.registry.pop('Faulty-v0', None)\n"
+            f"gym.register('Faulty-v0', lambda: Faulty(gym.make('{CAR}')), max_episode_steps=20)\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+        sys.modules.pop("faulty_car", None)
+        answers = [f"```python\n{SPARSE.replace('0.0', value)}```" for value in ("1.0", "2.0")]
+        with gym.make(CAR) as env:
+            function = reward_function(env)
+        with CodeOptimizer(function, client=ScriptedClient(answers), seed=0) as optimizer:
+            improve_reward(
+                optimizer, "faulty_car:Faulty-v0", 2, seeds=[2, 4], episodes=2, cap=9, seed=1
+            )
+            assert [t.reward for t in optimizer.trials] == [None, None]
+            assert re.search(reason, optimizer.trials[0].feedback)
+
     def test_training_is_reproducible(self, car):
         def train():
             with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:

@@ -613,7 +613,7 @@ class TestForksAndThreads:
             assert results == [True] * 4
             assert candidate._sandbox.confined is True
 
-    @pytest.mark.parametrize("kind", [worker.ANALYSE, worker.LOAD, worker.CALL, worker.ROLLOUT])
+    @pytest.mark.parametrize("kind", [worker.ANALYSE, worker.LOAD, worker.CALL, worker.COLUMNS])
     def test_a_worker_runs_nothing_before_it_has_confined_itself(self, kind):
         line = channel.Channel(1 << 20)
         code, answer = line.exchange(kind, ("x = 1", {}), 60)
@@ -954,8 +954,7 @@ class TestHandling:
     def test_a_batch_larger_than_the_pipe(self):
         with Sandbox() as box:
             box.load("def f(x):\n    return x + 1\n")
-            arrays = [(np.full(1000, float(i)),) for i in range(300)]
-            results = box.call_many("f", arrays)
+            results = box.call_columns("f", [np.repeat(np.arange(300.0)[:, None], 1000, axis=1)])
         assert [float(r[0]) for r in results] == [i + 1.0 for i in range(300)]
 
     @needs_confinement

@@ -15,11 +15,12 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import ALIASES, CodeTask
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
+from llmopt.client.options import split_options
 from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient
@@ -27,9 +28,15 @@ from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
+from llmopt.code.starts import Starts
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError
-from llmopt.files import check_new_recording, read_text, write_bytes_atomically
+from llmopt.files import (
+    check_new_recording,
+    read_text,
+    write_bytes_atomically,
+    write_json_atomically,
+)
 from llmopt.policies.picture import policy_gif
 from llmopt.search.resume import names_a_place
 from llmopt.text import clean
@@ -112,6 +119,12 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
     add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
     add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    add(
+        "--starts",
+        metavar="PATH",
+        help="run on the starts of another run folder or recording (its starts.json), to compare "
+        "with it (default: drawn from a new secret)",
+    )
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")
     add(
@@ -139,6 +152,7 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     given = dict(vars(args))
     take_options(given)
     out, resume = given.pop("out", None), given.pop("resume", False)
+    starts = given.pop("starts", None)
     given["command"] = command
     _check_numbers(given)
     if given.get("initial"):
@@ -150,12 +164,15 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
             ) from error
     if resume and out is None:
         raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
+    if resume and starts is not None:
+        raise LLMOptError("--resume goes on with the starts of the run: leave out --starts")
     if out is None:
         safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
         out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = given if resume else {**DEFAULTS, **defaults, **given}
     run = CodeRun(out, config, resume=resume, free=FREE)
     run.config = {**DEFAULTS, **defaults, **run.config}
+    run.given_starts = None if starts is None else read_starts(Path(starts))
     if resume:
         # A folder of somebody else's must not open the sandbox, nor say where prompts go.
         run.config["allow_unsandboxed"] = given.get("allow_unsandboxed", False)
@@ -183,7 +200,12 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
 
 
 def make_optimizer(
-    run: CodeRun, task: CodeTask, function: Function, scoring: str, documentation: str
+    run: CodeRun,
+    task: CodeTask,
+    function: Function,
+    scoring: str,
+    documentation: str,
+    starts: Starts,
 ) -> CodeOptimizer:
     """Make the search of a run; one that was begun goes on.
 
@@ -195,6 +217,7 @@ def make_optimizer(
         function: What is to be written.
         scoring: What the score is and is not, in words.
         documentation: What else there is to know, in words.
+        starts: The starts of the run.
 
     Raises:
         LLMOptError: No model was named, it lacks its key, or the code to begin from cannot
@@ -235,8 +258,37 @@ def make_optimizer(
     client = _Announced(client)
     print(f"run folder: {run.path}", flush=True)
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
-    run.begin()
+    run.begin(starts)
+    if config["record"] is not None:  # what plays it again needs the same starts
+        write_json_atomically(beside_recording(config["record"]), starts.to_dict())
     return optimizer
+
+
+def starts_of(run: CodeRun, task: CodeTask, env: gym.Env[Any, Any]) -> Starts:
+    """Return the starts of a run: its own, those it was given, or new ones.
+
+    Args:
+        run: The run.
+        task: Its task.
+        env: The task's environment, which is asked how large a seed it takes.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
+    if run.resumed:
+        return run.read_starts()
+    if run.given_starts is not None:
+        return run.given_starts
+    model, _ = split_options(str(run.config.get("model") or ""))
+    if model.lower().startswith("replay:"):
+        file = beside_recording(model.partition(":")[2])
+        return read_starts(file) if file.exists() else Starts(None)
+    return Starts(None) if task.numbered else Starts.draw(run.config["seed"]).fit(env)
+
+
+def beside_recording(path: str) -> Path:
+    """Return the file beside a recording that holds the starts that it was made on."""
+    return Path(f"{path}.{STARTS}")
 
 
 class _Announced:

@@ -6,6 +6,7 @@
     search.jsonl         every paid reply and every score; what a resume needs
     candidates/003.py    each candidate's source
     candidates/003.json  its score, parent, feedback, and further measures
+    starts.json          the secret that starts are drawn from, which no prompt and no worker sees
     held_out.json        the best candidate on starts that the search never saw
     report.html          all of it as a page, with diffs between the best ones
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from llmopt._version import __version__
 from llmopt.code.candidate import CodeTrial
+from llmopt.code.starts import Starts
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import (
     read_json_object,
@@ -26,6 +28,8 @@ from llmopt.files import (
     write_json_atomically,
     write_text_atomically,
 )
+
+STARTS = "starts.json"
 
 
 class CodeRun:
@@ -41,6 +45,8 @@ class CodeRun:
     Attributes:
         path: The folder.
         config: What is asked for.
+        resumed: Whether the run goes on.
+        given_starts: Starts of another run that this one is to be made on, if any.
 
     Raises:
         LLMOptError: The folder holds a run and `resume` is not set, or the reverse, or the
@@ -71,14 +77,30 @@ class CodeRun:
                 raise LLMOptError(f"{self.path} was made with another {names}: leave it out")
             config = {**stored, **config}
         self.config = {**config, "llmopt": __version__}
+        self.resumed = resume
+        self.given_starts: Starts | None = None
 
-    def begin(self) -> None:
-        """Write what was asked for, once it is known to be usable and to hold no secret.
+    def begin(self, starts: Starts) -> None:
+        """Write what was asked for, once it is known to be usable and to hold no key.
+
+        Args:
+            starts: The starts that candidates are run on.
 
         Raises:
             StorageError: The folder cannot be written to.
         """
+        if not self.resumed:
+            _write_json(self.path / STARTS, starts.to_dict())
         _write_json(self.path / "config.json", self.config)
+
+    def read_starts(self) -> Starts:
+        """Return the starts of a run to go on with; a run without any was made on numbered ones.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        file = self.path / STARTS
+        return read_starts(file) if file.exists() else Starts(None)
 
     @property
     def search(self) -> Path:
@@ -137,6 +159,19 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         return read_json_object(Path(path) / "config.json")
     except StorageError as error:
         raise LLMOptError(f"{path} holds no run to go on with ({error})") from error
+
+
+def read_starts(path: Path) -> Starts:
+    """Return the starts in a file, or in the file of a run folder.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
+    file = path / STARTS if path.is_dir() else path
+    try:
+        return Starts.from_dict(read_json_object(file))
+    except StorageError as error:
+        raise StorageError(f"cannot take the starts of {file}: {error}") from error
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

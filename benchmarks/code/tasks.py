@@ -71,6 +71,8 @@ class CodeTask:
         highest: The highest score that there can be; ``None`` where nobody knows.
         notes: The environment in words: limits, times, rewards, ends of an episode.
         statistics: Makes what watches the episodes of one candidate, where that suits.
+        numbered: Whether a start is the number of a goal, which every observation shows, and no
+            seed of anything random.
         draw: Returns, for a policy, a fresh environment that renders held-out starts, what acts
             in it, and its largest number of steps.
     """
@@ -87,22 +89,29 @@ class CodeTask:
     notes: str = ""
     statistics: Callable[[], EpisodeStatistics] | None = None
     draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
+    numbered: bool = False
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
         """Return the number that the search maximizes, and those that break ties.
 
         Of a success rate these are the mean return, and then fewer steps; an episode that ended
         in success counts as if it had gone on at its last reward.
+
+        Raises:
+            ValueError: An episode failed.
         """
+        mean, held = score.mean_return, score.held_return
+        if mean is None or held is None:
+            raise ValueError(f"a policy that failed has no score: {score.failure}")
         rate = score.success_rate
         if self.measure == "return" or rate is None:
-            return score.mean_return, -score.mean_length
-        return rate, score.held_return, -score.mean_length
+            return mean, -score.mean_length
+        return rate, held, -score.mean_length
 
     def samples(self, score: PolicyScore) -> list[float]:
         """Return what the score is the mean of."""
         if self.measure == "return" or score.success_rate is None:
-            return [e.total for e in score.episodes]
+            return score.returns
         return [float(bool(e.success)) for e in score.episodes]
 
     def solved(self, score: float | None) -> bool:
@@ -299,4 +308,5 @@ def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
         highest=1.0,
         notes=notes,
         draw=draw,
+        numbered=True,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+from typing import Any
 
 from llmopt.benchmarks.code.common import (
     add_common,
@@ -14,6 +14,7 @@ from llmopt.benchmarks.code.common import (
     open_run,
     say_solved,
     say_step,
+    starts_of,
     telling_how_to_resume,
     until_a_cap,
 )
@@ -63,9 +64,9 @@ def main(args: argparse.Namespace) -> int:
 def _search(run: CodeRun) -> None:
     config = run.config
     task = find_task(config["task"], config["seed"], config["feedback"])
-    # Even seeds to select on, odd ones to report on.
-    seeds = [2 * k for k in range(config["episodes"])]
     env = task.make(False)
+    starts = starts_of(run, task, env)
+    seeds = starts.selection(config["episodes"])
     function = policy_function(env, doc=task.doc)
     facts = (
         f"{function.name} is called once a step. Global names keep their values from call to call "
@@ -74,7 +75,7 @@ def _search(run: CodeRun) -> None:
         f"{config['call_seconds']:g} s."
     )
     notes = f"{facts}\n\n{task.notes}".strip()
-    with make_optimizer(run, task, function, task.scoring(len(seeds)), notes) as optimizer:
+    with make_optimizer(run, task, function, task.scoring(len(seeds)), notes, starts) as optimizer:
         run.write_missing(optimizer.trials)
 
         def on_step(number: int, score: PolicyScore | None, words: str) -> None:
@@ -82,7 +83,7 @@ def _search(run: CodeRun) -> None:
                 run.write_candidate(
                     optimizer.trials[-1],
                     {
-                        "mean_return": _finite(score.mean_return),
+                        "mean_return": score.mean_return,
                         "success_rate": score.success_rate,
                         "episodes": len(score.episodes),
                     },
@@ -114,28 +115,29 @@ def _search(run: CodeRun) -> None:
         if best is not None:
             say_solved(task, optimizer, config["steps"])
             fresh = task.make(True)
-            starts = [2 * k + 1 for k in range(config["held_out"])]
+            again = starts.held_out(config["held_out"])
             with optimizer.candidate(best) as candidate:
                 score = evaluate_policy(
-                    candidate, fresh, starts, cap=task.cap, success=task.success, every=True
+                    candidate, fresh, again, cap=task.cap, success=task.success, every=True
                 )
-                draw(run, task, candidate, starts[0], candidate.reset)
+                draw(run, task, candidate, again[0], candidate.reset)
             fresh.close()
-            mean = _finite(score.mean_return)
-            held_out = {
-                "starts": len(score.episodes),
-                "mean return": None if mean is None else round(mean, 4),
-                "standard error": _rounded(standard_error([e.total for e in score.episodes])),
-                "success rate": score.success_rate,
-                **({"failure": score.failure} if score.failure else {}),
-            }
+            held_out = told_of(score)
         finish(run, optimizer, held_out)
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 4)
+def told_of(score: PolicyScore) -> dict[str, Any]:
+    """Return what a policy is worth on fresh starts, for the folder and the last line.
 
-
-def _finite(value: float) -> float | None:
-    # JSON has no infinity: the mean is one where code could not be loaded for an episode.
-    return value if math.isfinite(value) else None
+    A failed episode has no return, so that a policy with one has no mean return.
+    """
+    mean, error = score.mean_return, standard_error(score.returns)
+    told: dict[str, Any] = {
+        "starts": len(score.episodes),
+        "mean return": None if mean is None else round(mean, 4),
+        "standard error": None if mean is None or error is None else round(error, 4),
+        "success rate": score.success_rate,
+    }
+    if score.failed:
+        told |= {"failed starts": len(score.failed), "failure": score.failure}
+    return told

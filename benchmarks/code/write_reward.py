@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,14 @@ from llmopt.benchmarks.code.common import (
     open_run,
     say_solved,
     say_step,
+    starts_of,
     telling_how_to_resume,
     until_a_cap,
 )
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import standard_error
-from llmopt.code.reward.judge import Judgement, actor, judge
+from llmopt.code.reward.judge import Judgement, actor, judge, mean_of
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
@@ -85,8 +86,9 @@ def _search(run: CodeRun, trusted: bool) -> None:
     made: set[str] = set()  # policies of this process
     task = find_task(config["task"], config["seed"])
     train: Callable[..., Training] = train_linear
-    seeds = [2 * k for k in range(config["episodes"])]
     with gym.make(task.env_id) as env:
+        starts = starts_of(run, task, env)
+        seeds = starts.selection(config["episodes"])
         # What cannot be trained is found before a model is paid for rewards to train under.
         if config["trainer"] == "linear":
             require_linear(env)
@@ -112,7 +114,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
         else f"{function.name} is called at each step."
     )
     notes = f"{facts}\n\n{task.notes}".strip()
-    with make_optimizer(run, task, function, scoring, notes) as optimizer:
+    with make_optimizer(run, task, function, scoring, notes, starts) as optimizer:
         run.write_missing(optimizer.trials)
 
         def names_of(trainings: Sequence[Training]) -> list[Any]:
@@ -134,8 +136,8 @@ def _search(run: CodeRun, trusted: bool) -> None:
                 if judged:
                     measures = {
                         "policies": names_of(trainings),
-                        "mean_return": _mean(j.mean_return for j in judged),
-                        "success_rate": _mean(j.success_rate for j in judged),
+                        "mean_return": mean_of(judged),
+                        "success_rate": statistics.fmean(j.success_rate for j in judged),
                         "curves": [training.returns for training in trainings],
                         "components": [training.components for training in trainings],
                     }
@@ -172,23 +174,16 @@ def _search(run: CodeRun, trusted: bool) -> None:
                             for k in range(config["trainings"])
                         ]
                     )
-            starts = [2 * k + 1 for k in range(config["held_out"])]
+            fresh = starts.held_out(config["held_out"])
             judged = [
-                judge(task.env_id, _readable(run, policy, made, trusted), starts, task.cap)
+                judge(task.env_id, _readable(run, policy, made, trusted), fresh, task.cap)
                 for policy in policies
             ]
             if config["trainer"] == "linear":
-                at = max(range(len(judged)), key=lambda k: judged[k].mean_return)
+                at = max(range(len(judged)), key=lambda k: judged[k].rank)
                 with gym.make(task.env_id) as env:
-                    draw(run, task, actor(env, policies[at]), starts[0])
-            error = standard_error([j.mean_return for j in judged])
-            held_out = {
-                "starts": len(starts),
-                "trainings": len(judged),
-                "mean return": round(_mean(j.mean_return for j in judged), 4),
-                "standard error": None if error is None else round(error, 4),
-                "success rate": _mean(j.success_rate for j in judged),
-            }
+                    draw(run, task, actor(env, policies[at]), fresh[0])
+            held_out = _told_of(judged)
         finish(run, optimizer, held_out)
 
 
@@ -209,5 +204,16 @@ def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
     return run.path / policy
 
 
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
+def _told_of(judged: Sequence[Judgement]) -> dict[str, Any]:
+    """Return what the policies of the best reward are worth on fresh starts."""
+    mean = mean_of(judged)
+    error = standard_error([j.mean_return for j in judged if j.mean_return is not None])
+    told: dict[str, Any] = {
+        "starts": judged[0].episodes,
+        "trainings": len(judged),
+        "mean return": None if mean is None else round(mean, 4),
+        "standard error": None if mean is None or error is None else round(error, 4),
+        "success rate": statistics.fmean(j.success_rate for j in judged),
+    }
+    failures = [j.failure for j in judged if j.failure]
+    return told | ({"failed trainings": len(failures), "failure": failures[0]} if failures else {})

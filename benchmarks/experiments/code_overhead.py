@@ -79,8 +79,7 @@ def main() -> None:
     rows["start of a worker"] = {"confined": min(starts)}
 
     function = policy_function(env)
-    worker_env = ("gymnasium:make", {"id": CAR})
-    with Candidate(POLICY, [function], lambda: Sandbox(env=worker_env)) as candidate:
+    with Candidate(POLICY, [function], Sandbox) as candidate:
         candidate.check()
         raw = candidate._ready().call
         rows["one call"] = measure(
@@ -93,19 +92,10 @@ def main() -> None:
             inner=300,
         )
 
-        def inside() -> None:
-            candidate.rollout("controller", 1, 200)
-
-        def replayed() -> None:
-            actions = iter(candidate.rollout("controller", 1, 200))
-            run_episode(lambda _: next(actions), env, 1, 200)
-
         rows["rollout of 200 steps"] = measure(
             {
                 "plain": lambda: run_episode(controller, env, 1, 200),
                 "confined, a message a step": lambda: run_episode(candidate, env, 1, 200),
-                "confined, inside the worker": inside,
-                "confined, inside and replayed": replayed,
             },
             args.repeats,
         )

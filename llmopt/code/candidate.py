@@ -128,15 +128,6 @@ class Candidate:
         function = self._function(name)
         return function.output.read(self._ready().call(name, *args, **kwargs))
 
-    def call_many(self, name: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call a function once for each list of arguments, in one message to the worker.
-
-        Raises:
-            CandidateError: It failed, or its result is not as asked for.
-        """
-        read = self._function(name).output.read
-        return [read(value) for value in self._ready().call_many(name, arguments)]
-
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
         """Call a function once for each row of columns (see `Sandbox.call_columns`).
 
@@ -145,15 +136,6 @@ class Candidate:
         """
         read = self._function(name).output.read
         return [read(value) for value in self._ready().call_columns(name, columns)]
-
-    def rollout(self, name: str, seed: int, cap: int) -> list[Any]:
-        """Let a function act in the worker's own environment (see `Sandbox.rollout`).
-
-        Raises:
-            CandidateError: It failed, or its result is not as asked for.
-        """
-        read = self._function(name).output.read
-        return [read(value) for value in self._ready().rollout(name, seed, cap)]
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return one of its functions as a plain callable."""

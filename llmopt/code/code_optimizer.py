@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, overload
@@ -87,7 +87,6 @@ class _Caps(TypedDict, total=False):
 class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=False):
     """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
 
-    rollout_env: tuple[str, Mapping[str, Any]] | None
     model: Client | str | None
 
 
@@ -111,8 +110,8 @@ class CodeOptimizer:
             ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the writer
             (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
-            ``allow_unsandboxed``, and ``rollout_env`` for its ``env``. Of the spending
-            (`llmopt.search.meter.Limits`): ``max_requests``, ``max_tokens``, ``max_cost``.
+            ``allow_unsandboxed``. Of the spending (`llmopt.search.meter.Limits`):
+            ``max_requests``, ``max_tokens``, ``max_cost``.
 
     Attributes:
         functions: What is to be written.
@@ -161,7 +160,6 @@ class CodeOptimizer:
         self._make_sandbox = partial(
             Sandbox,
             imports=tuple(imports),
-            env=options.get("rollout_env"),
             **given(_WorkerOptions),
         )
         prompt = CodePrompt(

@@ -1,20 +1,15 @@
 """Policies as code: episodes, scores and feedback, with the score in trusted hands.
 
-By default the environment runs here and the policy in its worker, one message a step. With
-``replay=True`` the whole episode runs in the worker, against an environment of the worker's
-own, and its actions are replayed here in an environment that the code cannot reach. Only
-the replay counts. That is faster where a step is cheap. The code can look into its own
-environment and plan in it, which foretells nothing where steps are not random and the
-observation holds the whole state; an environment that draws random numbers in its steps is
-refused.
+The environment runs here and the policy in its worker, one message a step. So code sees what it
+observes and nothing else: no environment, no generator, no seed of a start. An episode that
+fails has no return (`llmopt.policies.episode`): such a policy has no score.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -24,9 +19,9 @@ from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.language import LanguageFeedback
+from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.errors import LLMOptError
-from llmopt.policies.episode import Step
+from llmopt.policies.episode import FAILED, Episode, Step, episode, mean_return
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 
@@ -66,35 +61,34 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Episode:
-    """One episode.
+class CodeEpisode(Episode):
+    """An episode of code, and what there is to say of it.
 
     Attributes:
-        seed: Seed of its start.
-        total: Sum of rewards.
-        length: Steps.
+        number: Its place among the starts, from 0. The model is told this one, never the seed.
         success: What the environment says of success; ``None`` where it says nothing.
         feedback: What happened, in words: a summary, and some steps.
-        failure: Why the policy failed in it; empty if it did not.
-        end: How it ended: ``"terminated"``, ``"step limit"`` or ``"failed"``.
         parts: The sums of the return's own parts, where the environment names them.
         course: Distance to success after each step, where the environment names one.
-        last: The last reward.
+        reward: The last reward.
     """
 
-    seed: int
-    total: float
-    length: int
-    success: bool | None
+    number: int = 0
+    success: bool | None = None
     feedback: str = ""
-    failure: str = ""
-    end: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
     course: tuple[float, ...] = ()
-    last: float = 0.0
+    reward: float = 0.0
+
+    @property
+    def failed_in(self) -> int:
+        """The step in which it failed, from 1."""
+        return self.length + (self.error is not None)
 
     def account(self) -> str:
         """Return the episode as one line: return and its parts, steps, end, distances."""
+        if self.total is None:
+            return f"- start {self.number}: failed in step {self.failed_in}; no return"
         ending = {True: "success", False: "NO success", None: ""}[self.success]
         words = [f"return {self.total:.5g}", f"{self.length} steps", ending or self.end]
         if self.parts:
@@ -105,7 +99,7 @@ class Episode:
             at = sorted({*np.linspace(0, self.length - 1, _COURSE).round().astype(int), least})
             steps = ", ".join(f"{self.course[k]:.3g} (step {k + 1})" for k in at)
             words.append(f"distance to success: {steps}")
-        return f"- start {self.seed}: {', '.join(words)}"
+        return f"- start {self.number}: {', '.join(words)}"
 
 
 @dataclass(frozen=True)
@@ -113,28 +107,29 @@ class PolicyScore:
     """Several episodes of one policy.
 
     Attributes:
-        episodes: The episodes, in the order of their seeds.
+        episodes: The episodes, in the order of their starts.
         cap: Most steps of an episode.
         statistics: What the policy did in all of them, in words (gait, saturation, drift).
     """
 
-    episodes: tuple[Episode, ...]
+    episodes: tuple[CodeEpisode, ...]
     cap: int = STEP_CAP
     statistics: str = ""
 
     @property
-    def mean_return(self) -> float:
-        """Mean of the episodes' sums of rewards."""
-        return math.fsum(e.total for e in self.episodes) / len(self.episodes)
+    def mean_return(self) -> float | None:
+        """Mean return; ``None`` where an episode failed."""
+        return mean_return(self.episodes)
 
     @property
-    def held_return(self) -> float:
+    def held_return(self) -> float | None:
         """Mean return where an episode that ended in success goes on at its last reward.
 
-        A plain return is less for a success that came sooner.
+        A plain return is less for a success that came sooner. ``None`` where an episode failed.
         """
-        held = (e.last * (self.cap - e.length) if e.success else 0.0 for e in self.episodes)
-        return self.mean_return + math.fsum(held) / len(self.episodes)
+        mean = self.mean_return
+        held = (e.reward * (self.cap - e.length) if e.success else 0.0 for e in self.episodes)
+        return None if mean is None else mean + math.fsum(held) / len(self.episodes)
 
     @property
     def mean_length(self) -> float:
@@ -150,29 +145,46 @@ class PolicyScore:
         return sum(known) / len(known)
 
     @property
+    def returns(self) -> list[float]:
+        """The return of each episode that did not fail."""
+        return [e.total for e in self.episodes if e.total is not None]
+
+    @property
+    def failed(self) -> list[CodeEpisode]:
+        """The episodes that failed."""
+        return [e for e in self.episodes if e.failure]
+
+    @property
     def failure(self) -> str:
-        """Why the policy failed, if it did in any episode."""
-        return next((e.failure for e in self.episodes if e.failure), "")
+        """Why the policy has no score; empty where no episode failed."""
+        return next((e.failure for e in self.failed), "")
 
     def summary(self) -> str:
         """Return success, mean return and its standard error, and mean length in one line."""
-        error = standard_error([e.total for e in self.episodes])
-        spread = f" ± {error:.3g} (standard error)" if error is not None else ""
+        mean, n = self.mean_return, len(self.episodes)
         rate = self.success_rate
-        success = "" if rate is None else f"Success at {rate:.0%} of {len(self.episodes)} starts. "
+        success = "" if rate is None else f"Success at {rate:.0%} of {n} starts. "
+        if mean is None:
+            return f"{success}It failed at {len(self.failed)} of {n} starts, so it has no score."
+        error = standard_error(self.returns)
+        spread = f" ± {error:.3g} (standard error)" if error is not None else ""
         return (
-            f"{success}Mean return {self.mean_return:.5g}{spread} over {len(self.episodes)} "
-            f"starts, {self.mean_length:.4g} steps on average."
+            f"{success}Mean return {mean:.5g}{spread} over {n} starts, {self.mean_length:.4g} "
+            "steps on average."
         )
 
     def feedback(self) -> str:
         """Sum up for the model: a line for each episode, statistics, and the worst one's steps."""
-        worst = min(self.episodes, key=lambda e: (bool(e.success), e.total, -e.length))
-        told = worst.feedback if worst.failure else ""
-        if worst.feedback and not told:
-            told = f"The worst episode (start {worst.seed}): {worst.feedback}"
+        worst = min(self.episodes, key=_goodness)
+        told = worst.feedback
+        if told and not worst.failure:
+            told = f"The worst episode (start {worst.number}): {told}"
         lines = [self.summary(), *(e.account() for e in self.episodes), self.statistics, told]
         return "\n".join(line for line in lines if line)
+
+
+def _goodness(e: CodeEpisode) -> tuple[bool, bool, float, int]:
+    return e.total is not None, bool(e.success), e.total or 0.0, -e.length
 
 
 def policy_function(
@@ -210,6 +222,62 @@ def policy_function(
     )
 
 
+class _Story:
+    """Watches an episode and keeps what there is to tell of it."""
+
+    def __init__(self, env: gym.Env[Any, Any], watch: Callable[[Step], None] | None) -> None:
+        self._env, self._watch = env, watch
+        self._distance = _distance(env)
+        self._words: Any = None  # what was seen before the step, in words
+        self.moments: list[Moment] = []
+        self.parts: dict[str, float] = {}
+        self.course: list[float] = []
+
+    def __call__(self, step: Step) -> None:
+        info, language = step.info, _language(step.info)
+        if self._words is None and isinstance(self._env, LanguageFeedback):
+            self._words = self._env.teacher.describe(step.observation)
+        before = self._words or np.array(step.observation)
+        self._words = language.get("observation")
+        if self._watch is not None:
+            facts = {k: v for k, v in info.items() if k not in ("language", "verdict")}
+            self._watch(step._replace(info=facts))
+        verdict = info.get("verdict")
+        said, bad = "", False
+        if isinstance(verdict, Verdict):  # not another environment's entry of that name
+            said = str(language.get("feedback", ""))
+            bad = verdict.good is False or bool(verdict.remarks)
+        self.moments.append(Moment(before, step.action, step.reward, said, bad))
+        for name, part in reward_parts(info).items():
+            self.parts[name] = self.parts.get(name, 0.0) + part
+        if self._distance and isinstance(info.get(self._distance), (int, float, np.number)):
+            self.course.append(float(info[self._distance]))
+
+    def told(self, info: Mapping[str, Any]) -> str:
+        """Tell the episode's summary and its start, first bad moments, middle and end, in order."""
+        summary = _language(info).get("summary", "")
+        if not summary and self.moments and isinstance(self._env, LanguageFeedback):
+            summary = self._env.summary(info)
+        n = len(self.moments)
+        shown = {k for k in (0, 1, n // 2, n // 2 + 1, n // 2 + 2, n - 2, n - 1) if 0 <= k < n}
+        bad = [k for k, moment in enumerate(self.moments) if moment.bad and k not in shown]
+        shown.update(bad[:_BAD_MOMENTS])
+        return "\n".join([str(summary), *(self.moments[k].words(k) for k in sorted(shown))])
+
+
+def _language(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    language = info.get("language")
+    return language if isinstance(language, Mapping) else {}
+
+
+class _Typed(gym.ActionWrapper[Any, Any, Any]):
+    """Gives a policy's numbers the type of the environment's actions."""
+
+    def action(self, action: Any) -> Any:
+        space = self.env.action_space
+        return np.asarray(action, dtype=space.dtype) if space.shape else action
+
+
 def run_episode(
     act: Callable[[Any], Any],
     env: gym.Env[Any, Any],
@@ -218,11 +286,11 @@ def run_episode(
     success: Callable[[float, dict[str, Any]], bool] | None = None,
     watch: Callable[[Step], None] | None = None,
     number: int = 0,
-) -> Episode:
-    """Run one episode with the environment in this process.
+) -> CodeEpisode:
+    """Run one episode with the environment in this process, and keep what there is to tell.
 
     Args:
-        act: The policy. A `CandidateError` of it ends the episode as a failure.
+        act: The policy.
         env: The environment; with a `LanguageFeedback` around it, its words are kept. Its
             attribute ``distance``, if it has one, names the entry of ``info`` that says how
             far success is.
@@ -231,54 +299,40 @@ def run_episode(
         success: Judges success from the return and the last info, where the environment's
             own ``info["success"]`` does not.
         watch: Called at every step, such as an `EpisodeStatistics`.
-        number: The episode's number for `watch`.
+        number: The episode's number, from 0.
+
+    Raises:
+        LLMOptError: A worker could not be set up, through no fault of the policy.
     """
-    observation, info = env.reset(seed=seed)
-    moments: list[Moment] = []
-    parts: dict[str, float] = {}
-    course: list[float] = []
-    distance = _distance(env)
-    failure, end = "", "step limit"
-    for step in range(cap):
-        before: Any = info.get("language", {}).get("observation") or np.array(observation)
-        try:
-            action = act(observation)
-        except CandidateError as error:
-            at = f"At start {seed}, in step {step + 1}, at obs={_brief(observation)}: "
-            failure = at + error.feedback()
-            end = "failed"
-            break
-        following, reward, terminated, truncated, info = env.step(_valid(action, env))
-        truncated = truncated or step + 1 == cap
-        if watch is not None:
-            facts = {k: v for k, v in info.items() if k not in ("language", "verdict")}
-            watch(Step(number, observation, action, float(reward), following, terminated,
-                       truncated, facts))  # fmt: skip
-        observation = following
-        verdict = info.get("verdict")
-        said = info["language"]["feedback"] if verdict is not None else ""
-        bad = verdict is not None and (verdict.good is False or bool(verdict.remarks))
-        moments.append(Moment(before, action, float(reward), said, bad))
-        for name, part in reward_parts(info).items():
-            parts[name] = parts.get(name, 0.0) + part
-        if distance in info:
-            course.append(float(info[distance]))
-        if terminated or truncated:
-            end = "terminated" if terminated else end
-            break
-    total = math.fsum(m.reward for m in moments)
-    won = bool(info["success"]) if "success" in info else None
-    if success is not None:
-        won = success(total, info)
-    if failure:
-        won = False if won is not None else None
-        return Episode(seed, total, len(moments), won, failure, failure, end)
-    summary = info.get("language", {}).get("summary", "")
-    if not summary and moments and isinstance(env, LanguageFeedback):
-        summary = env.summary(info)
-    last = moments[-1].reward if moments else 0.0
-    return Episode(seed, total, len(moments), won, _tell(summary, moments), "", end, parts,
-                   tuple(course), last)  # fmt: skip
+    story = _Story(env, watch)
+    made = episode(_Typed(env), act, seed, cap, story, number=number)
+    if isinstance(made.error, LLMOptError) and not isinstance(made.error, CandidateError):
+        raise made.error
+    won = _success(made.info)
+    if made.total is not None and success is not None:
+        won = bool(success(made.total, dict(made.info)))
+    if made.total is None:
+        at = "" if made.last is None else f", at obs={_brief(made.last)}"
+        error = made.error
+        why = error.feedback() if isinstance(error, CandidateError) else made.failure
+        lost = False if won is not None or success is not None else None
+        ended = CodeEpisode(**vars(made), number=number, success=lost)
+        failure = f"At start {number}, in step {ended.failed_in}{at}: {why}"
+        return replace(ended, failure=failure, feedback=failure)
+    last = story.moments[-1].reward if story.moments else 0.0
+    return CodeEpisode(
+        **vars(made),
+        number=number,
+        success=won,
+        feedback=story.told(made.info),
+        parts=story.parts,
+        course=tuple(story.course),
+        reward=last,
+    )
+
+
+def _success(info: Mapping[str, Any]) -> bool | None:
+    return bool(np.all(info["success"])) if "success" in info else None
 
 
 def reward_parts(info: Mapping[str, Any]) -> dict[str, float]:
@@ -297,22 +351,8 @@ def _distance(env: gym.Env[Any, Any]) -> str:
         return ""
 
 
-def _valid(action: Any, env: gym.Env[Any, Any]) -> Any:
-    space = env.action_space
-    return np.asarray(action, dtype=space.dtype) if space.shape else action
-
-
 def _brief(value: Any) -> str:
     return np.array2string(np.asarray(value), precision=3, suppress_small=True, max_line_width=400)
-
-
-def _tell(summary: str, moments: Sequence[Moment]) -> str:
-    """Tell an episode's summary and its start, first bad moments, middle and end, in order."""
-    n = len(moments)
-    shown = {k for k in (0, 1, n // 2, n // 2 + 1, n // 2 + 2, n - 2, n - 1) if 0 <= k < n}
-    bad = [k for k, moment in enumerate(moments) if moment.bad and k not in shown]
-    shown.update(bad[:_BAD_MOMENTS])
-    return "\n".join([summary, *(moments[k].words(k) for k in sorted(shown))])
 
 
 def evaluate_policy(
@@ -321,7 +361,6 @@ def evaluate_policy(
     seeds: Iterable[int],
     *,
     cap: int = STEP_CAP,
-    replay: bool = False,
     success: Callable[[float, dict[str, Any]], bool] | None = None,
     name: str | None = None,
     every: bool = False,
@@ -329,16 +368,14 @@ def evaluate_policy(
 ) -> PolicyScore:
     """Score a policy; its code is loaded anew for each episode.
 
-    The words of a `LanguageFeedback` depend on the candidate's number and the start alone.
+    The words of a `LanguageFeedback` depend on the candidate's number and the start's alone.
 
     Args:
         candidate: The policy.
         env: The environment that counts.
-        seeds: Seed of each episode's start. Use other ones to report than to select.
+        seeds: Seed of each episode's start. Use other ones to report than to select, and none
+            that code could guess (`llmopt.code.starts.Starts`).
         cap: Largest number of steps.
-        replay: Run the episode in the worker and replay its actions here. The candidate's
-            worker must have an environment (``rollout_env``). Code can see all of that one's
-            state and plan in it: not for environments that hide some of their state.
         success: See `run_episode`.
         name: Which of several functions; the first by default.
         every: Go on after a failure, so that a report is on all of the starts.
@@ -349,77 +386,31 @@ def evaluate_policy(
 
     Raises:
         ValueError: There are no seeds.
-        LLMOptError: With `replay`, the environment drew random numbers after its start: code
-            could have foreseen them in the worker's environment.
     """
     function = name or candidate.functions[0].name
-    episodes: list[Episode] = []
+    episodes: list[CodeEpisode] = []
     watch = statistics() if statistics is not None else None
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
         if isinstance(env, LanguageFeedback):
-            env.reword(candidate.number, seed)
+            env.reword(candidate.number, number)
         try:
             candidate.reset()
-            if replay:
-                actions = candidate.rollout(function, seed, cap)
-                run = partial(_replay, actions)
-            else:
-                run = partial(run_episode, candidate.function(function))
-            episodes.append(run(env, seed, cap, success, watch, len(episodes)))
         except CandidateError as error:
             words = error.feedback()
-            episodes.append(Episode(seed, -math.inf, 0, None, words, words, "failed"))
+            lost = CodeEpisode(seed, None, 0, FAILED, words, error, True, number=number)
+            episodes.append(replace(lost, feedback=words))
+        else:
+            act = candidate.function(function)
+            episodes.append(run_episode(act, env, seed, cap, success, watch, number))
         if episodes[-1].failure and not every:
             break
     if not episodes:
         raise ValueError("no seeds: expected one at least")
-    told = ""
-    if watch is not None and not any(e.failure for e in episodes):
-        returns, lengths = (tuple(getattr(e, f) for e in episodes) for f in ("total", "length"))
-        told = watch.text(Evaluation(returns, lengths))
-    return PolicyScore(tuple(episodes), cap, told)
-
-
-def _replay(
-    actions: Sequence[Any],
-    env: gym.Env[Any, Any],
-    seed: int,
-    cap: int,
-    success: Callable[[float, dict[str, Any]], bool] | None,
-    watch: Callable[[Step], None] | None,
-    number: int,
-) -> Episode:
-    """Run an episode with actions that were chosen in another environment, started alike."""
-    left = iter(actions)
-    started: Any = None
-
-    def act(_: Any) -> Any:
-        nonlocal started
-        if started is None:
-            started = _randomness(env)
-        try:
-            return next(left)
-        except StopIteration:
-            raise CandidateError("the episode went on after the last action", "protocol") from None
-
-    episode = run_episode(act, env, seed, cap, success, watch, number)
-    if started is not None and _randomness(env) != started:
-        raise LLMOptError(
-            f"{env} drew random numbers after its start, which code could have foreseen in its "
-            "worker's copy; expected steps that are not random. Use replay=False"
-        )
-    return episode
-
-
-def _randomness(env: gym.Env[Any, Any]) -> str:
-    """Return the state of an environment's generator as a text."""
-    generator: Any = env.unwrapped.np_random
-    if not isinstance(generator, np.random.Generator):
-        raise LLMOptError(
-            f"the np_random of {env} is a {type(generator).__name__}; expected a "
-            "numpy.random.Generator, which shows whether steps are random. Use replay=False"
-        )
-    return repr(generator.bit_generator.state)
+    score = PolicyScore(tuple(episodes), cap)
+    if watch is None or score.failure:
+        return score
+    lengths = tuple(e.length for e in episodes)
+    return replace(score, statistics=watch.text(Evaluation(tuple(score.returns), lengths)))
 
 
 def improve(
@@ -487,11 +478,63 @@ def improve(
 
 
 def _mean_return(score: PolicyScore) -> float:
-    return score.mean_return
+    return score.mean_return or 0.0
 
 
 def _returns(score: PolicyScore) -> list[float]:
-    return [episode.total for episode in score.episodes]
+    return score.returns
+
+
+class _Relay:
+    """A policy that is rewritten while it acts: each candidate acts for some steps.
+
+    Args:
+        optimizer: The search.
+        steps: Steps for one candidate.
+        most: Candidates in all.
+    """
+
+    def __init__(self, optimizer: CodeOptimizer, steps: int, most: int) -> None:
+        self._optimizer, self._steps, self._left = optimizer, steps, most
+        self._candidate: Candidate | None = None
+        self._gained: list[float] = []
+        self._story: list[str] = []
+
+    def __call__(self, observation: Any) -> Any:
+        while True:
+            if self._candidate is None:
+                self._candidate = self._optimizer.ask()
+                self._left -= 1
+            try:
+                return self._candidate(observation)
+            except CandidateError as error:
+                self.fail(error)
+                if self._left <= 0:
+                    raise
+
+    def watch(self, step: Step) -> None:
+        """Note what a step gave; tell the candidate's score after its last one."""
+        language = _language(step.info)
+        words = [f"You did {_brief(step.action)}."]
+        words += [str(language.get(name, "")) for name in ("feedback", "observation")]
+        self._gained.append(step.reward)
+        self._story.append(" ".join(words).strip())
+        if not math.isfinite(step.reward):
+            self.fail(f"the reward of its step {len(self._gained)} is {step.reward}")
+        elif step.terminated or step.truncated or len(self._gained) == self._steps:
+            if self._candidate is not None:
+                score = math.fsum(self._gained) / len(self._gained)
+                self._optimizer.tell(self._candidate, score, "\n".join(self._story))
+            self._next()
+
+    def fail(self, reason: CandidateError | str) -> None:
+        """Tell that the candidate failed, if one acts."""
+        if self._candidate is not None:
+            self._optimizer.tell_failure(self._candidate, reason)
+        self._next()
+
+    def _next(self) -> None:
+        self._candidate, self._gained, self._story = None, [], []
 
 
 def improve_within_episode(
@@ -501,7 +544,7 @@ def improve_within_episode(
     *,
     steps: int = 5,
     cap: int = STEP_CAP,
-) -> Episode:
+) -> CodeEpisode:
     """Improve a policy while one episode goes on: each candidate acts for some steps.
 
     The score of a candidate is its mean reward over its own steps. Candidates act in
@@ -519,35 +562,12 @@ def improve_within_episode(
 
     Raises:
         NoCandidateError: The model wrote nothing usable; the episode is lost, and what was
-            told before stays in `optimizer`.
+            told before stays in `optimizer`. Likewise the other errors of `CodeOptimizer.ask`.
     """
-    observation, info = env.reset(seed=seed)
-    rewards: list[float] = []
-    ended, asked = False, 0
-    while not ended and len(rewards) < cap and asked < cap:
-        candidate = optimizer.ask()
-        asked += 1
-        gained: list[float] = []
-        story: list[str] = []
-        failure: CandidateError | None = None
-        while not ended and len(gained) < steps and len(rewards) + len(gained) < cap:
-            try:
-                action = candidate(observation)
-            except CandidateError as error:
-                failure = error
-                break
-            observation, reward, terminated, truncated, info = env.step(_valid(action, env))
-            gained.append(float(reward))
-            language = info.get("language", {})
-            story.append(
-                f"You did {_brief(action)}. {language.get('feedback', '')} "
-                f"{language.get('observation', '')}".strip()
-            )
-            ended = terminated or truncated
-        rewards += gained
-        if failure is not None:
-            optimizer.tell_failure(candidate, failure)
-        else:
-            optimizer.tell(candidate, math.fsum(gained) / len(gained), "\n".join(story))
-    won = bool(info["success"]) if "success" in info else None
-    return Episode(seed, math.fsum(rewards), len(rewards), won)
+    relay = _Relay(optimizer, steps, cap)
+    made = episode(_Typed(env), relay, seed, cap, relay.watch)
+    if made.error is not None and made.by_policy and not isinstance(made.error, CandidateError):
+        raise made.error
+    if made.failure:
+        relay.fail(made.failure)
+    return CodeEpisode(**vars(made), success=_success(made.info))

@@ -6,6 +6,7 @@ model's, no environment that training used.
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -21,6 +22,7 @@ import numpy as np
 
 from llmopt.code.sandbox.channel import import_path
 from llmopt.errors import LLMOptError
+from llmopt.policies.episode import TERMINATED, Episode, episode
 from llmopt.policies.linear import LinearPolicy
 
 STEP_CAP = 1000
@@ -40,40 +42,54 @@ class Judgement:
     """The environment's own measures over several episodes.
 
     Attributes:
-        returns: Sum of the environment's rewards in each episode.
+        returns: Sum of the environment's rewards in each episode; ``None`` for a failed one.
         successes: Whether each was a success: what the environment says; reaching the goal
             for `GOAL_TASKS`; else a return of at least the task's registered threshold.
         lengths: Steps of each.
+        failure: Why an episode failed; empty where none did.
     """
 
-    returns: tuple[float, ...]
+    returns: tuple[float | None, ...]
     successes: tuple[bool, ...]
     lengths: tuple[int, ...]
+    failure: str = ""
 
     @property
-    def mean_return(self) -> float:
-        """Mean of the returns."""
-        return math.fsum(self.returns) / len(self.returns)
+    def episodes(self) -> int:
+        """How many episodes there were."""
+        return len(self.returns)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean of the returns; ``None`` where an episode failed."""
+        sound = [value for value in self.returns if value is not None]
+        return math.fsum(sound) / len(sound) if len(sound) == len(self.returns) else None
+
+    @property
+    def rank(self) -> float:
+        """The mean return, for sorting; least where an episode failed."""
+        return -math.inf if self.mean_return is None else self.mean_return
 
     @property
     def success_rate(self) -> float:
         """Share of successes."""
         return sum(self.successes) / len(self.successes)
 
-    def words(self) -> str:
-        """Say both measures."""
-        return (
-            f"a mean return of {self.mean_return:.3f} and success in {self.success_rate:.0%} "
-            f"of {len(self.returns)} episodes"
-        )
-
     def account(self) -> str:
         """Say return, steps and success of each episode."""
         each = zip(self.returns, self.lengths, self.successes, strict=True)
         return "; ".join(
-            f"{total:.4g} in {steps} steps{'' if won else ' (no success)'}"
+            f"{'failed' if total is None else f'{total:.4g}'} in {steps} steps"
+            f"{'' if won else ' (no success)'}"
             for total, steps, won in each
         )
+
+
+def mean_of(judgements: Sequence[Judgement]) -> float | None:
+    """Return the mean return over policies; ``None`` where an episode of one failed."""
+    means = [j.mean_return for j in judgements]
+    sound = [mean for mean in means if mean is not None]
+    return math.fsum(sound) / len(sound) if len(sound) == len(means) else None
 
 
 def judge(
@@ -108,7 +124,8 @@ def judge(
         raise LLMOptError(f"the policy could not be judged on {env_id}: {last[0]}") from error
     except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
         raise LLMOptError(f"the policy could not be judged on {env_id}: {error}") from error
-    return Judgement(*(tuple(answer[name]) for name in ("returns", "successes", "lengths")))
+    returns, successes, lengths = (tuple(answer[n]) for n in ("returns", "successes", "lengths"))
+    return Judgement(returns, successes, lengths, str(answer["failure"]))
 
 
 def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
@@ -126,44 +143,43 @@ def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
     return lambda observation: np.clip(act(observation), space.low, space.high)
 
 
+def plain_action(action: Any) -> Any:
+    """Return an action as a reward sees it: an int, or a copy of the array."""
+    return np.asarray(action).item() if np.ndim(action) == 0 else np.array(action)
+
+
+def _load(file: Path) -> Callable[[Any], Any]:
+    """Return the policy in a file of `llmopt.code.reward.sb3.train_sb3`, which is unpickled."""
+    kind = getattr(importlib.import_module("stable_baselines3"), file.name.partition("-")[0])
+    model = kind.load(file, device="cpu")
+    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])
+
+
 def run(
     env_id: str, policy: Sequence[float] | str, seeds: Sequence[int], cap: int = STEP_CAP
 ) -> Judgement:
     """Run a policy in this process; see `judge`."""
     env = gym.make(env_id)
     try:
-        if isinstance(policy, str):
-            from llmopt.code.reward.sb3 import load
-
-            act = load(Path(policy))
-        else:
-            act = actor(env, policy)
-        results = [_episode(env, act, seed, cap) for seed in seeds]
+        act = _load(Path(policy)) if isinstance(policy, str) else actor(env, policy)
+        made = [episode(env, act, seed, cap) for seed in seeds]
+        wins = tuple(_success(env, each) for each in made)
     finally:
         env.close()
-    returns, successes, lengths = zip(*results, strict=True)
-    return Judgement(returns, successes, lengths)
+    failure = next((each.failure for each in made if each.failure), "")
+    return Judgement(tuple(e.total for e in made), wins, tuple(e.length for e in made), failure)
 
 
-def _episode(env: gym.Env[Any, Any], act: Any, seed: int, cap: int) -> tuple[float, bool, int]:
-    observation, info = env.reset(seed=seed)
-    total, terminated, length = 0.0, False, 0
-    for length in range(1, cap + 1):  # noqa: B007
-        observation, reward, terminated, truncated, info = env.step(act(observation))
-        total += float(reward)
-        if terminated or truncated:
-            break
-    return total, bool(_success(env, total, terminated, info)), length
-
-
-def _success(env: gym.Env[Any, Any], total: float, terminated: bool, info: Any) -> Any:
+def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
+    if made.total is None:
+        return False
     for name in ("success", "is_success"):
-        if name in info:
-            return np.all(info[name])
+        if name in made.info:
+            return bool(np.all(made.info[name]))
     if env.spec is not None and env.spec.id in GOAL_TASKS:
-        return terminated
+        return made.end == TERMINATED
     threshold = env.spec.reward_threshold if env.spec is not None else None
-    return threshold is not None and total >= threshold
+    return threshold is not None and made.total >= threshold
 
 
 def serve() -> None:

@@ -25,9 +25,11 @@ from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.reward.judge import Judgement, actor, judge
+from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_action
+from llmopt.policies.episode import Step, episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
+from llmopt.text import first_line
 
 SIGNATURE = "reward(obs, action, next_obs, info)"
 DOC = (
@@ -101,11 +103,6 @@ def visible(info: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def plain_action(action: Any) -> Any:
-    """Return an action as a reward sees it: an int, or a copy of the array."""
-    return np.asarray(action).item() if np.ndim(action) == 0 else np.array(action)
-
-
 def train_linear(
     candidate: Candidate,
     env: gym.Env[Any, Any],
@@ -137,7 +134,11 @@ def train_linear(
     """
     policy = LinearPolicy.for_env(env)
     search = CMA(*box, policy.n_parameters, seed)
-    rescale = _rescaling(policy, env, seed)
+    try:
+        rescale = _rescaling(policy, env, seed)
+    except Exception as error:
+        reason = f"the environment raised {type(error).__name__}: {first_line(error)}"
+        raise training_broke(reason) from error
     log: list[tuple[dict[str, float], float, int]] = []
     names: set[str] = set()  # of the components
 
@@ -267,23 +268,25 @@ def _episode(
     known: set[str],
 ) -> tuple[float, dict[str, float], float, int]:
     """Run an episode; return the reward's sum, its components' means, the true return, length."""
-    observation, _ = env.reset(seed=seed)
-    seen, actions, infos, true_return = [np.array(observation)], [], [], 0.0
-    for _ in range(cap):
-        action = act(observation)
-        observation, reward, terminated, truncated, info = env.step(action)
-        seen.append(np.array(observation))
-        actions.append(plain_action(action))
-        infos.append(visible(info))
-        true_return += float(reward)
-        if terminated or truncated:
-            break
-    states = np.array(seen)
-    results = candidate.call_columns(
-        candidate.functions[0].name, (states[:-1], np.array(actions), states[1:], infos)
-    )
+    rows: list[tuple[Any, Any, Any, Any]] = []
+
+    def watch(step: Step) -> None:
+        rows.append((np.array(step.observation), plain_action(step.action),
+                     np.array(step.following), visible(step.info)))  # fmt: skip
+
+    made = episode(env, act, seed, cap, watch)
+    if made.total is None:
+        raise training_broke(made.failure)
+    seen, actions, following, infos = zip(*rows, strict=True)
+    columns = (np.array(seen), np.array(actions), np.array(following), list(infos))
+    results = candidate.call_columns(candidate.functions[0].name, columns)
     total = math.fsum(reward for reward, _ in results)
-    return total, component_means(results, known), true_return, len(results)
+    return total, component_means(results, known), made.total, made.length
+
+
+def training_broke(reason: str) -> CandidateError:
+    """Return the failure of a reward under which no policy could be trained."""
+    return CandidateError(f"training broke down: {reason}", "check")
 
 
 def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
@@ -293,7 +296,7 @@ def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> s
         trainings: What was trained, each from another seed.
         judgements: What each of them was worth.
     """
-    means = [judgement.mean_return for judgement in judgements]
+    means = [judgement.rank for judgement in judgements]
     error = standard_error(means)
     each = ", ".join(f"{mean:.5g}" for mean in means)
     spread = ""
@@ -434,16 +437,18 @@ def improve_reward(
                         )  # fmt: skip
                     candidate.close()
                     judged += [judge(env_id, training.policy, seeds, cap) for training in made]
+                    if mean_of(judged) is None:
+                        reason = next(j.failure for j in judged if j.failure)
+                        raise CandidateError(f"a policy trained under it failed: {reason}", "check")
                     words = reflect(made, judged)
-                    values = [
-                        [j.mean_return for j in judged],
-                        [j.success_rate for j in judged],
-                    ][:: 1 if measure == "return" else -1]
+                    values = [[j.rank for j in judged], [j.success_rate for j in judged]]
+                    values = values[:: 1 if measure == "return" else -1]
                     score, tie = (math.fsum(v) / len(v) for v in values)
                     optimizer.tell(candidate, score, words, ties=[tie], samples=values[0])
                 except CandidateError as error:
                     words = error.feedback()
                     made.clear()
+                    judged.clear()
                     optimizer.tell_failure(candidate, error)
             except NoCandidateError as error:
                 words = str(error)

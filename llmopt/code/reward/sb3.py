@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import component_means
-from llmopt.code.failure import CandidateError
-from llmopt.code.reward.reward import Training, plain_action, start_seed, summarise, visible
+from llmopt.code.reward.judge import plain_action
+from llmopt.code.reward.reward import Training, start_seed, summarise, training_broke, visible
 from llmopt.errors import LLMOptError, install_hint
+from llmopt.text import first_line
 
 _ACTIONS = {"PPO": "any", "A2C": "any", "SAC": "Box", "TD3": "Box", "DQN": "Discrete"}
 ALGORITHMS = tuple(_ACTIONS)
@@ -109,7 +109,11 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Make one step under the candidate's reward."""
-        after, true_return, terminated, truncated, info = self.env.step(action)
+        try:
+            after, true_return, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            reason = f"the environment raised {type(error).__name__}: {first_line(error)}"
+            raise training_broke(reason) from error
         reward, parts = self._candidate(
             np.array(self._before), plain_action(action), np.array(after), visible(info)
         )
@@ -163,22 +167,10 @@ def train_sb3(
     try:
         model.learn(total_timesteps=episodes * cap)
     except ValueError as error:  # of torch, on networks that rewards out of scale have broken
-        raise CandidateError(
-            f"training broke down ({str(error)[:200]}): keep rewards near 1 in size",
-            "check",
-        ) from error
+        raise training_broke(f"{first_line(error)}: keep rewards near 1 in size") from error
     if not wrapped.log:
         raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
     home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
     file = home / f"{algorithm}-{candidate.number:03d}-{seed}.zip"
     model.save(file)
     return summarise(file, wrapped.log)
-
-
-def load(file: Path) -> Callable[[Any], Any]:
-    """Return the policy in a file that `train_sb3` saved.
-
-    The file is unpickled by stable-baselines3: load none that you did not train yourself.
-    """
-    model = _algorithm(file.name.partition("-")[0]).load(file, device="cpu")
-    return lambda observation: plain_action(model.predict(observation, deterministic=True)[0])

@@ -72,8 +72,6 @@ class Sandbox:
         readable: Files and folders that the candidate may read; none by default.
         allow_unsandboxed: Run where Landlock or seccomp is not to be had, under what there is
             of them. Rlimits, the scrubbed environment and the wall clock remain.
-        env: For `rollout`: an entry such as ``"gymnasium:make"`` and its arguments, from
-            which the worker makes an environment of its own before it confines itself.
 
     Attributes:
         confined: Whether the running worker is confined in full; ``None`` before the first
@@ -88,13 +86,11 @@ class Sandbox:
         imports: Sequence[str] = ("math", "numpy"),
         readable: Sequence[str | os.PathLike[str]] = (),
         allow_unsandboxed: bool = False,
-        env: tuple[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.limits = limits or WorkerLimits()
         self.imports = tuple(imports)
         self.readable = tuple(os.path.realpath(p) for p in readable)
         self.allow_unsandboxed = allow_unsandboxed
-        self.env = None if env is None else (env[0], dict(env[1]))
         self.confined: bool | None = None
         self.printed = ""
         self._channel: Channel | None = None
@@ -143,7 +139,6 @@ class Sandbox:
                 worker.SETUP,
                 {
                     "imports": list(self.imports),
-                    "env": self.env,
                     "readable": list(self.readable),
                     "allow_unsandboxed": self.allow_unsandboxed,
                     "message_bytes": limits.message_bytes,
@@ -214,17 +209,6 @@ class Sandbox:
         """
         return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
-    def call_many(self, name: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
-        """Call a function once for each list of arguments, in one message.
-
-        Raises:
-            CandidateError: As `call`; the limit of seconds is for the whole batch.
-        """
-        results = self._exchange(self._channel, worker.MANY, (name, [list(a) for a in arguments]))
-        if not isinstance(results, list) or len(results) != len(arguments):
-            raise self._wrong(f"it did not return {len(arguments)} results")
-        return results
-
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
         """Call a function once for each row, with the arguments given as columns.
 
@@ -240,26 +224,6 @@ class Sandbox:
         if not isinstance(results, list) or len(results) != rows:
             raise self._wrong(f"it did not return {rows} results")
         return results
-
-    def rollout(self, name: str, seed: int, cap: int) -> list[Any]:
-        """Let a function act for one episode in the worker's own environment.
-
-        Args:
-            name: The policy, called with each observation.
-            seed: Seed of the episode's start.
-            cap: Largest number of steps.
-
-        Returns:
-            At most `cap` actions. They are claims: what they are worth is found by
-            replaying them in an environment that the candidate cannot reach.
-
-        Raises:
-            CandidateError: As `call`; the limit of seconds is for the whole episode.
-        """
-        actions = self._exchange(self._channel, worker.ROLLOUT, (name, seed, cap))
-        if not isinstance(actions, list) or len(actions) > cap:
-            raise self._wrong(f"it did not return a list of at most {cap} actions")
-        return actions
 
     def _exchange(
         self, channel: Channel | None, kind: int, value: Any, seconds: float | None = None

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-SETUP, ANALYSE, LOAD, CALL, MANY, COLUMNS, ROLLOUT = 1, 2, 3, 4, 5, 6, 7
+SETUP, ANALYSE, LOAD, CALL, COLUMNS = 1, 2, 3, 4, 5
 OK, OK_PRINTED, FAILED, BROKEN = 0, 1, 2, 3
 
 _NUMPY = (
@@ -71,7 +71,6 @@ class Worker:
         self._modules: dict[str, ModuleType] = {}
         self._namespace: dict[str, Any] = {}
         self._printed = _Printed()
-        self._env: Any = None
 
     def serve(self) -> None:
         """Answer requests until the parent closes the pipe."""
@@ -80,9 +79,7 @@ class Worker:
             ANALYSE: self._analyse,
             LOAD: self._load,
             CALL: self._call,
-            MANY: self._many,
             COLUMNS: self._columns,
-            ROLLOUT: self._rollout,
         }
         while True:
             number, kind, payload = self._receive()
@@ -139,12 +136,6 @@ class Worker:
         for part in _NUMPY if "numpy" in self._modules else ():
             with contextlib.suppress(ImportError):  # not every NumPy has every part
                 importlib.import_module(f"numpy.{part}")
-        if options["env"] is not None:
-            entry, arguments = options["env"]
-            module_name, _, attribute = entry.partition(":")
-            make = getattr(importlib.import_module(module_name), attribute)
-            self._env = make(**arguments)
-            self._env.reset(seed=0)  # what is imported or opened late, is so now
         sys.stdin = None
         for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
             setattr(sys, stream, self._printed)
@@ -175,35 +166,9 @@ class Worker:
         name, args, kwargs = request
         return self._namespace[name](*args, **kwargs)
 
-    def _many(self, request: tuple[str, list[Any]]) -> list[Any]:
-        function = self._namespace[request[0]]
-        return [function(*args) for args in request[1]]
-
     def _columns(self, request: tuple[str, list[Any]]) -> list[Any]:
         function = self._namespace[request[0]]
         return [function(*row) for row in zip(*request[1], strict=True)]
-
-    def _rollout(self, request: tuple[str, int, int]) -> list[Any]:
-        """Run one episode in the worker's own environment and return the actions alone."""
-        name, seed, cap = request
-        function, env, actions = self._namespace[name], self._env, []
-        observation, _ = env.reset(seed=seed)
-        for _ in range(cap):
-            action = function(observation)
-            actions.append(action)
-            if not isinstance(action, int):
-                action = self._as_action(action)
-            observation, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                break
-        return actions
-
-    def _as_action(self, action: Any) -> Any:
-        space = self._env.action_space
-        if getattr(space, "shape", None):
-            numpy = self._modules["numpy"]
-            return numpy.asarray(action, dtype=space.dtype).reshape(space.shape)
-        return action
 
     def _failure(self, error: BaseException) -> bytes:
         """Describe an exception in plain texts; an exception's own methods may fail or lie."""
