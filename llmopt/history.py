@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
-from llmopt.text import short
+from llmopt.text import clean, short
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # which every type checker brings
@@ -56,6 +56,15 @@ class Proposal:
     seconds: float = 0.0
     clipped: bool = False
 
+    def __post_init__(self) -> None:
+        _clean_texts(self, "explanation")
+
+
+def _clean_texts(record: object, *names: str) -> None:
+    """Clean texts of a frozen record: whoever told them, and whatever file they come from."""
+    for name in names:
+        object.__setattr__(record, name, clean(getattr(record, name)))
+
 
 @dataclass(frozen=True)
 class Trial(Generic[Params]):
@@ -96,6 +105,9 @@ class Trial(Generic[Params]):
     stderr: float | None = None
     evaluations: int = 1
     samples: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _clean_texts(self, "feedback", "explanation")
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:

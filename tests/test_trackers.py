@@ -21,6 +21,7 @@ from llmopt import (
     SearchStopped,
 )
 from llmopt.trackers import Callback, Log, MLflow, Telemetry, TensorBoard, WeightsAndBiases
+from llmopt.trackers.base import RunTracker
 
 SPACE = {"x": Float(-5.0, 5.0), "kind": Categorical(("a", "b"))}
 POINTS = (1.0, 2.0, 3.0)
@@ -276,6 +277,82 @@ def read_wandb(file):
         for update in record.summary.update:
             summary[update.key or update.nested_key[0]] = update.value_json
     return rows, config, summary
+
+
+def begun_twice(make):
+    """Follow two unstored searches of one name, both open, with one tracker."""
+    tracker = make()
+    both = [
+        LLMOptimizer(SPACE, ScriptedClient([]), "props", seed=i, callbacks=[tracker])
+        for i in range(2)
+    ]
+    for number in range(3):
+        for which, search in enumerate(both):
+            search.tell({"x": number, "kind": "a"}, 10.0 * which + number, feedback="\x1b[2Jhm")
+    for search in both:
+        search.close()
+
+
+@pytest.mark.defect(21)
+class TestTwoSearchesOfOneName:
+    def test_mlflow(self, tmp_path):
+        pytest.importorskip("mlflow")
+        from mlflow.tracking import MlflowClient
+
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        begun_twice(lambda: MLflow("mine", tracking_uri=uri, children=False))
+        client = MlflowClient(tracking_uri=uri)
+        runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+        rewards = [client.get_metric_history(r.info.run_id, "reward") for r in runs]
+        assert sorted([m.value for m in one] for one in rewards) == [[0, 1, 2], [10, 11, 12]]
+        assert {r.info.status for r in runs} == {"FINISHED"}
+
+    def test_tensorboard(self, tmp_path):
+        pytest.importorskip("tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        begun_twice(lambda: TensorBoard(tmp_path))
+        begun_twice(lambda: TensorBoard(tmp_path))  # another process
+        folders = sorted(p.name for p in tmp_path.iterdir())
+        assert folders == ["search", "search-2", "search-3", "search-4"]
+        read = [EventAccumulator(os.fspath(tmp_path / name)).Reload() for name in folders]
+        assert [[e.value for e in one.Scalars("reward")] for one in read] == [
+            [0, 1, 2],
+            [10, 11, 12],
+        ] * 2
+        path = tmp_path / "storage" / "search.jsonl"
+        for _ in range(2):  # a stored one goes on in its own folder
+            tracker = TensorBoard(tmp_path)
+            options = {"seed": 0, "storage": path, "callbacks": [tracker]}
+            search = LLMOptimizer(SPACE, ScriptedClient([]), "props", **options)
+            search.tell({"x": len(search.trials), "kind": "a"}, 1.0)
+            search.close()
+        steps = EventAccumulator(os.fspath(tmp_path / "search-5")).Reload().Scalars("reward")
+        assert [e.step for e in steps] == [0, 1]
+
+    def test_the_same_in_every_tracker(self):
+        class Kept(RunTracker):
+            def __init__(self):
+                super().__init__()
+                self.runs = []
+
+            def _begin(self, search, first):
+                self.runs.append([])
+                return self.runs[-1]
+
+            def _write(self, run, search, trial, found, best):
+                run.append((found["reward"], trial.feedback))
+
+            def _end(self, run, reason):
+                run.append("end")
+
+        kept = Kept()
+        begun_twice(lambda: kept)
+        said = r"\x1b[2Jhm"
+        assert kept.runs == [
+            [(0.0, said), (1.0, said), (2.0, said), "end"],
+            [(10.0, said), (11.0, said), (12.0, said), "end"],
+        ]
 
 
 def test_tensorboard(tmp_path):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import get_args
 
 import pytest
 
 from llmopt import Categorical, Float, LLMOptError, LLMOptimizer, ScriptedClient
+from llmopt.history import History, Source, Trial
+from llmopt.views import plot
 
 SPACE = {"x": Float(-5, 5), "kind": Categorical(["a", "b"])}
 POINTS = [{"x": 1.0, "kind": "a"}, {"x": -2.5, "kind": "b"}, {"x": 0.0, "kind": "a"}]
@@ -40,6 +43,17 @@ def test_trials_and_points_handed_out_are_counted_apart():
         optimizer.tell({"x": x, "kind": "b"}, x)
     page = re.sub(r"<[^>]+>", " ", optimizer._repr_html_())
     assert re.search(r"trials\s+3\s+points handed out\s+2 warmup", page)
+
+
+@pytest.mark.defect(21)
+def test_a_picture_has_the_points_of_every_source():
+    pytest.importorskip("matplotlib")
+    trials = [
+        Trial(i, {"x": 0.0}, (0.0,), (float(i),), source=source)
+        for i, source in enumerate(get_args(Source))
+    ]
+    axes = plot(History(tuple(trials)))
+    assert {c.get_label() for c in axes.collections} == set(get_args(Source))
 
 
 def test_several_objectives_have_a_column_each():

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from llmopt.text import clean
+
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
 
@@ -34,6 +36,12 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.content.encode()
+        except UnicodeEncodeError:  # of a lone surrogate, which no request can hold
+            object.__setattr__(self, "content", clean(self.content))
 
 
 @dataclass(frozen=True)

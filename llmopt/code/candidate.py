@@ -11,6 +11,7 @@ from typing import Any, Literal
 from llmopt.code.checks import Function, check
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.sandbox import Sandbox
+from llmopt.text import clean
 
 Origin = Literal["llm", "user"]
 
@@ -190,6 +191,10 @@ class CodeTrial:
     origin: Origin = "llm"
     ties: tuple[float, ...] = ()
     samples: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("feedback", "explanation"):
+            object.__setattr__(self, name, clean(getattr(self, name)))
 
 
 def rank(trials: Sequence[CodeTrial], direction: str) -> list[CodeTrial]:

@@ -13,6 +13,7 @@ from llmopt.client.facts import ModelFacts
 from llmopt.history import History
 from llmopt.prompt.parse import OutOfRange, Reading
 from llmopt.space import Space
+from llmopt.text import clean
 
 UNKNOWN_MODEL = ModelFacts("unknown")
 _MAX_RAW = 600  # characters of a refused answer that are sent back
@@ -67,6 +68,10 @@ class Situation:
     noisy: bool = False
     may_stop: bool = False
     partial: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "description", clean(self.description))
+        object.__setattr__(self, "notes", tuple(map(clean, self.notes)))
 
     @classmethod
     def after(cls, history: History, space: Space, model: ModelFacts, **others: Any) -> Situation:

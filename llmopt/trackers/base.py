@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from llmopt.text import clean
 
 if TYPE_CHECKING:
     from llmopt.history import Direction, Proposal, Trial, Usage
@@ -14,9 +18,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("llmopt.search")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Search:
-    """Which search something happened in.
+    """Which search something happened in; each is equal to itself alone.
 
     Attributes:
         name: The file's name without its suffix, the method's in a run, or ``"search"``.
@@ -115,6 +119,52 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+class RunTracker(Callback):
+    """A callback that writes each search as a run of its own, begun with its first new trial.
+
+    Derive from it with `_begin`, `_write` and `_end`. Two searches of one name are two runs.
+    """
+
+    def __init__(self) -> None:
+        self._runs: dict[Search, Any] = {}
+
+    def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
+        """Write a trial."""
+        if search not in self._runs:
+            self._runs[search] = self._begin(search, trial.number)
+        self._write(self._runs[search], search, trial, numbers(search, trial, best, usage), best)
+
+    def ended(self, search: Search, reason: str) -> None:
+        """End the run."""
+        if search in self._runs:
+            self._end(self._runs.pop(search), reason)
+
+    def _begin(self, search: Search, first: int) -> Any:
+        """Return the run of a search whose first trial that is told here has this number."""
+        raise NotImplementedError
+
+    def _write(
+        self,
+        run: Any,
+        search: Search,
+        trial: Trial,
+        found: Mapping[str, float],
+        best: Trial | None,
+    ) -> None:
+        """Write a trial with its numbers."""
+        raise NotImplementedError
+
+    def _end(self, run: Any, reason: str) -> None:
+        """End a run; `reason` may be empty."""
+        raise NotImplementedError
+
+
+def mark_of(search: Search) -> str:
+    """Return a text that tells a stored search from others, and names no path."""
+    known = [search.place, search.name, list(search.parameters), search.settings.get("seed")]
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+
+
 def numbers(search: Search, trial: Trial, best: Trial | None, usage: Usage) -> dict[str, float]:
     """Return the numbers of a told trial that a tracker plots, by name."""
     found: dict[str, float] = {}
@@ -138,7 +188,7 @@ def numbers(search: Search, trial: Trial, best: Trial | None, usage: Usage) -> d
 
 def words(trial: Trial) -> dict[str, str]:
     """Return what was said about a trial, by name; what was not said is left out."""
-    said = {"explanation": trial.explanation, "feedback": trial.feedback}
+    said = {"explanation": clean(trial.explanation), "feedback": clean(trial.feedback)}
     return {name: text for name, text in said.items() if text}
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmopt.history import Trial, Usage
-from llmopt.trackers.base import Callback, Search, missing, numbers, words
+from llmopt.history import Trial
+from llmopt.trackers.base import RunTracker, Search, mark_of, missing, words
 
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
 _MOST_TAG = 5000  # characters of a tag
 _MARK = "llmopt.search"
 
 
-class MLflow(Callback):
+class MLflow(RunTracker):
     """Writes each search as a run: metrics with every trial, and a child run for each.
 
     The parent has the search's settings as parameters, ``reward``, ``best`` and ``usage/…`` over
@@ -43,6 +43,7 @@ class MLflow(Callback):
             from mlflow.tracking import MlflowClient
         except ModuleNotFoundError as error:
             raise missing("mlflow", "MLflow()") from error
+        super().__init__()
         self._metric, self._param, self._tag = Metric, Param, RunTag
         self._client: Any = MlflowClient(tracking_uri=tracking_uri)
         found = self._client.get_experiment_by_name(experiment)
@@ -50,21 +51,17 @@ class MLflow(Callback):
             found.experiment_id if found else self._client.create_experiment(experiment)
         )
         self._children = children
-        self._runs: dict[str, str] = {}
 
-    def _run(self, search: Search, first: int) -> str:
-        """Return the run of a search, whose first trial that is told here has this number."""
-        if search.name not in self._runs:
-            mark = _mark(search)
-            run = self._earlier(mark) if first and search.place else None
-            if run is None:
-                made = self._client.create_run(
-                    self._experiment, run_name=search.name, tags={_MARK: mark}
-                )
-                run = made.info.run_id
-                self._params(run, search.settings)
-            self._runs[search.name] = run
-        return self._runs[search.name]
+    def _begin(self, search: Search, first: int) -> str:
+        mark = mark_of(search)
+        run = self._earlier(mark) if first and search.place else None
+        if run is None:
+            made = self._client.create_run(
+                self._experiment, run_name=search.name, tags={_MARK: mark}
+            )
+            run = str(made.info.run_id)
+            self._params(run, search.settings)
+        return run
 
     def _earlier(self, mark: str) -> str | None:
         """Open the latest run of the same search again, if there is one."""
@@ -80,56 +77,55 @@ class MLflow(Callback):
         self._client.update_run(run, status="RUNNING")
         return run
 
-    def _params(self, run: str, params: Any) -> None:
+    def _params(self, run: str, params: Mapping[str, Any]) -> None:
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
         self._client.log_batch(
             run, params=[self._param(k, v[:_MOST_PARAM]) for k, v in texts.items()]
         )
 
-    def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Write a trial."""
-        run, now = self._run(search, trial.number), int(time.time() * 1000)
-        found = numbers(search, trial, best, usage)
-        metrics = [
-            self._metric(_name(k), v, now, trial.number)
-            for k, v in found.items()
-            if not k.startswith("params/")
-        ]
-        self._client.log_batch(run, metrics=metrics)
+    def _write(
+        self,
+        run: str,
+        search: Search,
+        trial: Trial,
+        found: Mapping[str, float],
+        best: Trial | None,
+    ) -> None:
+        now = int(time.time() * 1000)
+        metrics = {
+            name: self._metric(_name(name), number, now, trial.number)
+            for name, number in found.items()
+            if not name.startswith("params/")
+        }
+        self._client.log_batch(run, metrics=list(metrics.values()))
         if not self._children:
             return
-        child = self._client.create_run(
-            self._experiment,
-            run_name=f"trial {trial.number}",
-            tags={"mlflow.parentRunId": run},
-        ).info.run_id
-        pairs = zip(search.parameters, trial.values, strict=True)
-        self._params(child, {_name(n): v if isinstance(v, str) else repr(v) for n, v in pairs})
-        said = {"state": trial.state, "source": trial.source, **words(trial)}
-        self._client.log_batch(
-            child,
-            metrics=[
-                self._metric(_name(k), v, now, trial.number)
-                for k, v in found.items()
-                if k.startswith("reward") or k == "stderr"
-            ],
-            tags=[self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in said.items()],
+        tags = {"mlflow.parentRunId": run}
+        made = self._client.create_run(
+            self._experiment, run_name=f"trial {trial.number}", tags=tags
         )
+        child = made.info.run_id
+        names = _names(search.parameters)
+        pairs = zip(names, trial.values, strict=True)
+        self._params(child, {n: v if isinstance(v, str) else repr(v) for n, v in pairs})
+        said = {"state": trial.state, "source": trial.source, **words(trial)}
+        rewards = [m for n, m in metrics.items() if n.startswith("reward") or n == "stderr"]
+        shown = [self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in said.items()]
+        self._client.log_batch(child, metrics=rewards, tags=shown)
         self._client.set_terminated(child, "FINISHED" if trial.rewards else "FAILED")
 
-    def ended(self, search: Search, reason: str) -> None:
-        """End the run."""
-        if search.name in self._runs:
-            run = self._runs.pop(search.name)
-            if reason:
-                self._client.set_tag(run, "llmopt.ended", reason[:_MOST_TAG])
-            self._client.set_terminated(run)
+    def _end(self, run: str, reason: str) -> None:
+        if reason:
+            self._client.set_tag(run, "llmopt.ended", reason[:_MOST_TAG])
+        self._client.set_terminated(run)
 
 
-def _mark(search: Search) -> str:
-    """Return a text that tells a stored search from others, and names no path."""
-    known = [search.place, search.name, list(search.parameters), search.settings.get("seed")]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+def _names(parameters: Sequence[str]) -> list[str]:
+    """Return names that MLflow takes, all different."""
+    found: list[str] = []
+    for number, name in enumerate(map(_name, parameters)):
+        found.append(f"{name}_{number}" if name in found else name)
+    return found
 
 
 def _name(name: str) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.history import Trial, Usage
-from llmopt.trackers.base import Callback, Search, missing, numbers, words
+from llmopt.history import Trial
+from llmopt.trackers.base import RunTracker, Search, mark_of, missing, words
 
 
-class TensorBoard(Callback):
+class TensorBoard(RunTracker):
     """Writes each search into a folder of its own: one step for every trial.
 
     Args:
@@ -28,37 +30,45 @@ class TensorBoard(Callback):
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ModuleNotFoundError as error:
             raise missing("tensorboard", "TensorBoard()") from error
+        super().__init__()
         self._event, self._summary, self._text = event_pb2.Event, summary_pb2.Summary, metadata
         self._tensor: Any = tensor_pb2.TensorProto
         self._string = types_pb2.DT_STRING
         self._writer: Any = EventFileWriter
         self._folder = Path(folder)
-        self._writers: dict[str, Any] = {}
+        self._used: set[str] = set()
 
-    def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Write a trial."""
-        writer = self._writers.get(search.name)
-        if writer is None:
-            name = search.name.replace(os.sep, "_") or "search"
-            writer = self._writers[search.name] = self._writer(str(self._folder / name))
+    def _begin(self, search: Search, first: int) -> Any:
+        name = "".join(c if c.isalnum() or c in "-_ " else "_" for c in search.name) or "search"
+        folder = name
+        for number in itertools.count(2):
+            mine = search.place and (self._folder / folder / mark_of(search)).exists()
+            if mine or not (folder in self._used or (self._folder / folder).exists()):
+                break
+            folder = f"{name}-{number}"  # another search of the same name
+        self._used.add(folder)
+        writer = self._writer(str(self._folder / folder))
+        if search.place:  # so that the search finds it when it is resumed
+            (self._folder / folder / mark_of(search)).touch()
+        return writer
+
+    def _write(
+        self,
+        run: Any,
+        search: Search,
+        trial: Trial,
+        found: Mapping[str, float],
+        best: Trial | None,
+    ) -> None:
         value = self._summary.Value
-        values = [
-            value(tag=tag, simple_value=number)
-            for tag, number in numbers(search, trial, best, usage).items()
-        ]
+        values = [value(tag=tag, simple_value=number) for tag, number in found.items()]
         for tag, text in words(trial).items():
             tensor = self._tensor(dtype=self._string, string_val=[text.encode()])
             meta = self._text.create_summary_metadata(display_name=tag, description="")
             values.append(value(tag=f"{tag}/text_summary", tensor=tensor, metadata=meta))
-        writer.add_event(
-            self._event(
-                wall_time=time.time(), step=trial.number, summary=self._summary(value=values)
-            )
-        )
-        writer.flush()
+        summary = self._summary(value=values)
+        run.add_event(self._event(wall_time=time.time(), step=trial.number, summary=summary))
+        run.flush()
 
-    def ended(self, search: Search, reason: str) -> None:
-        """Close the file."""
-        writer = self._writers.pop(search.name, None)
-        if writer is not None:
-            writer.close()
+    def _end(self, run: Any, reason: str) -> None:
+        run.close()

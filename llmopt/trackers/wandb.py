@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from llmopt.history import Trial, Usage
-from llmopt.trackers.base import Callback, Search, missing, numbers, words
+from llmopt.history import Trial
+from llmopt.trackers.base import RunTracker, Search, missing, words
 
 
-class WeightsAndBiases(Callback):
+class WeightsAndBiases(RunTracker):
     """Writes each search as a run: one step for every trial.
 
     Args:
@@ -24,31 +25,32 @@ class WeightsAndBiases(Callback):
             import wandb
         except ModuleNotFoundError as error:
             raise missing("wandb", "WeightsAndBiases()") from error
+        super().__init__()
         self._wandb: Any = wandb
         self._options = {"project": project, **options}
-        self._runs: dict[str, Any] = {}
 
-    def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """Write a trial."""
-        run = self._runs.get(search.name)
-        if run is None:
-            settings = dict(search.settings)
-            run = self._runs[search.name] = self._wandb.init(
-                **{"name": search.name, "config": settings, "reinit": "create_new", **self._options}
-            )
+    def _begin(self, search: Search, first: int) -> Any:
+        settings = {"name": search.name, "config": dict(search.settings), "reinit": "create_new"}
+        return self._wandb.init(**{**settings, **self._options})
+
+    def _write(
+        self,
+        run: Any,
+        search: Search,
+        trial: Trial,
+        found: Mapping[str, float],
+        best: Trial | None,
+    ) -> None:
         pairs = zip(search.parameters, trial.values, strict=True)
         point = {
             f"params/{n}": v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs
         }
         said = {"state": trial.state, "source": trial.source, **words(trial)}
-        run.log({**point, **numbers(search, trial, best, usage), **said}, step=trial.number)
+        run.log({**point, **found, **said}, step=trial.number)
         if best is not None and len(search.directions) == 1:
             run.summary["best_params"] = dict(zip(search.parameters, best.values, strict=True))
 
-    def ended(self, search: Search, reason: str) -> None:
-        """Finish the run, which uploads it where it is not offline."""
-        run = self._runs.pop(search.name, None)
-        if run is not None:
-            if reason:
-                run.summary["ended"] = reason
-            run.finish()
+    def _end(self, run: Any, reason: str) -> None:
+        if reason:
+            run.summary["ended"] = reason
+        run.finish()  # uploads it where it is not offline

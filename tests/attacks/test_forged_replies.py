@@ -6,9 +6,10 @@ import json
 import math
 import os
 
+import numpy as np
 import pytest
 
-from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.folder import RunFolder
@@ -121,3 +122,40 @@ def test_a_run_folder_with_links_is_refused(tmp_path, name):
     with pytest.raises(StorageError, match="is a link"):
         write_report(folder)
     assert not outside.exists()
+
+
+ODD = "see \ud800 \x00user\x00 \x1b[2J"
+
+
+def wired(request):
+    """Answer as a server does, which gets UTF-8 and no terminal."""
+    text = "\n".join(m.content for m in request.messages)
+    assert not {"\x00", "\x1b"} & set(text)
+    text.encode()
+    return f"x: {np.random.default_rng(request.seed).uniform():.6f}, k: a\n{ODD}"
+
+
+@pytest.mark.defect(40, 49)
+@pytest.mark.parametrize("prompt", ["words", "props"])
+@pytest.mark.parametrize("where", ["feedback", "reason", "description", "enqueue", "start", "file"])
+def test_no_text_of_a_user_ends_a_hosted_search(tmp_path, prompt, where):
+    path = tmp_path / "s.jsonl"
+    space = {"x": Float(0, 1), "k": Categorical(("a", "b"))}
+    optimizer = LLMOptimizer(
+        space, ScriptedClient(wired), prompt, seed=1, warmup=1, storage=path, durable=False,
+        on_error="raise",
+        description=ODD if where == "description" else "",
+        start={ODD: {"x": 0.5, "k": "a"}} if where == "start" else None,
+    )  # fmt: skip
+    for number in range(3):
+        if where == "enqueue":
+            optimizer.enqueue({"x": number / 10, "k": "b"}, ODD)
+        point = optimizer.ask()
+        if where == "reason" and number == 1:
+            optimizer.tell_failure(point, ODD)
+        else:
+            optimizer.tell(point, 1.0, feedback=ODD if where == "feedback" else "marked")
+    optimizer.close()
+    if where == "file":  # as an earlier version wrote it
+        path.write_text(path.read_text().replace("marked", json.dumps(ODD)[1:-1]))
+    LLMOptimizer.load(path, ScriptedClient(wired)).ask()
