@@ -7,17 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llmopt.errors import did_you_mean
+from llmopt.text import short
 
 
-def whole_number(name: str, value: Any, least: int) -> int:
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return an argument's value as an ``int``.
 
     Raises:
-        ValueError: It is not a whole number of at least `least`.
+        ValueError: It is not a whole number of at least `least`, and at most `most`.
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number of at least {least}")
+    if not whole or value < least or (most is not None and value > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most:,}"
+        raise ValueError(f"{name}={short(value)}: expected a whole number {span}")
     return int(value)
 
 

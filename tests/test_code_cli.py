@@ -545,3 +545,13 @@ def open_and_make(folder):
     with common.make_optimizer(run, task, policy_function(task.make(False)), "", "",
                                Starts(None)):  # fmt: skip
         pass
+
+
+@pytest.mark.defect(27)
+def test_a_success_rate_that_nobody_knows_is_not_printed(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(common, "write_report", lambda path: path)
+    run = SimpleNamespace(path=tmp_path, write_held_out=lambda facts: None)
+    usage = SimpleNamespace(requests=1, prompt_tokens=1, completion_tokens=1, rejected={})
+    optimizer = SimpleNamespace(trials=[], usage=usage)
+    common.finish(run, optimizer, {"starts": 3, "mean return": 1.5, "success rate": None})
+    assert "held out: starts 3, mean return 1.5\n" in capsys.readouterr().out

@@ -434,7 +434,8 @@ def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] |
         f"{sum(usage.rejected.values())} answers sent back"
     )
     if held_out is not None:
-        print("held out: " + ", ".join(f"{k} {v}" for k, v in held_out.items()))
+        told = {k: v for k, v in held_out.items() if v is not None}  # no rate where none is known
+        print("held out: " + ", ".join(f"{k} {v}" for k, v in told.items()))
     else:
         print("no candidate was scored")
     print(f"report: {page}")

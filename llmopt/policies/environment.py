@@ -53,7 +53,7 @@ class EnvMaker:
         if wrappers != "usual":
             self._wrappers = tuple([wrappers] if isinstance(wrappers, str) else wrappers)
             for each in self._wrappers:
-                check_wrapper(each)
+                check_wrapper(each, ("usual",) if isinstance(wrappers, str) else ())
         self._normal: Normal | None = None
         self._source: str | EnvSpec | Callable[..., gym.Env[Any, Any]]
         if isinstance(env, gym.Env):

@@ -13,12 +13,16 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 
+from llmopt.arguments import whole_number
 from llmopt.policies.episode import Step, Watcher, episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.physics import touching
 from llmopt.text import first_line
 
 HELD_OUT_STARTS = 100
+
+MAX_STARTS = 1_000_000
+"""Starts of one evaluation at most: more is a slip of the pen."""
 
 _MAX_LINE = 480  # characters; prompts cut feedback at 500
 
@@ -132,6 +136,7 @@ def held_out_seeds(seed: int, episodes: int = HELD_OUT_STARTS) -> tuple[int, ...
 
 
 def _draw(source: np.random.SeedSequence, count: int, parity: int) -> tuple[int, ...]:
+    whole_number("starts", count, 0, MAX_STARTS)
     rng = np.random.default_rng(source)
     drawn: dict[int, None] = {}
     while len(drawn) < count:
@@ -171,6 +176,22 @@ class Evaluation:
         if self.failure or n < 2:
             return None
         return float(np.std(self.returns, ddof=1) / math.sqrt(n))
+
+    def __str__(self) -> str:
+        """Say mean, standard error, range and number of the returns, or what failed."""
+        if self.mean is None:
+            done = f" after {len(self.returns)} episodes" if self.returns else ""
+            return f"no return{done}: {self.failure or 'no episode was run'}"
+        error = self.standard_error
+        if error is None:
+            return f"return {self.mean:.5g} (one episode)"
+        return (
+            f"mean return {self.mean:.5g} ± {error:.3g} (standard error), from "
+            f"{min(self.returns):.5g} to {max(self.returns):.5g}, n = {len(self.returns)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self}>"
 
 
 Recorder = Callable[[int, Any, Any, float], None]

@@ -24,7 +24,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.arguments import check_names
+from llmopt.arguments import check_names, whole_number
 from llmopt.client.base import Client
 from llmopt.errors import (
     LLMOptError,
@@ -44,6 +44,7 @@ from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
+    MAX_STARTS,
     Evaluation,
     Evaluator,
     as_good,
@@ -169,8 +170,12 @@ class PolicySearch:
         check_names("PolicySearch", options, (*own, *SearchOptions.names()))
         if words not in ("all", "names", "none"):
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
-        if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:
-            raise ValueError(f"starts={starts!r}: expected a whole number of at least 1")
+        starts = whole_number("starts", starts, 1, MAX_STARTS)
+        seed = whole_number("seed", seed, 0)
+        max_words = whole_number("max_words", max_words, 0)
+        max_feedback = whole_number("max_feedback", max_feedback, 0)
+        if max_steps is not None:
+            max_steps = whole_number("max_steps", max_steps, 1)
         if ceiling is not None and not math.isfinite(ceiling):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env, wrappers)
@@ -182,7 +187,7 @@ class PolicySearch:
         try:
             self.policy = self._policy(made)
             self._step_cap = self._cap(made)
-            scaled = scaling(made) is not None
+            scaled = self._scaled = scaling(made) is not None
             clipped = acting_space(made) is not made.action_space
             self.words: EnvironmentWords = describe_environment(
                 made,
@@ -228,6 +233,7 @@ class PolicySearch:
             warmup=warmup,
             description=text,
             task={
+                **(options.pop("task", None) or {}),
                 "environment": self._make.title,
                 **self._make.wrapped_in,
                 "starts": starts,
@@ -291,6 +297,24 @@ class PolicySearch:
             decimals=3,
         )
 
+    @property
+    def ranges(self) -> str:
+        """What is searched, and in which range, in a line."""
+        title, count = self._make.title, len(self._space)
+        if self._choices:
+            choices = ", ".join(map(str, self._space.dimensions[0].choices))  # type: ignore[union-attr]
+            return f"{title}: the action in each of {count} states, one of {choices}"
+        sizes = sorted({(d.low, d.high) for d in self._space.dimensions})  # type: ignore[union-attr]
+        span = f"from {sizes[0][0]:g} to {sizes[0][1]:g}"
+        if len(sizes) > 1:
+            (low, high), (least, most) = sizes[-1], sizes[0]
+            span = f"in ranges from [{low:g}, {high:g}] to [{least:g}, {most:g}]"
+        units = "of scaled numbers" if self._scaled else "of numbers in the environment's own units"
+        return f"{title}: {count} weights {units}, {span}"
+
+    def __repr__(self) -> str:
+        return f"<PolicySearch {self.ranges}; {len(self.optimizer.trials)} evaluations>"
+
     def _flat(self, params: Mapping[str, Any]) -> np.ndarray:
         """Return a point as the flat parameters of the policy."""
         if not self._choices:
@@ -329,7 +353,10 @@ class PolicySearch:
             ClientError: The model could not be asked.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
+        evaluations = whole_number("evaluations", evaluations, 0)
         report = _print_trial if progress is True else progress or None
+        if progress is True and not self.optimizer.trials:
+            print(self.ranges, flush=True)
         optimizer, batch = self.optimizer, self.optimizer.batch_size
         if not (self._total_given or self.stopped):
             self._total = None
@@ -518,6 +545,7 @@ class PolicySearch:
         Raises:
             NoTrialsError: There is no best policy yet.
         """
+        starts = whole_number("starts", starts, 1, MAX_STARTS)
         policy = self.best_policy if params is None else self.policy_of(params)
         return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
 
@@ -538,7 +566,9 @@ class PolicySearch:
         Raises:
             NoTrialsError: No policy was evaluated with success yet.
         """
-        fresh = final_seeds(self.seed, starts or 2 * len(self.starts))
+        finalists = whole_number("finalists", finalists, 1)
+        starts = 2 * len(self.starts) if starts is None else starts
+        fresh = final_seeds(self.seed, whole_number("starts", starts, 1, MAX_STARTS))
         size, checks = len(self.starts), self._checks()
         trials = [t for t in self.optimizer.history.complete if len(t.samples) <= size]
         points = [self._flat(t.params) for t in trials]

@@ -76,16 +76,23 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
     return env
 
 
-def check_wrapper(text: str) -> None:
-    """Raise `WrapperError` unless a text names a wrapper."""
-    _kind(text.partition("=")[0])
+def check_wrapper(text: str, also: Sequence[str] = ()) -> None:
+    """Raise `WrapperError` unless a text names a wrapper.
+
+    Args:
+        text: A wrapper with its arguments.
+        also: Further words that might have been meant.
+    """
+    if not isinstance(text, str):
+        raise WrapperError(f"wrapper {text!r}: expected a name, such as 'ClipAction'")
+    _kind(text.partition("=")[0], also)
 
 
-def _kind(name: str) -> Callable[..., Env]:
+def _kind(name: str, also: Sequence[str] = ()) -> Callable[..., Env]:
     module, colon, attribute = name.rpartition(":")
     known = [n for n in dir(gym.wrappers) if n[0].isupper()]
     if not colon and name not in known:
-        raise WrapperError(f"unknown wrapper {name!r}: {did_you_mean(name, known)}")
+        raise WrapperError(f"unknown wrapper {name!r}: {did_you_mean(name, [*also, *known])}")
     try:
         holder = importlib.import_module(module) if colon else gym.wrappers
         kind: Callable[..., Env] = getattr(holder, attribute)
