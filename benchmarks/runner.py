@@ -19,7 +19,6 @@ from llmopt.benchmarks.methods.model import ModelMethod, parameter_space, shown_
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.table import MethodSpec
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.benchmarks.tasks.targets import OPTIMA
 from llmopt.benchmarks.tasks.words import task_words
 from llmopt.client.base import Client
 from llmopt.client.local import LocalClient
@@ -199,7 +198,6 @@ def make_problem(
         evaluations,
         tuple((tuple(map(float, params)), outcome.reward) for params, outcome in warmup),
         prompt_description(task, policy, prompt) if words is None else words.text,
-        OPTIMA.get(task.env_id),
         tuple(outcome.note for _, outcome in warmup),
         () if words is None else words.parameters,
         tuple(outcome.stderr for _, outcome in warmup),

@@ -753,9 +753,8 @@ def whole_run(folder: Path) -> dict[str, Any]:
 BENCH = ("bench", "--tasks", "cartpole", "--seeds", "1", "--evaluations", "8", "--episodes", "1",
          "--warmup", "6", "--heldout", "2", "--batch", "4", "--finalists", "0",
          "--methods")  # fmt: skip
-BENCHED = ("columns-gaussian", "columns-slope", "columns-network", "columns-uniform",
-           "hybrid-gaussian", "cma", "cma-bipop", "ars", "random",
-           "optuna-tpe", "ng-de")  # fmt: skip
+BENCHED = ("columns-gaussian", "columns-network", "cma", "cma-bipop", "ars", "random",
+           "optuna-tpe")  # fmt: skip
 _CELL = ("cell", "parameters", "means", "best_params", "heldout_returns", "steps", "sources")
 
 

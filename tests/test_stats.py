@@ -20,7 +20,7 @@ from llmopt.benchmarks.report.stats import (
     ranks,
 )
 
-CMA, RANDOM, DE = "CMA-ES", "random search", "Nevergrad DE"
+CMA, RANDOM, DE = "CMA-ES", "random search", "Optuna GP"
 MODEL = "smollm2 (opro)"
 
 
@@ -180,7 +180,7 @@ def test_methods_are_compared_on_shared_seeds_alone():
         *[line("random", s, 5.0 + s) for s in range(3)],
         line("cma", 0, 1.0, task="Swimmer-v5"),
         line("random", 0, 2.0, task="Swimmer-v5"),
-        line("ng-de", 0, 9.0, task="Swimmer-v5"),
+        line("optuna-gp", 0, 9.0, task="Swimmer-v5"),
     ]
     found = compare(group(lines))
     assert found.labels == (CMA, RANDOM)  # only one problem has the third
@@ -194,7 +194,7 @@ def test_scores_are_normalized_by_random_search_and_the_best():
     lines = [
         *[line("cma", s, 30.0) for s in range(3)],
         *[line("random", s, 10.0) for s in range(3)],
-        *[line("ng-de", s, 20.0 if s else -1e9) for s in range(3)],
+        *[line("optuna-gp", s, 20.0 if s else -1e9) for s in range(3)],
     ]
     found = compare(group(lines))
     assert (found.iqm[CMA], found.iqm[RANDOM]) == (1.0, 0.0)
@@ -212,7 +212,7 @@ def test_duels_count_pairs_and_agree_with_scipy():
     lines = [line("llm-opro", s, float(v)) for s, v in enumerate(ours)]
     lines += [line("cma", s, float(v)) for s, v in enumerate(theirs)]
     lines += [line("random", s, -50.0) for s in range(10)]
-    lines += [line("ng-de", 77, 0.0)]
+    lines += [line("optuna-gp", 77, 0.0)]
     by_label = {d.label: d for d in duels(group(lines), MODEL)}
     assert set(by_label) == {CMA, RANDOM}  # no seed in common with the third
     duel = by_label[CMA]
@@ -313,14 +313,14 @@ def test_no_run_is_lost_where_a_model_is_asked_in_several_ways():
 
 def test_what_is_missing_is_named():
     lines = [line("cma", s) for s in range(6)] + [line("random", s) for s in (0, 3)]
-    lines += [line("ng-de", 5), line("random", 0, task="Swimmer-v5")]
+    lines += [line("optuna-gp", 5), line("random", 0, task="Swimmer-v5")]
     grouped = group(lines)
     (gaps,) = report_runs.missing_runs(grouped).values()
     assert gaps == {DE: (0, 1, 2, 3, 4), RANDOM: (1, 2, 4, 5)}
     unfinished, partly = report_runs.notes(grouped)
     assert unfinished.startswith("Unfinished: 9 runs")
-    assert "seeds 0 to 4 of Nevergrad DE; seeds 1, 2, 4, 5 of random search." in unfinished
-    assert partly == "Not on all of the 2 problems: CMA-ES (1), Nevergrad DE (1)."
+    assert "seeds 0 to 4 of Optuna GP; seeds 1, 2, 4, 5 of random search." in unfinished
+    assert partly == "Not on all of the 2 problems: CMA-ES (1), Optuna GP (1)."
     assert report_runs.notes(group(lines[:6])) == []
     (failed,) = report_runs.notes(group([line(seed=7, heldout=None, means=(None,))]))
     assert "CMA-ES on CartPole-v1, box ±6, 1 evaluations, seed 7." in failed
@@ -332,12 +332,12 @@ def test_what_the_ranks_leave_out_is_named():
     ]
     lines += [line("llm-props", 0, 9.0, task="A-v0"), line("llm-props", 5, 9.0, task="C-v0")]
     lines += [line("cma", 0, task="C-v0"), line("random", 0, task="C-v0")]
-    lines += [line("llm-columns-shuffled", 0, task="A-v0")]
+    lines += [line("llm-opro", 0, task="A-v0")]
     found = compare(group(lines))
     assert found.labels == ("smollm2 (props)", CMA, RANDOM)
     assert [key.task for key in found.problems] == ["A-v0/linear-v1"]
     assert [key.task for key in found.dropped] == ["B-v0/linear-v1", "C-v0/linear-v1"]
-    assert found.absent == ("smollm2 (columns, shuffled rewards)",)
+    assert found.absent == ("smollm2 (opro)",)
     assert found.instances == 1
     nothing = compare(group([line("cma", 0), line("random", 1)]))
     assert (nothing.labels, nothing.instances) == ((), 0)

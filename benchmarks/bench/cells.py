@@ -123,7 +123,7 @@ class BenchCell:
         cell = cls(model=model, batch=batch, **options)
         spec = METHODS[cell.method]
         if spec.asks_model:
-            return replace(cell, batch=1) if cell.method == "llm-published" else cell
+            return cell
         batch = batch if spec.group == "ablation" else 0
         return replace(cell, model="", batch=batch, max_tokens=0)
 
@@ -139,10 +139,8 @@ class BenchCell:
             known = {k: v for k, v in line["cell"].items() if k in names}
             box = known["box"]
             known["box"] = box and (float(box[0]), float(box[1]))
-            # Cells of before these options had the published form, and no final round.
-            wrappers = known.setdefault("wrappers", ())
+            wrappers = known.get("wrappers")
             known["wrappers"] = None if wrappers is None else tuple(wrappers)
-            known.setdefault("finalists", 0)
             cell = cls(**known)
             hash(cell)  # a list is no name
             return cell
@@ -304,7 +302,7 @@ def _measurer(
 @functools.lru_cache(maxsize=4)
 def _evaluator(task: Task) -> FastEvaluator:
     """Return the evaluator of a task, kept for the next cell of this process."""
-    return FastEvaluator(task, workers=1)
+    return FastEvaluator(task)
 
 
 @functools.cache

@@ -101,9 +101,7 @@ def _default_methods(model: str) -> tuple[str, ...]:
     ablations = [
         name
         for name, spec in METHODS.items()
-        if spec.group == "ablation"
-        and not spec.asks_model
-        and (spec.prompt, spec.partner) == (prompt, None)
+        if spec.group == "ablation" and not spec.asks_model and spec.prompt == prompt
     ]
     return (f"llm-{prompt}", *ablations, "cma", "random")
 

@@ -113,37 +113,6 @@ class GaussianGrammarClient(_GrammarClient):
         return min(max(place, 0), count - 1)
 
 
-class NarrowGrammarClient(GaussianGrammarClient):
-    """The same with 0.7 standard deviations."""
-
-    name = "narrow-grammar"
-    width = 0.7
-
-
-class SlopeGrammarClient(GaussianGrammarClient):
-    """Draws a little narrower, and along the slope of the prompt `columns` one deviation ahead.
-
-    A fixed rule that uses what `slope_frame` shows: the best of five on functions
-    that no table reports (docs/strategies.md, round 9).
-    """
-
-    name = "slope-grammar"
-    width = 0.8
-    ahead = 1.0
-
-    def complete(self, request: Request) -> Reply:
-        """Answer one request; see `GaussianGrammarClient`."""
-        leading = np.array([read_line(line)[1] for line in request.columns], dtype=float)
-        if not leading.any():
-            return super().complete(request)
-        count = len(request.choices)
-        rng = np.random.default_rng(request.seed)
-        middle = (count - 1) / 2 + self.ahead * count / 5 * leading
-        drawn = rng.normal(middle, self.width * count / 5, (request.n, len(leading)))
-        rows = drawn.round().clip(0, count - 1).astype(int)
-        return _reply(request, rows, type(self).__name__)
-
-
 class NetworkClient:
     """Draws each parameter's level from a small network that reads the lines of `columns`.
 

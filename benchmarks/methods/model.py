@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,7 @@ from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
-from llmopt.prompt import Prompt, Query, Situation
-from llmopt.search.scheduler import Partner
+from llmopt.prompt import Prompt
 from llmopt.space import Float, Space
 from llmopt.trackers.base import Bell
 
@@ -55,9 +53,6 @@ class ModelMethod:
         prompt: A prompt object or a shipped prompt's name.
         seed: Source of all randomness.
         batch_size: Points asked of the model in one request.
-        partner: See `LLMOptimizer`.
-        ask_warmup: Whether the warm-up points are asked for before they are told, as the
-            storage of run folders of llmopt 0.1 has it.
         **options: Storage and caps of `LLMOptimizer`.
 
     Attributes:
@@ -74,9 +69,6 @@ class ModelMethod:
         prompt: str | Prompt,
         seed: np.random.SeedSequence,
         batch_size: int = 1,
-        partner: Partner | None = None,
-        *,
-        ask_warmup: bool = False,
         **options: Any,
     ) -> None:
         points = [np.array(params) for params, _ in problem.warmup]
@@ -86,11 +78,10 @@ class ModelMethod:
             client,
             prompt,
             seed=int(seed.generate_state(1)[0]),
-            warmup=[self._point(p) for p in points] if ask_warmup else 0,
+            warmup=0,
             total=len(points) + problem.evaluations or None,
             description=problem.description,
             batch_size=batch_size,
-            partner=partner,
             **options,
         )
         self.last: Proposal | None = None
@@ -107,8 +98,6 @@ class ModelMethod:
                             "the files of the run, or start a new one"
                         )
                     continue
-                if ask_warmup and not self._optimizer.pending:
-                    self._optimizer.ask()
                 if reward is None:
                     self.tell_failure(np.array(params), note)
                 else:
@@ -172,37 +161,3 @@ class ModelMethod:
     def close(self) -> None:
         """Close the storage."""
         self._optimizer.close()
-
-
-@dataclass
-class ShuffledRewards:
-    """A prompt in which the complete trials have changed their rewards at random.
-
-    An ablation: a method that does as well with it does not use what the rewards say.
-
-    Attributes:
-        prompt: The prompt that is shown such a history.
-    """
-
-    prompt: Prompt
-
-    @property
-    def name(self) -> str:
-        """The prompt's name, marked."""
-        return f"{self.prompt.name}-shuffled"
-
-    def prepare(self, situation: Situation) -> Query:
-        """Make the question for one situation; see `Prompt.prepare`."""
-        history = situation.history
-        rng = np.random.default_rng([situation.seed, situation.iteration])
-        order = iter(rng.permutation(len(history.complete)))
-        rewards = [t.rewards for t in history.complete]
-        trials: tuple[Trial, ...] = tuple(
-            replace(t, rewards=rewards[next(order)]) if t.state == "complete" else t
-            for t in history.trials
-        )
-        return self.prompt.prepare(replace(situation, history=replace(history, trials=trials)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return {"name": self.name, "prompt": self.prompt.to_dict()}

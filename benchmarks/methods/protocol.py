@@ -42,7 +42,6 @@ class Problem:
         evaluations: Points that will be asked for.
         warmup: Points evaluated beforehand, each with its reward; ``None`` for a failed one.
         description: The task in words.
-        optimum: About the best reward there is, for the one method that is told it.
         notes: What a model is told with each warm-up point: feedback, or why it failed;
             empty for no words on any.
         names: A name for each parameter, for a prompt that is told them; empty for numbers.
@@ -55,7 +54,6 @@ class Problem:
     evaluations: int
     warmup: tuple[tuple[tuple[float, ...], float | None], ...] = ()
     description: str = ""
-    optimum: float | None = None
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     errors: tuple[float | None, ...] = ()

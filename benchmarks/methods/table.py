@@ -20,11 +20,9 @@ from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
-    SlopeGrammarClient,
-    UniformGrammarClient,
 )
-from llmopt.benchmarks.methods.libraries import Nevergrad, Optuna
-from llmopt.benchmarks.methods.model import ModelMethod, ShuffledRewards
+from llmopt.benchmarks.methods.libraries import Optuna
+from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.turbo import Turbo
@@ -32,7 +30,6 @@ from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
-from llmopt.search.scheduler import Partner
 
 Group = Literal["model", "ablation", "baseline"]
 
@@ -65,7 +62,6 @@ class MethodSpec:
         needs: Packages it needs.
         asks_model: Whether it sends requests to the model.
         prompt: The prompt of a model or of its stand-in; ``None`` for a baseline.
-        partner: What proposes points beside the model.
     """
 
     label: str
@@ -74,44 +70,25 @@ class MethodSpec:
     needs: tuple[str, ...] = ()
     asks_model: bool = False
     prompt: str | Prompt | None = None
-    partner: Partner | None = None
 
 
-def prompt_spec(
-    label: str,
-    prompt: str | Prompt,
-    group: Group = "model",
-    *,
-    shuffled: bool = False,
-    partner: Partner | None = None,
-) -> MethodSpec:
+def prompt_spec(label: str, prompt: str | Prompt) -> MethodSpec:
     """Describe the model under a prompt.
 
     Args:
         label: What tables call it.
         prompt: A shipped prompt's name, or a prompt object, whose answers have no other cap.
-        group: ``"model"`` or ``"ablation"``.
-        shuffled: Whether the prompt is shown shuffled rewards.
-        partner: See `LLMOptimizer`.
     """
 
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         options = {"max_tokens": asking.max_tokens} if isinstance(prompt, str) else {}
-        shown = get_prompt(prompt, **options)
-        return _model_method(
-            problem, seed, asking, ShuffledRewards(shown) if shuffled else shown, partner
-        )
+        return _model_method(problem, seed, asking, get_prompt(prompt, **options))
 
-    needs = (partner,) if partner else ()
-    return MethodSpec(label, make, group, needs, True, prompt, partner)
+    return MethodSpec(label, make, "model", (), True, prompt)
 
 
 def _model_method(
-    problem: Problem,
-    seed: np.random.SeedSequence,
-    asking: Asking,
-    prompt: Prompt,
-    partner: Partner | None = None,
+    problem: Problem, seed: np.random.SeedSequence, asking: Asking, prompt: Prompt
 ) -> Method:
     if asking.client is None:
         raise LLMOptError("this method needs a model: give one with --model")
@@ -119,42 +96,21 @@ def _model_method(
         check_prompt_for(prompt, asking.client)
     except ValueError as error:
         raise LLMOptError(str(error)) from error
-    return ModelMethod(
-        problem, asking.client, prompt, seed, asking.batch_size, partner, **asking.options
-    )
+    return ModelMethod(problem, asking.client, prompt, seed, asking.batch_size, **asking.options)
 
 
-def _published(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
-    """Make the published loop: everything in the order of time, one proposal a request."""
-    prompt = get_prompt(
-        "props",
-        history="all",
-        order="time",
-        optimum=problem.optimum,
-        max_tokens=asking.max_tokens,
-    )
-    return _model_method(problem, seed, replace(asking, batch_size=1), prompt)
-
-
-def _sampler(
-    label: str, client_class: type[Any], prompt: str, partner: Partner | None = None
-) -> MethodSpec:
+def _sampler(label: str, client_class: type[Any], prompt: str) -> MethodSpec:
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         asked = replace(asking, client=client_class())
-        return _model_method(problem, seed, asked, get_prompt(prompt), partner)
+        return _model_method(problem, seed, asked, get_prompt(prompt))
 
-    needs = (partner,) if partner else ()
-    return MethodSpec(label, make, "ablation", needs, False, prompt, partner)
+    return MethodSpec(label, make, "ablation", (), False, prompt)
 
 
 def _baseline(
     label: str, make: Callable[[Problem, np.random.SeedSequence], Method], *needs: str
 ) -> MethodSpec:
     return MethodSpec(label, lambda problem, seed, asking: make(problem, seed), "baseline", needs)
-
-
-def _nevergrad(name: str) -> MethodSpec:
-    return _baseline(f"Nevergrad {name}", partial(Nevergrad, name), "nevergrad")
 
 
 def _optuna(name: str, *needs: str) -> MethodSpec:
@@ -167,37 +123,16 @@ def _cma(kind: type[CMA], problem: Problem, seed: np.random.SeedSequence) -> Met
 
 METHODS: Mapping[str, MethodSpec] = {
     "llm-columns": prompt_spec("{model} (columns)", "columns"),
-    "llm-hybrid": prompt_spec("{model} (columns, with CMA-ES)", "columns", partner="cma"),
     "llm-words": prompt_spec("{model} (words)", "words"),
     "llm-props": prompt_spec("{model} (props)", "props"),
     "llm-props-ab": prompt_spec("{model} (props-ab)", "props-ab"),
     "llm-props-plus": prompt_spec("{model} (props-plus)", "props-plus"),
     "llm-opro": prompt_spec("{model} (opro)", "opro"),
-    "llm-published": MethodSpec(
-        "{model} (published, told the optimum)", _published, "model", (), True, "props"
-    ),
-    "llm-columns-shuffled": prompt_spec(
-        "{model} (columns, shuffled rewards)", "columns", "ablation", shuffled=True
-    ),
-    "columns-uniform": _sampler("no model (columns, uniform)", UniformGrammarClient, "columns"),
     "columns-gaussian": _sampler("no model (columns, Gaussian)", GaussianGrammarClient, "columns"),
-    "columns-slope": _sampler("no model (columns, along the slope)", SlopeGrammarClient, "columns"),
     "columns-network": _sampler("no model (columns, small network)", NetworkClient, "columns"),
-    "hybrid-uniform": _sampler(
-        "no model (columns, uniform, with CMA-ES)", UniformGrammarClient, "columns", "cma"
-    ),
-    "hybrid-gaussian": _sampler(
-        "no model (columns, Gaussian, with CMA-ES)", GaussianGrammarClient, "columns", "cma"
-    ),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
     "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
-    "ng-cma": _nevergrad("CMA"),
-    "ng-ngopt": _nevergrad("NGOpt"),
-    "ng-oneplusone": _nevergrad("OnePlusOne"),
-    "ng-de": _nevergrad("DE"),
-    "ng-pso": _nevergrad("PSO"),
     "optuna-tpe": _optuna("TPE"),
-    "optuna-cmaes": _optuna("CmaEs", "cmaes"),
     "optuna-gp": _optuna("GP", "torch", "scipy"),
     "turbo": _baseline("TuRBO", Turbo, "torch", "botorch"),
     "ars": _baseline("ARS", ARS),

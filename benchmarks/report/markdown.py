@@ -121,11 +121,7 @@ def _ablations_of(model: str, grouped: Grouped) -> list[str]:
     for label, method_runs in labelled.items():
         spec = METHODS.get(method_runs.method)
         asked = METHODS[main.method]
-        if (
-            spec
-            and spec.group == "ablation"
-            and ((spec.prompt, spec.partner) == (asked.prompt, asked.partner))
-        ):
+        if spec and spec.group == "ablation" and spec.prompt == asked.prompt:
             if not spec.asks_model or name_of(method_runs) == name_of(main):
                 ablations.append(label)
     return ablations
@@ -213,14 +209,12 @@ def _markdown_costs(grouped: Grouped) -> list[str]:
         sources = [line["sources"] for method_runs in many for line in method_runs.lines.values()]
         lost = sum(counts.get("fallback", 0) for counts in sources)
         asked = lost + sum(counts.get("llm", 0) for counts in sources)
-        partner = sum(counts.get("cma", 0) for counts in sources)
         text += [
             "",
             f"A run of {label} took {spent['requests']:,.0f} requests, "
             f"{spent['prompt_tokens']:,.0f} prompt and {spent['completion_tokens']:,.0f} answer "
             f"tokens and {cost} (means over {count} runs). Fallback: {lost:,} of the {asked:,} "
-            "points asked of it were not delivered, and drawn at random instead."
-            + (f" CMA-ES gave {partner:,} points beside the model's {asked:,}." if partner else ""),
+            "points asked of it were not delivered, and drawn at random instead.",
         ]
     return text
 

@@ -168,10 +168,8 @@ class RunConfig:
             known = dict(data)
             known["methods"] = tuple(known["methods"])
             known["box"] = known["box"] and (float(known["box"][0]), float(known["box"][1]))
-            # Runs of before these options had the published form, and no final round.
-            wrappers = known.setdefault("wrappers", ())
+            wrappers = known["wrappers"]
             known["wrappers"] = None if wrappers is None else tuple(map(str, wrappers))
-            known.setdefault("finalists", 0)
             for name in ("task", "model", "prompt"):
                 if not isinstance(known.get(name, ""), str):
                     raise TypeError(f"{name} is no text")

@@ -124,7 +124,7 @@ def _feedback(task: Task, config: RunConfig, named: bool) -> str:
     Of a policy that a model designed there is more to tell: its oscillation, its peaks.
     """
     seeds = selection_seeds(config.seed, config.episodes or task.episodes)
-    with FastEvaluator(task, workers=1) as evaluator:
+    with FastEvaluator(task) as evaluator:
         policy = evaluator.policy
         watcher = episode_statistics(policy, task_words(task, seeds) if named else None)
         params = np.random.default_rng(config.seed).uniform(*task.box, policy.n_parameters)

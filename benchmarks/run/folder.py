@@ -20,7 +20,7 @@ formats, so that what reads those reads these:
   Times, episodes and steps are running totals, warm-up included; the reward is the mean
   return of that iteration alone (``nan`` for a failed one).
 - ``warmup/warmup_rollout_<i>.txt`` and ``evaluations/episode_<i>/training_rollout.txt``, from 0
-  (the published code, and llmopt 0.1, have no folder ``evaluations`` around these): for each
+  (the published code has no folder ``evaluations`` around these): for each
   episode a line of comma-separated parameters, a line ``parameter ends``, a blank line, a
   line ``state | action | reward``, the steps, and a line ``Total reward: <return>``. Unlike
   the published code, only the first episode's steps are written out: the others' lines
@@ -227,10 +227,7 @@ class RunFolder:
         Raises:
             StorageError: It could not be written.
         """
-        home = self.home(record.method)
-        if not (home / "episode_0").exists():  # as llmopt 0.1 has it
-            home = home / "evaluations"
-        folder = home / f"episode_{record.index}"
+        folder = self.home(record.method) / "evaluations" / f"episode_{record.index}"
         write_text_atomically(folder / "parameters.txt", parameters_text(policy, record.params))
         write_text_atomically(folder / "parameters_reasoning.txt", record.explanation)
         write_text_atomically(folder / "training_rollout.txt", rollout_text(record, steps))

@@ -66,9 +66,7 @@ from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import (
-    read_bytes,
     read_json_object,
-    read_text,
     write_bytes_atomically,
     write_json_atomically,
     write_text_atomically,
@@ -81,15 +79,11 @@ from llmopt.policies.rollout import (
     final_seeds,
     held_out_seeds,
     selection_seeds,
-    stream,
 )
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import solved_from
 from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell, Callback, Search
-
-# Run folders of llmopt 0.1 hold points drawn from streams by position.
-_OLD_STREAMS = {"llm": 0, "cma": 1, "random": 2}
 
 _ZERO = "zero"  # the policy whose parameters are all zero, in heldout.jsonl
 _STILL_STARTS = 20
@@ -143,7 +137,7 @@ def run(
     contestants = Contestants(config, client)
     if config.statistics is None and not any(map(contestants.told_unasked, config.methods)):
         config = replace(config, statistics=False)
-    with contextlib.closing(contestants), FastEvaluator(task, workers=1) as evaluator:
+    with contextlib.closing(contestants), FastEvaluator(task) as evaluator:
         if out is not None:
             path = Path(out)
         elif resume:
@@ -201,7 +195,6 @@ class _Session:
         self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
         known = (r for records in folder.records.values() for r in records)
         self.sanity = Sanity(task.env_id, any(record.mean is not None for record in known))
-        self.old = "method_seeds" not in folder.config
         # Some libraries plan their search by the number of evaluations.
         self.planned = int(folder.config.get("planned", config.iterations))
 
@@ -225,9 +218,7 @@ class _Session:
             write_json_atomically(file, {"points": [asdict(p) for p in points]}, indent=None)
             return list(points)
         try:
-            # An older llmopt wrote a list, without a checksum.
-            old = read_bytes(file, links=False).startswith(b"[")
-            stored = json.loads(read_text(file)) if old else read_json_object(file)["points"]
+            stored = read_json_object(file)["points"]
             return [WarmupPoint(tuple(p["params"]), tuple(p["returns"])) for p in stored]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {file} ({error!r}): restore it") from error
@@ -324,7 +315,8 @@ class _Session:
         client = self.contestants.client_for(spec, wait)
         batch = self.config.batch or usual_batch(spec.prompt)
         asking = Asking(client, batch, options=self._model_options(name, spec))
-        method = spec.make(problem, self._stream(name), asking)
+        seed = method_seed(self.config.seed, self.contestants.seed_names[name])
+        method = spec.make(problem, seed, asking)
         evaluate = functools.partial(self._answer, name, list(done), log)
         bell, known = self._bell(name), len(done)
         try:
@@ -394,16 +386,10 @@ class _Session:
         text = self.feedback.of(record, self.contestants.named(method)) if told else ""
         return Outcome.of(record.evaluation, text)
 
-    def _stream(self, name: str) -> np.random.SeedSequence:
-        if self.old and name in _OLD_STREAMS:
-            return stream(self.config.seed, "method", _OLD_STREAMS[name])
-        return method_seed(self.config.seed, self.contestants.seed_names[name])
-
     def _model_options(self, name: str, spec: MethodSpec) -> dict[str, Any]:
         """Return storage and caps of a method that asks a model, or of its stand-in."""
         options: dict[str, Any] = {
             "storage": self.folder.home(name) / "optimizer.jsonl",
-            "ask_warmup": self.old,
             "may_stop": self.contestants.named(name),
             "requests": self.config.requests if name == "llm" else None,
         }

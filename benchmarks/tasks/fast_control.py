@@ -80,9 +80,6 @@ class ControlEngine:
         step_cap: Steps after which an episode ends.
     """
 
-    name = "numpy"
-    lanes = 400
-
     def __init__(self, env_id: str, env: Any, policy: LinearPolicy, step_cap: int) -> None:
         self._step, self._observe = CONTROL[env_id]
         self._env = env
