@@ -145,7 +145,7 @@ def test_no_text_of_a_user_ends_a_hosted_search(tmp_path, prompt, where):
         space, ScriptedClient(wired), prompt, seed=1, warmup=1, storage=path, durable=False,
         on_error="raise",
         description=ODD if where == "description" else "",
-        start={ODD: {"x": 0.5, "k": "a"}} if where == "start" else None,
+        start={ODD: {"x": 0.5, "k": "a"}} if where == "start" else (),
     )  # fmt: skip
     for number in range(3):
         if where == "enqueue":
