@@ -37,8 +37,8 @@ from llmopt.files import (
     write_bytes_atomically,
     write_json_atomically,
 )
+from llmopt.folders import check_given, to_give_again
 from llmopt.policies.picture import policy_gif
-from llmopt.search.resume import names_a_place
 from llmopt.text import clean
 
 DEFAULTS: dict[str, Any] = {
@@ -174,15 +174,9 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     run.config = {**DEFAULTS, **defaults, **run.config}
     run.given_starts = None if starts is None else read_starts(Path(starts))
     if resume:
-        # A folder of somebody else's must not open the sandbox, nor say where prompts go.
+        # A waiver of the sandbox is not even asked for: it is forgotten.
         run.config["allow_unsandboxed"] = given.get("allow_unsandboxed", False)
-        model = run.config.get("model")
-        if model and "model" not in given and names_a_place(str(model)):
-            raise LLMOptError(
-                f"{run.path} names {model!r} as its model: an address or a file is taken from a "
-                "run folder only if you name it, too, since the run may be somebody else's. "
-                f"Give --model {shlex.quote(str(model))} again to go on"
-            )
+        check_given(run.path, run.config, given)
     _check_numbers(run.config)
     return run
 
@@ -326,10 +320,8 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
         if (run.path / "config.json").exists():
             config = run.config
             command = ["llmopt", config["command"], config["task"], "--resume"]
-            if names_a_place(config["model"]):
-                command += ["--model", config["model"]]
-            if config["allow_unsandboxed"]:
-                command += ["--allow-unsandboxed"]
+            for name, words in to_give_again(config).items():
+                command += words if name != "task" else []
             resume = shlex.join((*command, "--out", str(run.path)))
             print(clean(f"llmopt: to go on: {resume}"), file=sys.stderr)
         raise

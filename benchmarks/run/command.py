@@ -7,8 +7,7 @@ import math
 import shlex
 import sys
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,13 @@ from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.results import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
-from llmopt.benchmarks.tasks.table import TASKS, imports
+from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_bytes, write_bytes_atomically
-from llmopt.prompt import PROMPTS, is_path
-from llmopt.search.resume import names_a_place
+from llmopt.folders import check_given, to_give_again
+from llmopt.prompt import PROMPTS
 from llmopt.text import clean
 from llmopt.trackers.named import add_track_argument, callbacks_of
 
@@ -213,7 +212,7 @@ def main(args: argparse.Namespace) -> int:
         config = replace(
             RunConfig.from_dict(read_config(out)["run"]), **given
         )  # the rest as it was
-        _check_given(config, given, out)
+        check_given(out, _settings(config, out), given)
     resume = bool(resume)
     if not resume and "llm" in config.methods:
         from llmopt.benchmarks.run.estimate import estimate_run
@@ -229,7 +228,7 @@ def main(args: argparse.Namespace) -> int:
 
     def advice() -> str:
         command = ["llmopt", "run", config.task, "--resume", "--out", str(begun[0])]
-        for name, words in _places(config, begun[0]).items():
+        for name, words in to_give_again(_settings(config, begun[0])).items():
             command += words if name != "task" else []
         return f"everything so far is kept; go on with: {shlex.join(command)}"
 
@@ -288,41 +287,16 @@ def _compared(drawn: MethodResult, best: MethodResult) -> str:
     )
 
 
-def _places(config: RunConfig, path: Path) -> dict[str, list[str]]:
-    """Return what names an address, a file, a folder or a module which a resume would use.
-
-    Returns:
-        By name, how the command line gives it.
-    """
-    asks = any(m == "llm" or METHODS[m].asks_model for m in config.methods)
-    found = [
-        name
-        for name, is_place in (
-            ("model", asks and names_a_place(config.model)),
-            ("prompt", "llm" in config.methods and is_path(config.prompt)),
-            ("record", asks and config.record is not None),
-            ("warmup", isinstance(config.warmup, str) and not has_points(path)),
-        )
-        if is_place
-    ]
-    words = {name: [f"--{name}", str(getattr(config, name))] for name in found}
-    if imports(config.task, None):
-        words["task"] = [config.task]
-    if config.wrappers and imports("", config.wrappers):
-        words["wrappers"] = ["--wrap", *config.wrappers]
-    return words
-
-
-def _check_given(config: RunConfig, given: Mapping[str, Any], path: Path) -> None:
-    """Raise if a run's folder names places that the command line does not name, too."""
-    for name, words in _places(config, path).items():
-        if name not in given:
-            raise StorageError(
-                f"{path} names {getattr(config, name)!r} as its {name}: an address, a file, a "
-                "folder or a module is taken from a run folder only if you name it, too, since "
-                f"the run may be somebody else's. Give {'the task ' * (name == 'task')}"
-                f"{shlex.join(words)} again to go on"
-            )
+def _settings(config: RunConfig, path: Path) -> dict[str, Any]:
+    """Return the settings that a resume would use."""
+    settings = asdict(config)
+    if not any(m == "llm" or METHODS[m].asks_model for m in config.methods):
+        settings |= {"model": None, "record": None}
+    if "llm" not in config.methods:
+        settings["prompt"] = None
+    if has_points(path):
+        settings["warmup"] = None
+    return settings
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

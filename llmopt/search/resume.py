@@ -144,9 +144,10 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
 
 # Providers whose model strings hold an address, a file or a folder in place of a model's name.
 _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
-# Options of a client, behind a model's name, that hold none.
+# Options of a client, behind a model's name, that hold none, nor what a request costs: a price of
+# 0 would lift a cap.
 _HARMLESS = frozenset(
-    {"cache", "concurrency", "effort", "patience", "price", "reasoning_tokens"}
+    {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
     | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
 )
 

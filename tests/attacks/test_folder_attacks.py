@@ -87,7 +87,10 @@ def test_a_run_reads_no_model_file_that_its_folder_names(sent, model, capsys):
     assert "Give --model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("prompt", ["/etc/passwd", "../secret.j2", "notes.txt"])
+@pytest.mark.defect(35)
+@pytest.mark.parametrize(
+    "prompt", ["/etc/passwd", "../secret.j2", "notes.txt", "{{ evidence }} write it"]
+)
 def test_a_run_reads_no_template_that_its_folder_names(sent, prompt, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("secret")
@@ -220,6 +223,43 @@ def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, 
 
 
 @needs_confinement
+@pytest.mark.defect(35)
+@pytest.mark.parametrize("command", ["code", "reward"])
+def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
+    monkeypatch, tmp_path, command, capsys
+):
+    folder = tmp_path / "run"
+    answer = PUMP
+    if command == "reward":
+        answer = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([answer]))
+    args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", "--no-gif"]
+    args += ["--training", "2"] if command == "reward" else []
+    assert cli([command, "mountaincar", *args, "--out", str(folder)]) == 0
+    kept = (folder / "config.json").read_text()
+    target = tmp_path / ".bashrc"
+    target.write_text("# mine\n")
+    resume = [command, "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
+    for settings, words in (
+        ({"record": str(target), "hint": "$(touch /tmp/x)"}, f"Give --record {target} again"),
+        ({"model": 'm?price={"input":0,"output":0}'}, "Give --model 'm?price="),
+        ({"hook": "evil.py"}, "Give --hook evil.py"),
+        ({"task": "evil_module:Env-v0"}, "another task"),
+    ):
+        (folder / "config.json").write_text(kept)
+        changed(folder, **settings)
+        capsys.readouterr()
+        assert cli(resume) == 2
+        assert words in capsys.readouterr().err
+    assert target.read_text() == "# mine\n"
+    # What the user names, too, is taken.
+    (folder / "config.json").write_text(kept)
+    changed(folder, record=str(tmp_path / "said.jsonl"))
+    assert cli([*resume, "--record", str(tmp_path / "said.jsonl")]) == 2  # the script has ended
+    assert f"--record {tmp_path / 'said.jsonl'}" in capsys.readouterr().err  # in the advice
+
+
+@needs_confinement
 @pytest.mark.parametrize("policy", ["PPO-000.zip", "../evil.zip", "/tmp/evil.zip"])
 def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, policy, capsys):
     folder = tmp_path / "run"
@@ -246,6 +286,7 @@ def test_what_names_a_place():
         "base_url=https%3A//h",
         "adapter=/a",
         "timeout=6&adapter=a",
+        'price={"input":0,"output":0}',
     ):
         assert names_a_place(f"smollm2?{option}")
     for model in (
