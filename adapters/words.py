@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llmopt.errors import FallbackWarning
-from llmopt.text import cut
+from llmopt.text import clean, cut
 
 MOST_TEXT = 20_000  # characters of one text out of a storage, or of a function's source
 _LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")
@@ -73,7 +73,8 @@ def _parameter_names(function: Any) -> tuple[str, ...]:
 def text_of(value: Any, most: int = MOST_TEXT) -> str:
     """Return what a storage holds as text, at most `most` characters of it; ``""`` for nothing.
 
-    A storage may hold anything; what has no JSON form counts as nothing.
+    A storage may hold anything; what has no JSON form counts as nothing, and what fits into no
+    prompt or file is written out.
     """
     if value is None:
         return ""
@@ -82,7 +83,7 @@ def text_of(value: Any, most: int = MOST_TEXT) -> str:
             value = json.dumps(value, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError):
             return ""
-    return cut(str(value), most)
+    return cut(clean(value), most)
 
 
 def number_of(value: Any) -> float | None:

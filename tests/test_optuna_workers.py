@@ -31,6 +31,7 @@ from optuna.trial import TrialState
 
 from llmopt import ScriptedClient
 from llmopt.adapters.optuna import LLMSampler
+from llmopt.adapters.optuna.records import read_note
 from llmopt.client.base import Request
 
 pytestmark = pytest.mark.skipif(
@@ -242,3 +243,28 @@ def _kill_in_a_trial(worker, log: Path) -> int:
             pytest.fail("the worker was killed between two trials: the pause is too short")
         time.sleep(0.001)
     pytest.fail(f"worker 0 did not get through three trials in {WAIT} s")
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.defect(40)
+def test_what_no_file_or_request_holds_ends_no_study(address):
+    storage = storage_at(address)
+    replies = [f"x: {i}\nwhy \x00 and \ud800 and {'é' * 2100}" for i in (1, 2)]
+    client = ScriptedClient(replies)
+    sampler = LLMSampler(client, prompt="props", n_startup_trials=1, on_error="raise")
+    study = optuna.create_study(study_name="s", storage=storage, sampler=sampler)
+    study.set_user_attr("expert", "a \x00 and a \udfff")
+
+    def objective(trial: optuna.Trial) -> float:
+        x = trial.suggest_float("x", 0, 10)
+        trial.set_user_attr("feedback", f"saw \x00 and \ud800 at {x:.0f}")
+        return x
+
+    study.optimize(objective, n_trials=3)
+    assert [t.params["x"] for t in study.trials[1:]] == [1, 2]
+    text = client.requests[1].text
+    assert "saw \\x00 and \\ud800 at 1" in text
+    assert "a \\x00 and a \\udfff" in text
+    text.encode()
+    for trial in study.trials[1:]:
+        assert read_note(trial, "explanation").endswith("é" * 2100)
