@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -29,7 +30,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.study import MaxTrialsCallback
 from optuna.trial import TrialState
 
-from llmopt import ScriptedClient
+from llmopt import ScriptedClient, get_client
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.adapters.optuna.records import read_note
 from llmopt.client.base import Request
@@ -243,6 +244,15 @@ def _kill_in_a_trial(worker, log: Path) -> int:
             pytest.fail("the worker was killed between two trials: the pause is too short")
         time.sleep(0.001)
     pytest.fail(f"worker 0 did not get through three trials in {WAIT} s")
+
+
+@pytest.mark.defect(33)
+def test_each_worker_keeps_the_threads_of_its_embedded_model():
+    sampler = LLMSampler(get_client("smollm2", threads=1))
+    assert pickle.loads(pickle.dumps(sampler)).client.threads == 1
+    page = (Path(__file__).parents[1] / "docs" / "workers.md").read_text()
+    assert 'get_client("smollm2", threads=1)' in page
+    assert "--storage sqlite:///study.db" in page  # before workers make it at the same time
 
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
