@@ -4,7 +4,7 @@ import copy
 import json
 import pickle
 import warnings
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -135,8 +135,18 @@ class TestRecordAndReplay:
             recorder.complete(request)
         replay = ReplayClient(path)
         assert texts(replay.complete(ask("2"))) == ["second"]
-        assert replay.complete(first) == exact
+        again = replay.complete(first)
+        assert replace(again, seconds=0.25, cost=0.001) == exact
         assert texts(replay.complete(ask("2"))) == ["third"]
+
+    @pytest.mark.defect(30)
+    def test_a_replay_waits_for_nobody_and_pays_nothing(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.jsonl"
+        slow = Reply((Completion("x"),), prompt_tokens=9, seconds=300.0, cost=2.0, unpriced=1)
+        RecordClient(ScriptedClient([slow]), path).complete(ask())
+        reply = ReplayClient(path).complete(ask())
+        assert (reply.prompt_tokens, reply.cost, reply.unpriced) == (9, 0.0, 0)
+        assert 0 <= reply.seconds < 300
 
     def test_unrecorded_request(self, tmp_path: Path) -> None:
         path = tmp_path / "run.jsonl"

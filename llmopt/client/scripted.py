@@ -10,9 +10,10 @@ import json
 import os
 import re
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -204,7 +205,8 @@ class _Recording:
 class ReplayClient:
     """Answers from a file that `RecordClient` wrote, without any model.
 
-    A reply is found by the digest of its request. Equal requests get their replies in the
+    A reply takes no time and costs nothing; its tokens are as they were recorded. It is found by
+    the digest of its request. Equal requests get their replies in the
     order of recording; the last one is not repeated. `facts` gives what was recorded of the
     model, but for its tokenizer.
 
@@ -264,6 +266,7 @@ class ReplayClient:
             ClientError: The recording has no (further) reply to this request, or cannot
                 be read.
         """
+        began = time.monotonic()
         with self._lock:
             recording = self._read()
             exchanges = recording.exchanges
@@ -308,7 +311,9 @@ class ReplayClient:
                     )
                 index = left[0]
             self._given.add(index)
-            return exchanges[index].reply
+            # Nobody is waited for and nothing is paid now; tokens are those of the model then.
+            seconds = time.monotonic() - began
+            return replace(exchanges[index].reply, seconds=seconds, cost=0.0, unpriced=0)
 
     def _read(self) -> _Recording:
         if self._recording is None:
