@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import StorageError
-from llmopt.prompt import PROMPTS
+from llmopt.prompt import is_shipped
 from llmopt.search.resume import names_a_place
 from llmopt.text import short
 
@@ -34,7 +34,7 @@ def _no_module(value: Any) -> bool:
 
 _CHECKED: Mapping[str, Callable[[Any], bool]] = {
     "model": lambda value: not names_a_place(str(value)),
-    "prompt": lambda value: value in ("auto", *PROMPTS),
+    "prompt": is_shipped,
     "warmup": lambda value: not isinstance(value, str),
     "task": _no_module,
     "wrappers": _no_module,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal
@@ -24,6 +24,8 @@ else:
     from typing import TypeVar
 
     Params = TypeVar("Params")
+
+_ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spent
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
@@ -362,6 +364,35 @@ class Usage:
     unpriced: int = 0
     proposals: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Usage:
+        """Read what a file says was spent.
+
+        Raises:
+            TypeError: A field is missing or unknown, or of another type.
+            ValueError: A number is negative or absurd: it would lift a cap.
+        """
+        usage = cls(**data)
+        counts = {
+            f"{name}[{key!r}]": count
+            for name in ("proposals", "rejected")
+            for key, count in getattr(usage, name).items()
+        }
+        tokens = ("prompt_tokens", "cached_tokens", "completion_tokens")
+        for name in ("requests", "failed_requests", "unpriced", *tokens):
+            counts[name] = getattr(usage, name)
+        for name, count in counts.items():
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _ABSURD:
+                raise ValueError(f"{name}={short(count)}: expected a whole number of 0 or more")
+        for name in ("seconds", "cost"):
+            number = getattr(usage, name)
+            if number is None and name == "cost":
+                continue
+            real = isinstance(number, (int, float)) and not isinstance(number, bool)
+            if not real or not 0 <= number < _ABSURD:
+                raise ValueError(f"{name}={short(number)}: expected a number of 0 or more")
+        return usage.copy()
 
     @property
     def fallbacks(self) -> int:

@@ -89,7 +89,7 @@ class SearchResult(Generic[Params]):
         """Requests, tokens and cost of the search, and where its points came from."""
         return self.optimizer.usage
 
-    def dataframe(self) -> pandas.DataFrame:
+    def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a table; see `LLMOptimizer.trials_dataframe`."""
         return self.optimizer.trials_dataframe()
 
@@ -247,12 +247,15 @@ def _search(
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""
     done = len(optimizer.trials)
+    if progress is not False:
+        say_where_it_goes_on(optimizer, n_trials)
     remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
     sanity = Sanity(_name(f), optimizer.history.best is not None, remedy)
     bar = tqdm(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
     try:
+        optimizer._check_ready()  # a stored search may begin with a point that it handed out before
         while len(optimizer.trials) < n_trials:
             waiting = optimizer.pending  # cut off by a kill, in a search that goes on
             try:
@@ -319,6 +322,23 @@ def _evaluate(
 
 def _name(f: Callable[[Any], Score]) -> str:
     return getattr(f, "__name__", "") or type(f).__name__
+
+
+def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
+    """Print how far a stored search is, if it goes on.
+
+    Args:
+        optimizer: The search.
+        total: Evaluations that are wanted in all.
+    """
+    trials, best = optimizer.trials, optimizer.history.best
+    if optimizer._log is not None and trials:
+        found = "no result yet" if best is None else f"best {best.reward}"
+        print(
+            f"llmopt: {optimizer._log.path} holds {len(trials)} of {max(total, len(trials))} "
+            f"trials, {found}: going on from there",
+            file=sys.stderr,
+        )
 
 
 def say_what_is_kept(optimizer: LLMOptimizer[Any]) -> None:

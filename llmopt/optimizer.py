@@ -189,7 +189,7 @@ class LLMOptimizer(Generic[Params]):
         self._requests = given.requests
         self._emitter = self._make_emitter(emitter)
         self._log: EventLog | None = None
-        self._ready = False
+        self._ready = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
         self._bell: Bell | None = None
@@ -318,15 +318,21 @@ class LLMOptimizer(Generic[Params]):
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
+    def _check_ready(self) -> None:
+        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
+        if not self._ready:
+            if self._model.options.on_error == "raise":
+                self.limits.check(Usage())  # a cap of 0
+            self._meter.check_ready(self._log)
+            self._ready = True
+
     def _serve(
         self, n: int, given: Callable[[], int] | None = None
     ) -> tuple[list[Proposal], list[str]]:
         """Ask for `n` points; `given` says in the end how many of them are handed out."""
         if self._log is not None:
             self._log.check()  # before a lock is waited for, and before anything is paid for
-        if not self._ready:  # before the first warm-up point is evaluated
-            self._meter.check_ready(self._log)
-            self._ready = True
+        self._check_ready()  # before the first warm-up point is evaluated
         try:
             with self._meter.asking() as draft:
                 proposals = self._ask(n, draft, given)
@@ -345,7 +351,8 @@ class LLMOptimizer(Generic[Params]):
         try:
             with self._changing:
                 history = self._history()
-                seen = set(state.keys)
+                before_keys = set(state.keys)
+                seen = set(before_keys)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
@@ -353,6 +360,7 @@ class LLMOptimizer(Generic[Params]):
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
                 new += self._fill(n - len(state.ready) - len(new), seen, new, draft)
             with self._changing, uninterrupted():
+                new = self._without_those_taken_meanwhile(new, n, before_keys)
                 handed = n if given is None else given()
                 self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
                 self._meter.settle(draft)
@@ -362,6 +370,37 @@ class LLMOptimizer(Generic[Params]):
                 # The next call draws the same numbers, so it meets the replies already paid for.
                 state.rng.bit_generator.state = before
             raise
+
+    def _without_those_taken_meanwhile(
+        self, new: list[Proposal], n: int, before: set[Any]
+    ) -> list[Proposal]:
+        """Leave out points that another thread enqueued or told while the model was asked.
+
+        Args:
+            new: The points of this ask.
+            n: How many points are wanted, with those that are ready.
+            before: Keys of all points when the ask began.
+        """
+        state = self._state
+        taken = state.keys - before
+        if not taken or self._model.options.noisy:
+            return new
+        listed = self._warmup_points is not None
+        kept = [
+            p
+            for p in new
+            if (listed and p.source == "warmup") or self.space.key(p.values) not in taken
+        ]
+        for proposal in new:
+            if proposal not in kept:
+                self._meter.count_proposal(proposal.source, -1)
+        if (missing := n - len(state.ready) - len(kept)) > 0:
+            seen = state.keys | {self.space.key(p.values) for p in kept}
+            drawn = draw_fallbacks(self.space, seen, state.rng, missing)
+            for proposal in drawn:
+                self._meter.count_proposal(proposal.source)
+            kept += drawn
+        return kept
 
     def _fill(
         self, missing: int, seen: set[Any], new: list[Proposal], draft: Draft
@@ -547,6 +586,8 @@ class LLMOptimizer(Generic[Params]):
         samples: tuple[float, ...],
     ) -> Trial[Params]:
         with self._changing:
+            if rewards is not None and not samples:
+                self._note_another_reward(values, rewards)
             self._record(
                 self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
             )
@@ -554,6 +595,24 @@ class LLMOptimizer(Generic[Params]):
         if self._bell is not None:
             self._bell.ring("told", trial, self.history.best, self.usage)
         return trial
+
+    def _note_another_reward(self, values: tuple[Any, ...], rewards: tuple[float, ...]) -> None:
+        """Say once that a point was told before, with another reward."""
+        asked = any(p.values == values for p in self._state.pending)
+        if self._told_twice or asked or self._model.options.noisy:
+            return
+        if self.space.key(values) not in self._state.keys:
+            return
+        told = [t for t in self._state.trials if t.values == values and t.rewards is not None]
+        if told and told[-1].rewards != rewards:
+            self._told_twice = True
+            logger.warning(
+                "the point of trial %d was told again, with another reward (%s, before %s): it is "
+                "one more trial. If a point gives another reward each time, say noisy=True",
+                told[-1].number + 1,
+                rewards[0] if len(rewards) == 1 else rewards,
+                told[-1].reward,
+            )
 
     # -- asynchronous form ----------------------------------------------------------------
 

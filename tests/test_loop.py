@@ -9,9 +9,18 @@ import pytest
 from gymnasium import spaces
 
 import llmopt
-from llmopt import Float, Int, NoTrialsError, ScriptedClient, maximize, minimize
-from llmopt.errors import ClientError, RewardError, StorageError
+from llmopt import Float, Int, LLMOptimizer, NoTrialsError, ScriptedClient, maximize, minimize
+from llmopt.client import ReplayClient
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    MissingKeyError,
+    RewardError,
+    StorageError,
+    TemplateError,
+)
 from llmopt.loop import WARMUP
+from llmopt.search import emitter
 
 SPACE = {"x": Float(-5, 5), "k": Int(1, 9)}
 
@@ -178,9 +187,27 @@ def test_what_is_refused(call, error, message):
         call()
 
 
-def test_a_cap_that_leaves_nothing_is_no_error_after_the_fact():
-    with pytest.raises(NoTrialsError, match="no trial was told"):
-        minimize(bowl, SPACE, 2, scripted(1), warmup=0, max_requests=0).best  # noqa: B018
+@pytest.mark.defect(29)
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_requests": 0}, BudgetExceededError),
+        ({"max_tokens": 0}, BudgetExceededError),
+        ({"max_cost": 0}, BudgetExceededError),
+        ({"prompt": "props-plus"}, TemplateError),
+        ({"model": "an empty recording"}, ClientError),
+    ],
+)
+def test_what_is_sure_to_fail_fails_before_the_first_evaluation(options, error, tmp_path):
+    evaluated = []
+    (tmp_path / "empty.jsonl").write_text("")
+    if "model" in options:
+        options = {"model": ReplayClient(tmp_path / "empty.jsonl"), "prompt": "props"}
+    options = {"model": scripted(1), **options}
+    with pytest.raises(error):
+        minimize(evaluated.append, SPACE, 9, **options)
+    assert not evaluated
+    assert not getattr(options["model"], "requests", None)
 
 
 def test_the_bar_is_shown_on_request_only(capsys):
@@ -274,3 +301,45 @@ def test_a_function_that_always_raises_ends_the_search_with_the_reason():
 
     with pytest.raises(RewardError, match=r"broken: none of 5 .*OSError: no such rig"):
         minimize(broken, SPACE, 20, ScriptedClient([]), catch=OSError)
+
+
+@pytest.mark.defect(2)
+def test_a_stored_search_checks_the_model_before_the_point_that_was_cut_off(tmp_path):
+    class Gone(ScriptedClient):
+        def check_ready(self):
+            raise MissingKeyError("no key")
+
+    def dies(params):
+        raise KeyboardInterrupt
+
+    evaluated = []
+    with pytest.raises(KeyboardInterrupt):
+        minimize(dies, SPACE, 4, ScriptedClient([]), storage=tmp_path / "s.jsonl", seed=1)
+    with pytest.raises(MissingKeyError):
+        minimize(evaluated.append, SPACE, 4, Gone([]), storage=tmp_path / "s.jsonl", seed=1)
+    assert not evaluated
+
+
+@pytest.mark.defect(27)
+def test_a_resumed_search_says_where_it_goes_on(tmp_path, capsys):
+    options = {"storage": tmp_path / "s.jsonl", "seed": 1, "warmup": 6}
+    minimize(bowl, SPACE, 2, ScriptedClient([]), **options)
+    assert "going on" not in capsys.readouterr().err
+    result = minimize(bowl, SPACE, 3, ScriptedClient([]), **options)
+    best = min(t.reward for t in result.trials[:2])
+    said = f"llmopt: {tmp_path / 's.jsonl'} holds 2 of 3 trials, best {best}: going on from there"
+    assert said in capsys.readouterr().err
+    minimize(bowl, SPACE, 4, ScriptedClient([]), progress=False, **options)
+    assert capsys.readouterr().err == ""
+    assert len(result.trials_dataframe()) == 3
+
+
+@pytest.mark.defect(27)
+def test_a_description_that_is_not_read_gets_a_word_once(caplog):
+    emitter._said_of.clear()
+    client = ScriptedClient([])
+    client.columns = True
+    for description in ("", "find the bottom of the bowl", "find it"):
+        LLMOptimizer(SPACE, client, "columns", description=description)
+    (said,) = [r.message for r in caplog.records]
+    assert "'columns' asks for numbers alone: the model reads no description" in said

@@ -216,7 +216,7 @@ class TestTemplates:
         told(TemplateError, lambda: make(prompt=str(path)), str(path), "No such file")
 
     def test_folder_in_place_of_a_file(self, tmp_path):
-        told(TemplateError, lambda: make(prompt=tmp_path), str(tmp_path), "directory")
+        told(TemplateError, lambda: make(prompt=tmp_path), str(tmp_path), "folder")
 
     def test_unknown_name_lists_the_shipped_ones(self):
         told(

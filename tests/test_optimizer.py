@@ -43,6 +43,7 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.ready import check_ready
 from llmopt.errors import MissingKeyError, install_hint
+from llmopt.service import files as service
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -636,6 +637,70 @@ class TestResume:
             "fallback",
         )
 
+    @pytest.mark.defect(34)
+    @pytest.mark.parametrize("name", ["custom", "props"])
+    def test_a_file_brings_no_template(self, tmp_path, name):
+        """A template of a file once wrote any bytes to any file."""
+        path = tmp_path / "run.jsonl"
+        self.open(path).close()
+        line, *_ = path.read_text().splitlines()
+        start = json.loads(line)
+        start.pop("crc", None)
+        start["prompt"] = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
+        path.write_text(json.dumps(start) + "\n")
+        for call in (
+            lambda: LLMOptimizer.load(path, ScriptedClient([])),
+            lambda: service.open_file(path, asks=False),
+        ):
+            with pytest.raises(StorageError, match="Give the template again, as prompt="):
+                call()
+        given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
+        assert given.prompt.name == "opro"
+
+    @pytest.mark.defect(38)
+    @pytest.mark.parametrize(
+        "usage",
+        [
+            {"cost": -5.0},
+            {"requests": -3},
+            {"prompt_tokens": -1},
+            {"prompt_tokens": 10**400},
+            {"completion_tokens": 1e9},
+            {"requests": True},
+            {"seconds": math.inf},
+            {"cost": "0"},
+            {"proposals": {"llm": -1}},
+            {"rejected": ["llm"]},
+            {"unpriced": -1},
+            {"words": 1},
+        ],
+    )
+    def test_a_file_that_lies_about_what_was_spent_is_refused(self, tmp_path, usage):
+        optimizer = make(answers((1.5, 7)), max_requests=1)
+        optimizer.ask()
+        path = tmp_path / "saved.jsonl"
+        optimizer.save(path)
+        start, snapshot = (json.loads(line) for line in path.read_text().splitlines())
+        snapshot["usage"] |= usage
+        for event in (start, snapshot):
+            event.pop("crc", None)
+        path.write_text(f"{json.dumps(start)}\n{json.dumps(snapshot)}\n")
+        with pytest.raises(StorageError, match="event 2"):
+            LLMOptimizer.load(path, ScriptedClient([]))
+
+    @pytest.mark.defect(38)
+    def test_counts_of_an_ask_are_checked_too(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        with contextlib.closing(self.open(path)) as optimizer:
+            optimizer.ask()
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for event in lines:
+            event.pop("crc", None)
+        lines[-1]["proposals"] = {"warmup": -9}
+        path.write_text("".join(json.dumps(event) + "\n" for event in lines))
+        with pytest.raises(StorageError, match="event 2"):
+            self.open(path)
+
     @pytest.mark.defect(19)
     def test_load_takes_a_model_by_that_name(self, tmp_path):
         optimizer = make(answers((1.5, 7)))
@@ -823,3 +888,44 @@ class TestConcurrency:
 
 def test_repr_names_the_parts():
     assert "ScriptedClient" in repr(make()) or "scripted" in repr(make())
+
+
+@pytest.mark.defect(22)
+@pytest.mark.parametrize("how", ["enqueue", "tell"])
+def test_a_point_that_comes_during_an_ask_is_not_proposed_too(how):
+    point = {"x": 1.5, "k": 7}
+
+    def answer(_: Request) -> Reply:
+        optimizer.enqueue(point) if how == "enqueue" else optimizer.tell(point, 1.0)
+        return Reply((Completion("x: 1.5, k: 7"),))
+
+    optimizer = make([answer, "x: 2.5, k: 7"], on_error="fallback")
+    first = optimizer.ask()
+    known = [t.params for t in optimizer.trials] + [
+        optimizer.space.unflatten(p.values) for p in optimizer.pending
+    ]
+    assert first == known[-1]
+    assert known.count(point) == 1
+    if how == "enqueue":
+        assert first == point
+        assert optimizer.ask() == {"x": 2.5, "k": 7}
+        assert optimizer.usage.proposals == {"llm": 1}
+    else:
+        assert optimizer.usage.proposals == {"fallback": 1, "llm": 0}
+
+
+@pytest.mark.defect(22)
+def test_a_point_told_again_with_another_reward_is_said_once(caplog):
+    optimizer = make()
+    for reward in (1.0, 1.0):
+        optimizer.tell({"x": 1.5, "k": 7}, reward)
+    assert not caplog.records
+    for reward in (2.0, 3.0):
+        optimizer.tell({"x": 1.5, "k": 7}, reward)
+    (said,) = [r.message for r in caplog.records]
+    assert "another reward (2.0, before 1.0)" in said
+    assert "noisy=True" in said
+    noisy = make(noisy=True)
+    for reward in (1.0, 2.0):
+        noisy.tell({"x": 1.5, "k": 7}, reward)
+    assert len(caplog.records) == 1

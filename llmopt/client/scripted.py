@@ -251,8 +251,12 @@ class ReplayClient:
         return ModelFacts(**known)
 
     def check_ready(self) -> None:
-        """Raise a `ClientError` if the recording cannot be read."""
-        self._read()
+        """Raise a `ClientError` if the recording cannot be read, or holds no reply."""
+        if not self._read().exchanges:
+            raise ClientError(
+                f"{self.path} holds no reply: give a recording of a search that asked its model",
+                requests=0,
+            )
 
     @property
     def default_prompt(self) -> str:

@@ -362,6 +362,7 @@ class PolicySearch:
             self._total = None
         sanity = Sanity(self._make.title, optimizer.history.best is not None)
         try:
+            optimizer._check_ready()  # a stored search may begin with a point handed out before
             while (left := evaluations - self._spent()) > 0:
                 spent = evaluations - left
                 if self._total is None or spent >= self._total:

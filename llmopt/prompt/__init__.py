@@ -139,6 +139,20 @@ def _from_mapping(stored: Mapping[str, Any], options: dict[str, Any]) -> Prompt:
     return shipped_prompt(name, **data)
 
 
+def is_shipped(prompt: object) -> bool:
+    """Whether a prompt is named by one of the shipped names, and brings no template.
+
+    Only such a prompt is taken from a file or a folder, which may be somebody else's.
+
+    Args:
+        prompt: A name, or a mapping that a prompt's ``to_dict`` returned.
+    """
+    if isinstance(prompt, Mapping):
+        options = set(prompt) - {"template", "folder"}
+        return options == set(prompt) and prompt.get("name") in PROMPTS
+    return isinstance(prompt, str) and prompt in (*PROMPTS, "auto")
+
+
 def prompt_for(prompt: str | Path | Mapping[str, Any] | Prompt, model: ModelFacts) -> Prompt:
     """Return the prompt that a model is asked with: ``"auto"`` means the one that suits it.
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -146,6 +146,8 @@ class ColumnsPrompt:
     Raises:
         ValueError: An option is not valid.
     """
+
+    reads_description: ClassVar[bool] = False
 
     history: Keep | Selection = "best"
     best: int = ELITES

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import math
 import warnings
 from collections.abc import Hashable, Sequence, Set
@@ -27,6 +28,7 @@ from llmopt.errors import (
     FallbackWarning,
     ParseError,
     SearchStopped,
+    TemplateError,
 )
 from llmopt.history import History, Proposal, Source, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
@@ -36,6 +38,8 @@ from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.options import AskArguments, AskOptions
 from llmopt.space import Space, Value
 from llmopt.text import cut
+
+logger = logging.getLogger(__name__)
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
@@ -111,6 +115,13 @@ class ModelEmitter:
         self.options = AskOptions.of("ModelEmitter", options)
         self.prompt = prompt_for(prompt, model_facts(client))
         check_prompt_for(self.prompt, client)
+        words = self.options.description.strip()
+        if getattr(self.prompt, "needs_description", False) and not words:
+            raise TemplateError(
+                f"prompt {self.prompt.name!r} needs the task in words and got no description: give "
+                "description=, or take prompt 'props'"
+            )
+        _say_what_is_not_read(self.prompt, words)
         limits = limits or self.options.limits
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
 
@@ -370,6 +381,19 @@ class ModelEmitter:
 
 
 Proposer = ModelEmitter  # its public name
+
+_said_of: set[str] = set()  # prompts
+
+
+def _say_what_is_not_read(prompt: Prompt, description: str) -> None:
+    """Say once in a process that a prompt leaves out the task in words."""
+    if description and not getattr(prompt, "reads_description", True):
+        if prompt.name not in _said_of:
+            _said_of.add(prompt.name)
+            logger.warning(
+                "the prompt %r asks for numbers alone: the model reads no description of the task",
+                prompt.name,
+            )
 
 
 def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from llmopt.client.base import Reply
 from llmopt.client.options import split_options
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.prompt import get_prompt
+from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Spent
 from llmopt.search.state import SearchState
@@ -189,6 +189,11 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     stored["direction"] = directions[0] if len(directions) == 1 else directions
     stored["seed"] = start["seed"]
     if "prompt" not in options:
+        if not is_shipped(start["prompt"]):
+            raise StorageError(
+                "the run was begun with a template of its own, which a file may not bring along: "
+                "whoever wrote the file chose what it does. Give the template again, as prompt="
+            )
         stored["prompt"] = get_prompt(start["prompt"])
     return {**stored, **options}
 
@@ -307,10 +312,12 @@ def replay(
                 continue
             state.apply(event)
             if kind == "ask":
-                usage.proposals, usage.rejected = dict(event["proposals"]), dict(event["rejected"])
+                told = {k: event[k] for k in ("proposals", "rejected")}
+                usage = Usage.from_dict({**vars(usage), **told})
+                doubt.usage = usage
                 paid.clear()
             elif kind == "snapshot":
-                usage = Usage(**event["usage"])
+                usage = Usage.from_dict(event["usage"])
                 doubt = InDoubt(usage, meter.in_doubt)
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
     doubt.settle()
