@@ -456,7 +456,29 @@ def test_a_step_is_printed_as_plain_text(tmp_path, capsys):
     run.begin(Starts(None))
     search = SimpleNamespace(trials=[], tried=1, best=None)
     say_step(run, search, -1, "\x1b[2J red\nand \ud800 é")
-    assert capsys.readouterr().out == "[1/2] no usable code: ?[2J red\n"
+    assert capsys.readouterr().out == "[1/2] no usable code: \\x1b[2J red\n"
+
+
+@needs_confinement
+@pytest.mark.defect(43)
+def test_nothing_that_code_says_moves_the_terminal(monkeypatch, tmp_path, capsys):
+    """Held out and in the picture, where it fails for the first time."""
+    with gym.make("MountainCarContinuous-v0") as env:
+        hard = float(env.reset(seed=1)[0][0])
+    evil = "\\x1b]0;owned\\x07\\x9b2J\\u202e"
+    guard = f"    if abs(obs[0] - {hard!r}) < 1e-6:\n        raise ValueError('{evil}')\n"
+    give(monkeypatch, PUMP.replace("    return", f"{guard}    print('{evil}')\n    return"))
+    numbered = tmp_path / "starts.json"
+    numbered.write_text(json.dumps(Starts(None).to_dict()))
+    args = ["--model", "m", "--steps", "1", "--episodes", "1", "--held-out", "1"]
+    out = ["--starts", str(numbered), "--out", str(tmp_path / "run")]
+    assert cli(["code", "mountaincar", *args, *out]) == 0
+    said = capsys.readouterr()
+    assert "\\x1b]0;owned" in said.out
+    assert not set("\x1b\x07\x9b\u202e") & set(said.out + said.err)
+    for file in (tmp_path / "run").rglob("*.*"):
+        if file.suffix in (".json", ".jsonl", ".html"):
+            assert not set("\x1b\x07\x9b\u202e") & set(file.read_text("utf-8")), file
 
 
 def test_the_page_shows_what_was_measured(tmp_path):

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import gymnasium as gym
 
@@ -39,7 +39,7 @@ from llmopt.files import (
 )
 from llmopt.folders import check_given, to_give_again
 from llmopt.policies.picture import policy_gif
-from llmopt.text import clean
+from llmopt.text import clean, cut, first_line
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,
@@ -250,7 +250,7 @@ def make_optimizer(
         with CodeOptimizer(function, client=client, **search) as trial:
             trial.ask_initial()
     client = _Announced(client)
-    print(f"run folder: {run.path}", flush=True)
+    say(f"run folder: {run.path}")
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin(starts)
     if config["record"] is not None:  # what plays it again needs the same starts
@@ -298,7 +298,7 @@ class _Announced:
     def complete(self, request: Request) -> Reply:
         self._sent += 1
         again = ", a repair" if len(request.messages) > 1 else ""
-        print(f"request {self._sent}{again}: {client_name(self._client)} is asked", flush=True)
+        say(f"request {self._sent}{again}: {client_name(self._client)} is asked")
         return self._client.complete(request)
 
 
@@ -323,7 +323,7 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
             for name, words in to_give_again(config).items():
                 command += words if name != "task" else []
             resume = shlex.join((*command, "--out", str(run.path)))
-            print(clean(f"llmopt: to go on: {resume}"), file=sys.stderr)
+            say(f"llmopt: to go on: {resume}", sys.stderr)
         raise
 
 
@@ -333,7 +333,7 @@ def until_a_cap() -> Iterator[None]:
     try:
         yield
     except BudgetExceededError as stop:
-        print(f"stopped: {stop}", flush=True)
+        say(f"stopped: {stop}")
 
 
 def best_of(optimizer: CodeOptimizer) -> CodeTrial | None:
@@ -345,18 +345,16 @@ def say_step(run: CodeRun, optimizer: CodeOptimizer, number: int, words: str) ->
     """Print one line on a step, and write the page as it is by now."""
     write_report(run.path)
     done, total = optimizer.tried, run.config["steps"]
-    # A model's words may hold control characters.
-    first = "".join(c if c.isprintable() else "?" for c in (words.splitlines() or [""])[0])
-    first = first if len(first) <= 120 else first[:117] + "..."
+    first = cut((words.splitlines() or [""])[0], 120)
     if number < 0:
-        print(f"[{done}/{total}] no usable code: {first}", flush=True)
+        say(f"[{done}/{total}] no usable code: {first}")
         return
     trial = optimizer.trials[-1]
     best = best_of(optimizer)
     score = "failed" if trial.reward is None else f"{trial.reward:.4g}"
     leader = f", best {best.reward:.4g}" if best is not None else ""
     name = f"candidate {number}" if trial.origin == "llm" else "the code to begin from"
-    print(f"[{done}/{total}] {name}: {score}{leader}; {first}", flush=True)
+    say(f"[{done}/{total}] {name}: {score}{leader}; {first}")
 
 
 def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
@@ -364,10 +362,9 @@ def say_solved(task: CodeTask, optimizer: CodeOptimizer, steps: int) -> None:
     best = best_of(optimizer)
     if best is not None and task.solved(best.reward):
         left = steps - optimizer.tried
-        print(
+        say(
             f"solved: candidate {best.number} has the highest possible score, {task.highest:g}; "
-            f"{left} tries are left over",
-            flush=True,
+            f"{left} tries are left over"
         )
 
 
@@ -408,8 +405,7 @@ def draw(
         finally:
             env.close()
     except Exception as error:  # of graphics drivers: a picture must not cost a finished run
-        first = (str(error).splitlines() or [""])[0]
-        print(f"no picture of the best policy ({type(error).__name__}: {first})", flush=True)
+        say(f"no picture of the best policy ({type(error).__name__}: {first_line(error)})")
         return
     write_bytes_atomically(run.path / "best.gif", picture)
 
@@ -420,14 +416,21 @@ def finish(run: CodeRun, optimizer: CodeOptimizer, held_out: Mapping[str, Any] |
         run.write_held_out(held_out)
     page = write_report(run.path)
     usage = optimizer.usage
-    print(
+    say(
         f"{len(optimizer.trials)} candidates, {usage.requests} requests, "
         f"{usage.prompt_tokens} + {usage.completion_tokens} tokens, "
         f"{sum(usage.rejected.values())} answers sent back"
     )
     if held_out is not None:
         told = {k: v for k, v in held_out.items() if v is not None}  # no rate where none is known
-        print("held out: " + ", ".join(f"{k} {v}" for k, v in told.items()))
+        if "mean return" not in told:
+            told = {"no mean return": "as it failed", **told}
+        say("held out: " + ", ".join(f"{k} {v}" for k, v in told.items()))
     else:
-        print("no candidate was scored")
-    print(f"report: {page}")
+        say("no candidate was scored")
+    say(f"report: {page}")
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Print a text: what a model, its code or an environment says in it may be anything."""
+    print(clean(text), file=stream or sys.stdout, flush=True)

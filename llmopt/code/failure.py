@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from llmopt.errors import LLMOptError
+from llmopt.text import clean, cut
 
 _LONGEST = 3000
 
@@ -25,7 +26,7 @@ class UnsandboxedWarning(UserWarning):
 
 
 class CandidateError(LLMOptError):
-    """A candidate failed. The message is fit to be sent back to the model.
+    """A candidate failed. The message is clean, and fit to be sent back to the model.
 
     Attributes:
         kind: ``"syntax"``, ``"check"`` (it is not as asked for), ``"exception"``,
@@ -46,11 +47,11 @@ class CandidateError(LLMOptError):
         printed: str = "",
     ) -> None:
         # Source can stand in it, and a repair turn has to fit into a model's context.
-        super().__init__(message if len(message) <= _LONGEST else message[:_LONGEST] + " ...")
+        super().__init__(cut(clean(message), _LONGEST))
         self.kind: Kind = kind
         self.line = line
-        self.trace = tuple(trace)
-        self.printed = printed
+        self.trace = tuple((n, clean(name), clean(code)) for n, name, code in trace)
+        self.printed = clean(printed)
 
     def feedback(self) -> str:
         """Return the message with traceback and line, in words for the model."""

@@ -26,6 +26,7 @@ from llmopt.code.failure import (
 from llmopt.code.sandbox import worker
 from llmopt.code.sandbox.channel import Channel
 from llmopt.code.sandbox.confine import support
+from llmopt.text import clean
 
 _PRINTED = 4000
 
@@ -264,7 +265,7 @@ class Sandbox:
 
     def _keep(self, text: Any) -> None:
         if isinstance(text, str):
-            self.printed = (self.printed + text)[:_PRINTED]
+            self.printed = (self.printed + clean(text[:_PRINTED]))[:_PRINTED]
 
     def _failure(self, answer: Any) -> CandidateError:
         """Read the worker's description of an exception, which may be anything."""
