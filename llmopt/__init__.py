@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from llmopt.loop import SearchResult, maximize, minimize
     from llmopt.optimizer import LLMOptimizer
     from llmopt.prompt import Prompt, get_prompt
-    from llmopt.prompt.parse import parse_parameters
+    from llmopt.prompt.answer import parse_parameters
     from llmopt.search.emitter import Proposer
     from llmopt.space import Categorical, Float, Int, Space
 
@@ -82,7 +82,7 @@ _HOMES = {
     "llmopt.history": ("History", "Proposal", "Trial", "Usage"),
     "llmopt.loop": ("SearchResult", "maximize", "minimize"),
     "llmopt.optimizer": ("LLMOptimizer",),
-    "llmopt.prompt.parse": ("parse_parameters",),
+    "llmopt.prompt.answer": ("parse_parameters",),
     "llmopt.prompt": ("Prompt", "get_prompt"),
     "llmopt.search.emitter": ("Proposer",),
     "llmopt.space.space": ("Categorical", "Float", "Int", "Space"),

@@ -1,16 +1,13 @@
 """Evidence for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from llmopt import Categorical, Float, Int, ParseError, Space
+from llmopt import Categorical, Float, Int, Space
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
 from llmopt.prompt.budget import estimate_tokens
-from llmopt.prompt.evidence import Evidence, start_of
-from llmopt.prompt.parse_change import parse_change
+from llmopt.prompt.evidence import Evidence
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
 LABELS = SPACE.names
@@ -172,64 +169,6 @@ def test_what_is_seen_once_is_not_written_anew():
     """Later trials change no entry: not the digits, nor the parent, nor what was the best."""
     for n in (5, 50, 120):
         assert evidence(LONG).log[:n] == evidence(LONG[:n]).log
-
-
-def test_a_point_may_be_given_as_a_change():
-    points = [t.values for t in TRIALS]
-    answer = "Hypothesis: h\nStart from: #2\nProposal:\ngain: 2.2"
-    reading = parse_change(answer, SPACE, points=points)
-    assert reading.values == (2.2, 0.5, 3)
-    assert reading.explanation == "Hypothesis: h\nStart from: #2"
-    again = parse_change("Start from: #2\nProposal: no change", SPACE, points=points)
-    assert again.values == points[1]
-    whole = parse_change(
-        "Start from: new\nProposal: gain: 1, bias: 0, steps: 2", SPACE, points=points
-    )
-    assert whole.values == (1.0, 0.0, 2)
-    full = parse_change("Start from: #1\nProposal:\n1, 0.25, 2", SPACE, points=points)
-    assert full.values == (1.0, 0.25, 2)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("Start from: #9\nProposal: gain: 1", "no point #9"),
-        ("Start from: #1\nProposal:\ngain: 1\ngian: 2", "'gian' is none of the parameters"),
-        ("Start from: #1\nProposal: hm, let me think", "no parameter values"),
-        ("Proposal: stop", "no parameter values"),
-    ],
-)
-def test_what_cannot_be_read_says_why(answer, reason):
-    with pytest.raises(ParseError, match=reason):
-        parse_change(answer, SPACE, points=[t.values for t in TRIALS])
-
-
-def test_an_answer_may_end_the_search_where_it_was_offered():
-    reading = parse_change("Proposal: **stop**.", SPACE, points=[TRIALS[0].values], may_stop=True)
-    assert reading.stop
-    assert reading.values == TRIALS[0].values
-
-
-@given(st.text(max_size=300), st.booleans())
-def test_any_text_is_a_point_or_an_error(text, may_stop):
-    points = [t.values for t in TRIALS]
-    for answer in (text, f"Start from: #2\nProposal:\n{text}", f"Start from: #{text}"):
-        start_of(answer)
-        try:
-            reading = parse_change(answer, SPACE, points=points, may_stop=may_stop)
-        except ParseError:
-            continue
-        SPACE.check(reading.values)
-
-
-def test_a_point_may_be_given_as_what_is_not_zero():
-    space = Space({f"w{i}": Float(-1, 1) for i in range(9)})
-    reading = parse_change("Start from: zero\nProposal:\nw3: 0.5", space, points=[])
-    assert reading.values == (0, 0, 0, 0.5, 0, 0, 0, 0, 0)
-    text = get_prompt("words").prepare(Situation.after(History(), space, ModelFacts("m")))
-    assert 'after "zero" only those that are not 0' in text.request.text
-    with pytest.raises(ParseError):  # 0 steps are none
-        parse_change("Start from: zero\nProposal:\ngain: 0.5", SPACE, points=[])
 
 
 def test_categories_and_wide_spaces():

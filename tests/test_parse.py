@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from llmopt import parse_parameters
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import parse_parameters, strip_thinking
+from llmopt.prompt.parse import strip_thinking
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space({f"params[{i}]": Float(-6, 6) for i in range(3)}, decimals=1)

@@ -22,7 +22,7 @@ from llmopt.adapters.optuna.records import (
 from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
 from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
-from llmopt.prompt.evidence import start_of, with_start
+from llmopt.prompt.answer import start_of, with_start
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
 from llmopt.text import cut

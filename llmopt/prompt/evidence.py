@@ -13,37 +13,28 @@ from __future__ import annotations
 
 import heapq
 import math
-import re
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llmopt.history import History, Trial
+from llmopt.prompt.answer import Answer, notes_of, zero_point
 from llmopt.prompt.budget import estimate_tokens
-from llmopt.prompt.parse_last import hypothesis_of
-from llmopt.space import Float, Space, Value
+from llmopt.space import Float, Space
+from llmopt.text import cut
 
 _MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each
 _LISTED = 24  # values in one cell that are listed by name
 _MAX_LESSON = 300
+_MAX_HYPOTHESIS = 240
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
 _STEP = 128  # the log is laid out anew after so many trials at least
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
-_START = re.compile(r"^[\s>*_`#-]{0,8}start(?:ing)?\s+from[*_`]{0,3}\s*:?[*_`\s]*#?\s*(\d{1,7})",
-                    re.IGNORECASE | re.MULTILINE)  # fmt: skip
-_LESSON = re.compile(
-    r"^[\s>*_`-]{0,8}lesson[*_`]{0,3}\s*:[*_`\s]*(.+)$", re.IGNORECASE | re.MULTILINE
-)
-_ANALYSIS = re.compile(
-    r"analysis[*_`]{0,3}\s*:(.*?)(?=^[\s>*_`#-]{0,8}(?:start|proposal)\b|\Z)",
-    re.IGNORECASE | re.MULTILINE | re.DOTALL,
-)
-_NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
 _RANDOM = ("warmup", "fallback")
 _SOURCES = {
     "warmup": "warm-up",
@@ -52,30 +43,6 @@ _SOURCES = {
     "refine": "a small random change of the best",
     "fallback": "drawn at random",
 }
-
-
-def start_of(text: str) -> int | None:
-    """Return the number that an answer starts from (``Start from: #7``), counted from 1."""
-    found = list(_START.finditer(text))
-    return int(found[-1][1]) if found else None
-
-
-def with_start(text: str, number: int | None) -> str:
-    """Return an answer that starts from another number, or from none, and else says the same."""
-    found = list(_START.finditer(text))
-    if not found:
-        return text
-    first, last = found[-1].span(1)
-    before, named = text[:first], str(number)
-    if number is None:
-        before, named = before.rstrip("# ") + " ", "new"
-    return before + named + text[last:]
-
-
-def analysis_of(text: str) -> str:
-    """Return an answer's analysis and hypothesis in one line, all of it where it names none."""
-    found = _ANALYSIS.search(text)
-    return " ".join((found[1] if found else text).split())
 
 
 @dataclass(frozen=True)
@@ -265,10 +232,14 @@ class Evidence:
 
     def _notes(self, trial: Trial) -> str:
         lines = []
-        thought = trial.source == "llm" and trial.explanation.strip()
-        lines += [f"lesson: {text}" for text in lessons_of(trial)] if thought else []
-        if thought:
-            lines.append(f'hypothesis: "{hypothesis_of(trial.explanation)}"{self._outcome(trial)}')
+        said = _thought(trial)
+        if said.lesson:
+            lines.append(f"lesson: {_quoted(said.lesson, _MAX_LESSON)}")
+        if said.hypothesis:
+            hypothesis = _quoted(said.hypothesis, _MAX_HYPOTHESIS)
+            lines.append(f'hypothesis: "{hypothesis}"{self._outcome(trial)}')
+        elif said.explanation and self._outcome(trial):
+            lines.append(f"outcome{self._outcome(trial)}")
         feedback = self._feedback(trial)
         return "\n".join([*lines, *([feedback] if feedback else [])])
 
@@ -297,9 +268,9 @@ class Evidence:
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return text
-        cut = text[:limit]
+        shown = text[:limit]
         # A line is shown whole or not at all.
-        return (cut.rpartition("\n")[0] or cut) + "\n…"
+        return (shown.rpartition("\n")[0] or shown) + "\n…"
 
     # -- where a point came from ----------------------------------------------------------
 
@@ -333,8 +304,8 @@ class Evidence:
         the better of equals, unless it differs in more than half of them. Of a point that the
         user measured again it is the first measurement.
         """
-        named = start_of(trial.explanation)
-        if named is not None and 1 <= named <= trial.number:
+        named = _thought(trial).start
+        if isinstance(named, int) and 1 <= named <= trial.number:
             return self.history.trials[named - 1]
         recent = self.history.trials[max(0, trial.number - _RECALLED) : trial.number]
         if trial.source == "user":
@@ -431,25 +402,25 @@ class Evidence:
         asked = (t for t in latest if t.source == "llm" and t.number not in noted)
         kept: dict[str, int] = {}
         for trial in asked:
-            for text in lessons_of(trial):
-                kept.pop(text, None)
-                kept[text] = trial.number + 1
+            text = _quoted(_thought(trial).lesson, _MAX_LESSON)
+            kept.pop(text, None)
+            kept |= {text: trial.number + 1} if text else {}
         return [f"{text} (with #{number})" for text, number in kept.items()][-n:] if n else []
 
 
-def lessons_of(trial: Trial) -> list[str]:
-    """Return the lessons that the answer behind a trial wrote down."""
-    texts = (" ".join(m[1].split()).strip("*_` ") for m in _LESSON.finditer(trial.explanation))
-    return [t[:_MAX_LESSON] for t in texts if t and t.rstrip(".").lower() not in _NOTHING]
+_QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'"})
 
 
-def zero_point(space: Space) -> tuple[Value, ...] | None:
-    """Return the point with 0 for every value, where there is one and the values are numbers."""
-    if all(
-        isinstance(d, Float) and d.step is None and d.low <= 0 <= d.high for d in space.dimensions
-    ):
-        return (0.0,) * len(space)
-    return None
+def _thought(trial: Trial) -> Answer:
+    """Return what a model said about a trial."""
+    return notes_of(trial.explanation) if trial.source == "llm" else Answer()
+
+
+def _quoted(note: str, most: int) -> str:
+    """Return a model's words as they are shown again: one short line without double quotes."""
+    # Marks of chat templates must not come back as such through a server that reads them.
+    text = note.replace("\x00", " ").replace("<|", "< |").replace("**", "").translate(_QUOTES)
+    return cut(" ".join(text.split()), most)
 
 
 def number(value: float, digits: int = 6) -> str:

@@ -1,23 +1,17 @@
-"""Reading a model's answer as parameters.
-
-`parse_parameters` takes whatever came back and returns a valid point or raises
-`ParseError`; it never raises anything else on any text, and its time grows linearly with
-the text's length.
+"""The values of a point in a text.
 
 What is read, in this order:
 
-1. Reasoning in ``<think>`` tags is dropped. A tag that was never closed means that the
-   answer was cut off, so the rest is not read.
-2. The first line that names every parameter once (``a: 1, b: 2`` or ``a = 1; b = 2``), or
+1. The first line that names every parameter once (``a: 1, b: 2`` or ``a = 1; b = 2``), or
    the first JSON object that does, also nested under a key such as ``"params"``.
-3. The first run of lines that together name every parameter.
-4. The first list of the right length: a line of nothing but values, separated by commas,
+2. The first run of lines that together name every parameter.
+3. The first list of the right length: a line of nothing but values, separated by commas,
    semicolons or spaces, or anything in brackets.
-5. The last line that names every parameter and looks like an entry of the history.
-6. As a last resort, for two parameters, a pair in brackets that is a parameter's range.
+4. The last line that names every parameter and looks like an entry of the history.
+5. As a last resort, for two parameters, a pair in brackets that is a parameter's range.
 
 A line that goes on with ``f = …``, ``failed`` or ``pruned`` is taken for such an echo of
-the history and skipped by steps 2 to 4.
+the history and skipped by steps 1 to 3.
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.prompt.values import BEFORE_VALUE, NUMBER, ValueMatcher, end_of
@@ -36,7 +30,6 @@ from llmopt.space import Float, Int, Space, Value
 
 OutOfRange = Literal["clip", "reject"]
 
-MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 _THINK = re.compile(r"<(/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 _FENCE = re.compile(r"^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
 _SPACE = re.compile(r"\s{0,8}")
@@ -59,6 +52,7 @@ _LINE_PREFIX = re.compile(
     r"[ \t]{0,8}",
     re.IGNORECASE,
 )
+_ARROW = re.compile(r"[ \t]{0,4}(?:->|→)")
 _SPACES = re.compile(r"[\s\\]+")
 
 
@@ -68,61 +62,17 @@ class Reading:
 
     Attributes:
         values: A valid point of the space: flat, one value for each dimension.
-        explanation: What followed the values, at most 4,000 characters.
+        explanation: The reasons, at most 4,000 characters.
         clipped: Whether a number outside its range was moved to the bound.
         stop: Whether the answer ends the search; the values are then those of a known point.
+        start: Number of the point that the answer names as its start, from 1.
     """
 
     values: tuple[Value, ...]
     explanation: str
     clipped: bool
     stop: bool = False
-
-
-def parse_parameters(
-    text: str,
-    space: Space,
-    *,
-    labels: Sequence[str] | None = None,
-    out_of_range: OutOfRange = "clip",
-) -> Reading:
-    """Read a model's answer as one point of a space.
-
-    Args:
-        text: The answer.
-        space: The search space.
-        labels: What the prompt called the dimensions, in their order; the space's names
-            if not given, which are understood in any case.
-        out_of_range: ``"clip"`` moves a number outside its range to the nearer bound,
-            ``"reject"`` raises. NaN and infinity are always rejected. Numbers inside the
-            range are kept as they are, but for the dimension's own step.
-
-    Returns:
-        A valid point and its explanation.
-
-    Raises:
-        ParseError: There is no point in the text; ``reason`` can be sent to the model.
-        ValueError: `labels` are not one for each dimension, or `out_of_range` is unknown.
-    """
-    if out_of_range not in ("clip", "reject"):
-        raise ValueError(f"out_of_range={out_of_range!r}: expected 'clip' or 'reject'")
-    names = tuple(labels) if labels is not None else space.names
-    if len(names) != len(space):
-        raise ValueError(f"got {len(names)} labels, expected one for each of {len(space)} values")
-    answer = strip_thinking(text)
-    if not answer.strip():
-        cut = "the reasoning was not followed by an answer" if text.strip() else "it is empty"
-        raise ParseError(f"{cut}; {_expected(names)}", text)
-    reader = Reader(_FENCE.sub("", answer), space, names)
-    first = reader.first()
-    if first is None:
-        _fail(reader, text)
-    values, end, explanation = first
-    point, clipped = settle(values, space, names, out_of_range, text)
-    if explanation is None:
-        explanation = reader.text[end:]
-    explanation = explanation.strip().lstrip(".,;:|*)]}`\"' \n\t").strip()
-    return Reading(point, explanation[:MAX_EXPLANATION], clipped)
+    start: int | None = None
 
 
 def strip_thinking(text: str) -> str:
@@ -148,7 +98,19 @@ def strip_thinking(text: str) -> str:
     return "".join(kept)
 
 
-Found = tuple[list[Value], int, "str | None"]  # values, end of them, explanation if known
+@dataclass(frozen=True)
+class Found:
+    """A whole point in a text.
+
+    Attributes:
+        values: Its values by the place of the parameter.
+        end: Where they end.
+        rest: What follows them, or the explanation that stands beside them.
+    """
+
+    values: dict[int, Value]
+    end: int
+    rest: str
 
 
 @dataclass
@@ -164,7 +126,7 @@ class Reader:
     """One answer, read in every way that is known."""
 
     def __init__(self, text: str, space: Space, labels: tuple[str, ...]) -> None:
-        self.text = text
+        self.text = _FENCE.sub("", text)
         self.space = space
         self.labels = labels
         self.n = len(labels)
@@ -172,7 +134,7 @@ class Reader:
         self.unreadable: dict[int, str] = {}
         self.lengths: list[int] = []
         self.range: Found | None = None
-        self.line_ends = [m.start() for m in re.finditer("\n", text)]
+        self.line_ends = [m.start() for m in re.finditer("\n", self.text)]
         self.assignments = list(self._assignments())
 
     def first(self) -> Found | None:
@@ -187,14 +149,22 @@ class Reader:
         if as_json and not (answers and answers[0][0].start < as_json[0]):
             return as_json[1]
         if answers:
-            return _from_set(answers[0])
+            return self._from_set(answers[0])
         for run in self._complete_sets(self.assignments):
             if not self._is_echo(run):
-                return _from_set(run)
+                return self._from_set(run)
         listed = self._list()
         if listed:
             return listed
-        return _from_set(echoes[-1]) if echoes else self.range
+        return self._from_set(echoes[-1]) if echoes else self.range
+
+    def _found(self, values: Sequence[Value], end: int, said: str | None = None) -> Found:
+        rest = (self.text[end:] if said is None else said).strip()
+        return Found(dict(enumerate(values)), end, rest.lstrip(".,;:|*)]}`\"' \n\t").strip())
+
+    def _from_set(self, items: list[_Assignment]) -> Found:
+        by_index = {item.index: item.value for item in items}
+        return self._found([by_index[i] for i in range(self.n)], max(i.end for i in items))
 
     def _line_end(self, position: int) -> int:
         after = bisect_right(self.line_ends, position - 1)
@@ -221,7 +191,10 @@ class Reader:
             rf"(?<![\w.\]])({'|'.join(reversed(patterns))})[*_`\"' \t]{{0,6}}(?::=|[:=]|->|→)",
             re.IGNORECASE,
         )
+        last = 0
         for match in scan.finditer(self.text):
+            if match.start() < last:  # a choice may hold what looks like another value
+                continue
             key = _label_key(match[1])
             place = known.get(key, folded.get(key.casefold()))
             if place is None:
@@ -232,7 +205,11 @@ class Reader:
                 rest = self.text[match.end() : match.end() + 40]
                 self.unreadable[place] = re.split(r"[,;\n]", rest, maxsplit=1)[0].strip()
                 continue
-            line = bisect_right(self.line_ends, match.start())
+            arrow = _ARROW.match(self.text, read[1])  # "gain: 1 -> 2", as the log says it
+            if arrow:
+                start = end_of(BEFORE_VALUE, self.text, arrow.end())
+                read = self.matchers[place].match(self.text, arrow.end(), start) or read
+            line, last = bisect_right(self.line_ends, match.start()), read[1]
             yield _Assignment(place, read[0], match.start(), read[1], line)
 
     def _complete_sets(self, items: Sequence[_Assignment]) -> Iterator[list[_Assignment]]:
@@ -265,7 +242,7 @@ class Reader:
                 continue
             values = self._from_json(data)
             if values is not None:
-                return start, (values, end, _json_explanation(data))
+                return start, self._found(values, end, _json_explanation(data))
             start = self.text.find("{", end)
         return None
 
@@ -290,7 +267,7 @@ class Reader:
     # Lists
 
     def _list(self) -> Found | None:
-        best: Found | None = None
+        best: tuple[list[Value], int] | None = None
         start = 0
         for end in [*self.line_ends, len(self.text)]:
             first = end_of(_LINE_PREFIX, self.text, start)
@@ -313,10 +290,10 @@ class Reader:
             if _NOT_AN_ANSWER.search(before) or _ECHO.search(tail):
                 continue
             if self._is_range(listed[0]):
-                self.range = self.range or (listed[0], bracket.end(), None)
+                self.range = self.range or self._found(listed[0], bracket.end())
             else:
-                return listed[0], bracket.end(), None
-        return best
+                return self._found(listed[0], bracket.end())
+        return self._found(*best) if best else None
 
     def _is_range(self, values: Sequence[Value]) -> bool:
         """Whether two values are some parameter's lowest and highest, quoted from the prompt."""
@@ -325,7 +302,7 @@ class Reader:
             for d in self.space.dimensions
         )
 
-    def _values_between(self, start: int, end: int) -> Found | None:
+    def _values_between(self, start: int, end: int) -> tuple[list[Value], int] | None:
         """Read exactly one value for each dimension, and nothing else."""
         values: list[Value] = []
         position = end_of(_SPACE, self.text, start)
@@ -341,7 +318,7 @@ class Reader:
                 self.lengths.append(len(values))
                 return None
         if position >= end or not self.text[position:end].strip(" \t.;,*_`\"'|])}\r\n"):
-            return values, min(position, end), None
+            return values, min(position, end)
         if self.n > 1 and NUMBER.match(self.text, position):
             self.lengths.append(len(values) + len(self.text[position:end].split(",")))
         return None
@@ -372,7 +349,8 @@ def settle(
         raise ParseError(str(error), raw) from error
 
 
-def _fail(reader: Reader, raw: str) -> NoReturn:
+def missing_values(reader: Reader) -> str:
+    """Say why a text holds no whole point."""
     names = reader.labels
     seen = {item.index for item in reader.assignments}
     unreadable = {i: t for i, t in reader.unreadable.items() if i not in seen}
@@ -382,26 +360,26 @@ def _fail(reader: Reader, raw: str) -> NoReturn:
         reason = f"`{names[index]}` has no readable value (got {got!r})"
         if isinstance(reader.space.dimensions[index], Float | Int):
             reason += ", expected a plain number"
-    elif seen and missing:
-        listed = ", ".join(f"`{names[i]}`" for i in missing[:8])
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        reason = f"there is no value for {listed}{more}"
-    elif reader.lengths:
-        reason = f"found {max(reader.lengths)} values, expected {reader.n}"
-    else:
-        reason = "no parameter values were found"
-    raise ParseError(f"{reason}; {_expected(names)}", raw)
+        return reason
+    if seen and missing:
+        return no_values(missing, names)
+    if reader.lengths:
+        return f"found {max(reader.lengths)} values, expected {reader.n}"
+    return "no parameter values were found"
 
 
-def _expected(names: tuple[str, ...]) -> str:
+def no_values(missing: Sequence[int], names: Sequence[str]) -> str:
+    """Say which parameters have no value."""
+    listed = ", ".join(f"`{names[i]}`" for i in missing[:8])
+    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    return f"there is no value for {listed}{more}"
+
+
+def expected_values(names: Sequence[str], where: str) -> str:
+    """Say where the values are expected, and in which form."""
     shown = names if len(names) <= 4 else (*names[:2], "…", names[-1])
     form = ", ".join(n if n == "…" else f"{n}: <value>" for n in shown)
-    return f"the first line must give all {len(names)} values as `{form}`"
-
-
-def _from_set(items: list[_Assignment]) -> Found:
-    by_index = {item.index: item.value for item in items}
-    return [by_index[i] for i in range(len(items))], max(item.end for item in items), None
+    return f"{where} must give all {len(names)} values as `{form}`"
 
 
 def _label_key(label: str) -> str:

@@ -1,4 +1,4 @@
-"""Points as structured answers: the JSON schema of an answer, and its way back to text.
+"""Points as structured answers: the JSON schema of an answer, and how it is read.
 
 A provider that holds a model to a schema gives answers that can always be read. The reasons stand
 before the values, so that a model which does not think unseen still thinks first; every field is
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import Reading, strip_thinking
-from llmopt.space import Categorical, Int, Space
+from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
+from llmopt.prompt.values import ValueMatcher
+from llmopt.space import Categorical, Int, Space, Value
+from llmopt.text import cut
 
 MOST_PARAMETERS = 200
 """With more of them an answer is asked as text: providers limit what a schema may hold."""
@@ -54,7 +56,13 @@ class Form:
         self.last, self.changes = last, changes
         self.may_stop = may_stop and changes
         self._space, self._labels = space, tuple(labels)
-        self._keys = dict(zip(_keys(labels), labels, strict=True))
+        self._keys = _keys(labels)
+        names = (space.names, labels, self._keys)
+        self._places = {
+            " ".join(name.casefold().split()): i
+            for names_ in names
+            for i, name in enumerate(names_)
+        }
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -103,56 +111,50 @@ class Form:
             f"{{{', '.join(fields)}}}"
         )
 
-    def text(self, answer: str) -> str | None:
-        """Return a structured answer as the prompt's own form; ``None`` if it is none."""
-        data = _json_object(answer)
-        point = data.get(_CHANGES if self.changes else _POINT) if data else None
-        if data is None or not isinstance(point, list if self.changes else dict):
+    def read(self, text: str) -> Answer | None:
+        """Return the answer that a JSON object holds; ``None`` if the text is none.
+
+        Raises:
+            ParseError: It names a parameter that does not exist, or a value cannot be read.
+        """
+        data = _json_object(text)
+        given = data.get(_CHANGES if self.changes else _POINT) if data else None
+        if data is None or not isinstance(given, list if self.changes else dict):
             return None
+        if isinstance(given, list):
+            pairs = [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
+        else:
+            pairs = list(given.items())
+        point = self._point(pairs)
         said = {
             name: " ".join(str(data.get(key, "")).split()) for key, name in self.reasons.items()
         }
-        if _START in said:
-            number = re.search(r"\d{1,7}", said[_START])  # "point #3", too
-            said[_START] = f"#{number[0]}" if number else said[_START]
-        if isinstance(point, list):
-            pairs = [(i.get("parameter"), i.get("value")) for i in point if isinstance(i, dict)]
-        else:
-            pairs = [(self._keys.get(key, key), value) for key, value in point.items()]
-        values = ", ".join(f"{label}: {_shown(value)}" for label, value in pairs)
         if not self.last:
-            return "\n".join((values, *said.values()))
-        if self.may_stop and data.get(_STOP) is True:
-            values = "stop"
-        return "\n".join((*(f"{name}: {why}" for name, why in said.items()), f"Proposal: {values}"))
+            return Answer(analysis="\n".join(said.values()), points=(point,))
+        notes = {name: said.pop(name, "") for name in ("Lesson", "Analysis", "Hypothesis", _START)}
+        rest = [notes["Analysis"], *(f"{name}: {why}" for name, why in said.items())]
+        start = start_in(notes[_START]) if notes[_START] else None
+        lesson = "" if is_nothing(notes["Lesson"]) else notes["Lesson"]
+        stop = self.may_stop and data.get(_STOP) is True
+        analysis = "\n".join(text for text in rest if text)
+        return Answer(lesson, analysis, notes["Hypothesis"], start, (point,), stop)
 
-
-def read_structured(
-    form: Form,
-    read: Callable[..., Reading],
-    text: str,
-    sample_index: int = 0,
-    earlier: Sequence[str] = (),
-) -> Reading:
-    """Read a structured answer, or one that is plain text all the same, as ``read`` would.
-
-    Args:
-        form: What was asked for.
-        read: The reader of the prompt's answers as text.
-        text: The answer.
-        sample_index: See `Query.read`.
-        earlier: See `Query.read`.
-
-    Raises:
-        ParseError: There is no point in it.
-    """
-    plain = form.text(text)
-    if plain is None:
-        return read(text)
-    try:
-        return read(plain)
-    except ParseError as error:
-        raise ParseError(error.reason, text) from error
+    def _point(self, pairs: list[tuple[Any, Any]]) -> dict[int, Value]:
+        point: dict[int, Value] = {}
+        unknown: list[str] = []
+        for name, value in pairs:
+            place = self._places.get(" ".join(str(name).casefold().split()))
+            if place is None:
+                unknown.append(str(name))
+                continue
+            read = ValueMatcher(self._space, place).from_json(value)
+            if read is None:
+                got = cut(json.dumps(value), 40)
+                raise ParseError(f"`{self._labels[place]}` has no readable value (got {got})", "")
+            point[place] = read[0]
+        if unknown and len(point) < len(self._labels):
+            raise ParseError(unknown_names(unknown, self._labels), "")
+        return point
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -179,8 +181,7 @@ def _keys(labels: Sequence[str]) -> list[str]:
     return keys if sound else [f"p{i + 1}" for i in range(len(keys))]
 
 
-def _json_object(answer: str) -> dict[str, Any] | None:
-    text = strip_thinking(answer)
+def _json_object(text: str) -> dict[str, Any] | None:
     start = text.find("{")
     if start < 0:
         return None
@@ -189,7 +190,3 @@ def _json_object(answer: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

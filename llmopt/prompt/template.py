@@ -14,15 +14,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
+from llmopt.prompt.answer import AnswerReader, zero_point
 from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.evidence import Evidence, zero_point
+from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.options import changed_options, check_option, check_positive
-from llmopt.prompt.parse import parse_parameters
-from llmopt.prompt.parse_change import parse_change
-from llmopt.prompt.parse_last import parse_last
 from llmopt.prompt.selection import Keep, Selection, ranked
-from llmopt.prompt.structured import MOST_PARAMETERS, Form, read_structured
+from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.prompt.words import (
     Entry,
     describe_goal,
@@ -229,18 +227,18 @@ class TemplatePrompt:
             seed=situation.seed,
             json_schema=None if form is None else form.schema,
         )
-        options: dict[str, Any] = {
-            "space": space,
-            "labels": labels,
-            "out_of_range": situation.out_of_range,
-        }
-        if self.changes:
-            points = [t.values for t in situation.history.trials]
-            options |= {"points": points, "may_stop": situation.may_stop}
-            read = partial(parse_change, **options)
-        else:
-            read = partial(parse_last if self.answer_last else parse_parameters, **options)
-        return Query(request, partial(read_structured, form, read) if form else read)
+        points = [t.values for t in situation.history.trials] if self.changes else ()
+        read = AnswerReader(
+            space,
+            labels,
+            situation.out_of_range,
+            form,
+            last=self.answer_last or self.changes,
+            changes=self.changes,
+            points=points,
+            may_stop=situation.may_stop,
+        )
+        return Query(request, read)
 
     def _form(self, situation: Situation, labels: tuple[str, ...], style: Style) -> Form | None:
         """Return the form that answers are held to, if the model can be."""

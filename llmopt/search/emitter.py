@@ -32,7 +32,7 @@ from llmopt.errors import (
 )
 from llmopt.history import History, Proposal, Source, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
-from llmopt.prompt.evidence import analysis_of, start_of
+from llmopt.prompt.answer import notes_of
 from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.options import AskArguments, AskOptions
@@ -350,11 +350,11 @@ class ModelEmitter:
             self.meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
         if reading.stop:
-            named = start_of(reading.explanation)
+            named, said = reading.start, notes_of(reading.explanation)
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{cut(analysis_of(reading.explanation), 300)}",
+                f"{cut(' '.join((said.analysis or said.hypothesis).split()), 300)}",
                 named,
             )
         values, clipped = reading.values, reading.clipped

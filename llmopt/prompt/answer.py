@@ -1,0 +1,404 @@
+"""A model's answer, read: its parts, its point, and the one check of its values.
+
+`parse_parameters` reads the first point of a text. The prompt `words` asks for a lesson, an
+analysis, a hypothesis, the point to start from and the values. `AnswerReader` finds these parts
+in the text of a reply, or in one of JSON (`Form.read` in `llmopt.prompt.structured`); both make
+an `Answer`, whose values are then checked in one place. `notes_of` finds the parts again in the
+explanation that is kept with a trial.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from llmopt.errors import ParseError
+from llmopt.prompt.parse import (
+    OutOfRange,
+    Reader,
+    Reading,
+    expected_values,
+    missing_values,
+    no_values,
+    settle,
+    strip_thinking,
+)
+from llmopt.space import Float, Space, Value
+from llmopt.text import cut
+
+if TYPE_CHECKING:
+    from llmopt.prompt.structured import Form
+
+MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
+_MAX_NOTE = 600  # of a lesson or a hypothesis, where an explanation is shortened
+_MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
+_SAID = 8  # names that a complaint lists
+
+_BEFORE = r"^[ \t>#*_`\-]{0,12}(?:\d{1,2}[.)][ \t]{0,3})?[*_`]{0,3}"  # marks of a heading
+_AFTER = r"[ \t*_`]{0,6}"
+MARKER = re.compile(
+    rf"(?:{_BEFORE}"
+    r"(?:(?:new|next|final|my|the|proposed|updated|revised|chosen)[ ]){0,3}"
+    r"(?:proposal|proposed point|parameters?|params|answer|point|policy)"
+    rf"(?:[ ]\(?(?:\w{{1,12}}(?:[ ]|(?!\w))){{0,4}}\)?)?{_AFTER}(?::|$)"
+    rf"|(?<=[.!?][ ])proposal:){_AFTER}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_PART = re.compile(
+    rf"(?:{_BEFORE}(?:(?:new|my|the|working|current|next)[ ]){{0,2}}|(?<=[.!?][ ]))"
+    r"(?:(?P<name>lesson|analysis|hypothes[ei]s)(?:[ ]\w{1,12}){0,3}"
+    rf"{_AFTER}(?::|[–—-](?=[ ])|$)"
+    rf"|(?P<start>start(?:ing)?[ ]from){_AFTER}(?::|(?=#?\d{{1,7}}[ \t.*_`]*$))"
+    rf"|(?P<other>critique|plan|rationale|expected|next steps?|proposal){_AFTER}:){_AFTER}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_END = re.compile(r"\n[ \t]*\n|^[ \t]{0,3}(?:#{1,6}[ ]|```)", re.MULTILINE)
+_START = re.compile(
+    r"(?:(?:the|point|trial|experiment|number|no|row)[ .]*){0,3}"
+    r"#?[ ]?(?P<number>\d{1,7})(?![\d.]*\d)"
+    r"|(?P<zero>(?:all[ ])?zeros?\b)",
+    re.IGNORECASE,
+)
+_STOP = re.compile(r"^[\s*_`\"'.]*(?:stop|converged)[\s*_`\"'.!]*$", re.IGNORECASE)
+_AGAIN = re.compile(
+    r"^[\s*_`\"'.(]*(?:no changes?|unchanged|the same(?: point)?|same|again|none|nothing)?"
+    r"[\s*_`\"'.)]*$",
+    re.IGNORECASE,
+)
+_NAMED = re.compile(
+    r"(?:^|[,;])[ \t>*_`-]{0,8}([^\s:=,;][^:=,;\n]{0,80}?)[ \t*_`\"']{0,6}[:=][ \t]*[-+]?[\d.]",
+    re.MULTILINE,
+)
+_BLOCK_END = re.compile(r"\n[ \t]*\n|^[ \t]{0,8}```[^\n`]*$", re.MULTILINE)
+_SCORED = re.compile(r"(?<!\w)f[ ]?=")  # a line of the history, quoted
+_OPEN_FENCE = re.compile(r"```\w{0,20}[ \t]*$")
+_NOTHING = ("none", "n/a", "nothing", "-", "(none)", "no")
+
+Start = int | Literal["zero", "new"] | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answered, its values not yet checked.
+
+    Attributes:
+        lesson: What it learned from the latest results; empty if it says nothing.
+        analysis: What it thinks of the results, and all else that precedes its point.
+        hypothesis: What it changes, and what it expects of it; empty if it names none.
+        start: Number of the point that it changes, from 1; ``"zero"``, ``"new"``, or ``None``
+            where it does not say.
+        points: The values that it gives for each point, by the place of the parameter.
+        stop: Whether it ends the search.
+    """
+
+    lesson: str = ""
+    analysis: str = ""
+    hypothesis: str = ""
+    start: Start = None
+    points: tuple[Mapping[int, Value], ...] = ()
+    stop: bool = False
+
+    @property
+    def explanation(self) -> str:
+        """All but the values as text, at most 4,000 characters; `notes_of` reads it."""
+        lesson, hypothesis = cut(self.lesson, _MAX_NOTE), cut(self.hypothesis, _MAX_NOTE)
+        start = f"#{self.start}" if isinstance(self.start, int) else self.start or ""
+        if not (lesson or hypothesis or start):
+            return cut(self.analysis, MAX_EXPLANATION)
+        analysis = cut(self.analysis, MAX_EXPLANATION - len(lesson) - len(hypothesis) - 80)
+        lines = [f"Lesson: {lesson}"] if lesson else []
+        if analysis:
+            lines.append(analysis if _PART.match(analysis) else f"Analysis: {analysis}")
+        lines += [f"Hypothesis: {hypothesis}"] if hypothesis else []
+        return "\n".join([*lines, f"Start from: {start}"] if start else lines)
+
+
+@lru_cache(maxsize=4096)
+def notes_of(text: str) -> Answer:
+    """Return the parts of an explanation, or of what precedes the point of an answer."""
+    lessons: list[str] = []
+    hypothesis = ""
+    start: Start = None
+    found = list(_PART.finditer(text))
+    rest = [text[: found[0].start()] if found else text]
+    ends = [*(part.start() for part in found[1:]), len(text)]
+    for part, last in zip(found, ends, strict=False):
+        said = text[part.end() : last].lstrip("\n")
+        if part["start"]:
+            start = start_in(said)
+            continue
+        name = (part["name"] or "").lower()
+        if not name.startswith(("lesson", "hypothes")):
+            heading = part["other"] and part[0].strip()
+            rest.append(f"{heading} {said}" if heading else said)
+            continue
+        end = said.find("\n") if name == "lesson" else _end(said)
+        note = " ".join((said[:end] if end >= 0 else said).split()).strip("*_` ")
+        if end >= 0:
+            rest.append(said[end:])
+        if name == "lesson" and not is_nothing(note):
+            lessons.append(note)
+        elif name != "lesson":
+            hypothesis = note
+    analysis = "\n".join(said.strip() for said in rest if said.strip())
+    return Answer(" ".join(dict.fromkeys(lessons)), analysis, hypothesis, start)
+
+
+def _end(said: str) -> int:
+    """Return where a note of some lines ends: at an empty line, a heading, a fence; or -1."""
+    found = _END.search(said)
+    return found.start() if found and found.start() else -1
+
+
+def is_nothing(note: str) -> bool:
+    """Whether a note says that there is none."""
+    return note.rstrip(".").lower() in ("", *_NOTHING)
+
+
+def start_in(said: str) -> Start:
+    """Return the start that an answer names: ``"#7, the best"``, ``"point 7"``, ``"zero"``.
+
+    Anything else is ``"new"``, also ``"new, since #2 gave nothing"``.
+    """
+    found = _START.match(said.strip().lstrip("*_`\"'([ "))
+    if found is None:
+        return "new"
+    return int(found["number"]) if found["number"] else "zero"
+
+
+@dataclass(frozen=True)
+class AnswerReader:
+    """Reads a reply as a point of a space; see `Query.read`.
+
+    Attributes:
+        space: The search space.
+        labels: What the prompt calls the parameters.
+        out_of_range: See `parse_parameters`.
+        form: The form of a structured answer; one that is plain text all the same is read as text.
+        last: Whether the point stands last, behind the reasons.
+        changes: Whether an answer may name an earlier point and what differs from it.
+        points: Flat values of the points that an answer may start from, in their order.
+        may_stop: Whether an answer may end the search; its reading has ``stop=True`` and
+            the values of the point that it starts from, or of the first one.
+    """
+
+    space: Space
+    labels: tuple[str, ...]
+    out_of_range: OutOfRange = "clip"
+    form: Form | None = None
+    last: bool = False
+    changes: bool = False
+    points: Sequence[tuple[Value, ...]] = ()
+    may_stop: bool = False
+
+    def __call__(self, text: str) -> Reading:
+        """Return the point of a reply.
+
+        Raises:
+            ParseError: There is no point in it, it names a parameter or a point that does not
+                exist, or a value is refused.
+        """
+        said = strip_thinking(text)
+        try:
+            if not said.strip():
+                reason = (
+                    "the reasoning was not followed by an answer" if text.strip() else "it is empty"
+                )
+                raise ParseError(f"{reason}; {expected_values(self.labels, self._where)}", text)
+            answer = None if self.form is None else self.form.read(said)
+            if answer is None:
+                answer = self._last(said) if self.last else self._first(said)
+            return self._check(answer)
+        except ParseError as error:
+            raise ParseError(error.reason, text) from error
+
+    @property
+    def _where(self) -> str:
+        return "the line after `Proposal:`" if self.last else "the first line"
+
+    def _first(self, text: str) -> Answer:
+        reader = Reader(text, self.space, self.labels)
+        found = reader.first()
+        if found is None:
+            reason = f"{missing_values(reader)}; {expected_values(self.labels, self._where)}"
+            raise ParseError(reason, text)
+        return Answer(analysis=found.rest, points=(found.values,))
+
+    def _last(self, text: str) -> Answer:
+        """Read an answer that gives its reasons first and its point last.
+
+        The point is looked for behind the last heading such as ``Proposal:``, then in the last
+        paragraphs or code blocks that name the parameters. Without such a heading it may also
+        be a paragraph of nothing but numbers, or stand anywhere, as in `parse_parameters`.
+        """
+        marks = list(MARKER.finditer(text))
+        if self.changes and marks:
+            block = text[marks[-1].end() :]
+            notes = notes_of(text[: marks[-1].start()].strip())
+            if _STOP.match(block):
+                return replace(notes, stop=True)
+            if notes.start not in (None, "new"):
+                return replace(notes, points=(self._changes(block, notes.start),))
+        trouble = ""
+        for start, block in self._candidates(text, marks):
+            reader = Reader(block, self.space, self.labels)
+            found = reader.first()
+            if found is not None:
+                before = _OPEN_FENCE.sub("", text[:start].rstrip()).strip()
+                notes = notes_of(f"{before}\n\n{found.rest}".strip())
+                return replace(notes, points=(found.values,))
+            trouble = trouble or missing_values(reader)
+        if not (marks and trouble):  # behind a heading nothing else is meant
+            reader = Reader(text, self.space, self.labels)
+            found = reader.first()
+            if found is not None:
+                return replace(notes_of(found.rest), points=(found.values,))
+            trouble = missing_values(reader)
+        reason = f"{trouble}; {expected_values(self.labels, self._where)}"
+        if self.changes and self.points:
+            reason += ', or name the point that it changes as "Start from: #number"'
+        raise ParseError(reason, text)
+
+    def _candidates(self, text: str, marks: Sequence[re.Match[str]]) -> Iterator[tuple[int, str]]:
+        """Yield where the point may stand, the likeliest first: position and text."""
+        for mark in reversed(marks[-4:]):
+            yield mark.start(), text[mark.end() :]
+        starts = [0, *(m.end() for m in _BLOCK_END.finditer(text))]
+        ends = [*(m.start() for m in _BLOCK_END.finditer(text)), len(text)]
+        for start, end in list(zip(starts, ends, strict=True))[: -_MAX_BLOCKS - 1 : -1]:
+            block = text[start:end]
+            if _SCORED.search(block):
+                continue
+            bare = re.sub(r"[\s\\]", "", block)
+            ends_named = (self.labels[0], self.labels[-1])
+            named = all(re.sub(r"[\s\\]", "", name) in bare for name in ends_named)
+            if named or (not marks and bare and sum(map(str.isalpha, bare)) <= 12):
+                yield start, block
+
+    def _changes(self, block: str, start: Start) -> Mapping[int, Value]:
+        """Return the values that a block names; all of them, where it lists all."""
+        reader = Reader(block, self.space, self.labels)
+        changed = {c.index: c.value for c in reader.assignments}
+        rest = reader.text
+        for c in reader.assignments:  # a label may hold a comma
+            rest = rest[: c.start] + " " * (c.end - c.start) + rest[c.end :]
+        unknown = [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest)]
+        unreadable = [i for i in reader.unreadable if i not in changed]
+        whole = None if changed or unknown or unreadable else reader.first()
+        if unknown:
+            trouble = unknown_names(unknown, self.labels)
+        elif unreadable:
+            got = reader.unreadable[unreadable[0]]
+            trouble = f"`{self.labels[unreadable[0]]}` has no readable value (got {got!r})"
+        elif changed or _AGAIN.match(block):
+            return changed
+        elif whole is not None:
+            return whole.values
+        else:
+            trouble = "no parameter values were found"
+        base = "zero" if start == "zero" else f"#{start}"
+        raise ParseError(
+            f'{trouble}; after "Start from: {base}" the line after `Proposal:` gives only the '
+            f'values that differ from it, such as `{self.labels[0]}: <value>`, or "no change"',
+            block,
+        )
+
+    def _check(self, answer: Answer) -> Reading:
+        """Return the point of an answer: the one place where its values are checked."""
+        start = answer.start if isinstance(answer.start, int) else None
+        points, labels = self.points, self.labels
+        known = start is not None and 1 <= start <= len(points)
+        if answer.stop and self.may_stop and points:
+            values = points[start - 1] if start is not None and known else points[0]
+            return Reading(values, answer.explanation, False, True, start if known else None)
+        given = {} if answer.stop or not answer.points else dict(answer.points[0])
+        if len(given) < len(labels):
+            base = points[start - 1] if start is not None and known else None
+            if answer.start == "zero":
+                base = zero_point(self.space)
+            if start is not None and not known:
+                raise ParseError(
+                    f"there is no point #{start} to start from; expected a number from 1 to "
+                    f'{len(points)}, or "new" and all values',
+                    "",
+                )
+            if base is None or answer.stop:
+                missing = [i for i in range(len(labels)) if i not in given]
+                reason = no_values(missing, labels) if given else "no parameter values were found"
+                raise ParseError(f"{reason}; {expected_values(labels, self._where)}", "")
+            given = {**dict(enumerate(base)), **given}
+        flat = [given[i] for i in range(len(labels))]
+        values, clipped = settle(flat, self.space, labels, self.out_of_range, "")
+        return Reading(values, answer.explanation, clipped, start=start)
+
+
+def parse_parameters(
+    text: str,
+    space: Space,
+    *,
+    labels: Sequence[str] | None = None,
+    out_of_range: OutOfRange = "clip",
+) -> Reading:
+    """Read a model's answer as one point of a space.
+
+    It takes whatever came back and returns a valid point or raises `ParseError`; it never
+    raises anything else on any text, and its time grows linearly with the text's length.
+    `llmopt.prompt.parse` says what is read.
+
+    Args:
+        text: The answer.
+        space: The search space.
+        labels: What the prompt called the dimensions, in their order; the space's names
+            if not given, which are understood in any case.
+        out_of_range: ``"clip"`` moves a number outside its range to the nearer bound,
+            ``"reject"`` raises. NaN and infinity are always rejected. Numbers inside the
+            range are kept as they are, but for the dimension's own step.
+
+    Returns:
+        A valid point and its explanation: what followed the values.
+
+    Raises:
+        ParseError: There is no point in the text; ``reason`` can be sent to the model.
+        ValueError: `labels` are not one for each dimension, or `out_of_range` is unknown.
+    """
+    if out_of_range not in ("clip", "reject"):
+        raise ValueError(f"out_of_range={out_of_range!r}: expected 'clip' or 'reject'")
+    names = tuple(labels) if labels is not None else space.names
+    if len(names) != len(space):
+        raise ValueError(f"got {len(names)} labels, expected one for each of {len(space)} values")
+    return AnswerReader(space, names, out_of_range)(text)
+
+
+def unknown_names(names: Sequence[str], labels: Sequence[str]) -> str:
+    """Say which names are none of the parameters, and which are the nearest."""
+    said = []
+    for name in dict.fromkeys(names[:_SAID]):
+        near = difflib.get_close_matches(name, labels, n=1, cutoff=0.5)
+        said.append(f"{name!r} is none of the parameters")
+        said[-1] += f" (did you mean {near[0]!r}?)" if near else ""
+    return ", ".join(said)
+
+
+def zero_point(space: Space) -> tuple[Value, ...] | None:
+    """Return the point with 0 for every value, where there is one and the values are numbers."""
+    if all(
+        isinstance(d, Float) and d.step is None and d.low <= 0 <= d.high for d in space.dimensions
+    ):
+        return (0.0,) * len(space)
+    return None
+
+
+def start_of(explanation: str) -> int | None:
+    """Return the number of the point that an answer starts from, if it names one."""
+    start = notes_of(explanation).start
+    return start if isinstance(start, int) else None
+
+
+def with_start(explanation: str, number: int | None) -> str:
+    """Return an explanation that starts from another number, or from none."""
+    notes = notes_of(explanation)
+    return replace(notes, start=number or "new").explanation if notes.start else explanation
