@@ -14,6 +14,7 @@ from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.registry import get_client
+from llmopt.client.remote import closed
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt
@@ -193,3 +194,17 @@ def test_a_value_that_it_cannot_have():
     for kind in (OpenAIClient, AnthropicClient, GeminiClient):
         with pytest.raises(ValueError, match="structured='yes'"):
             kind("m", structured="yes")
+
+
+@pytest.mark.defect(9)
+def test_a_parameter_named_like_a_word_of_schemas_stays_in_strict_ones():
+    names = ("maxLength", "type", "enum", "properties", "required", "items")
+    space = Space({name: Float(0, 1) for name in names})
+    made = query("props", space=space, model=ModelFacts("m", schema=True, structured=True))
+    schema = closed(made.request.json_schema)
+    assert_strict(schema)
+    point = schema["properties"]["point"]
+    assert tuple(point["properties"]) == tuple(point["required"]) == names
+    assert "maxLength" not in schema["properties"]["explanation"]
+    values = {name: 0.5 for name in names}
+    assert made.read(answer(explanation="e", point=values)).values == (0.5,) * 6

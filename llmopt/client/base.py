@@ -18,7 +18,7 @@ from llmopt.text import clean
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
 
-PROMPT_VERSION = 2
+PROMPT_VERSION = 3
 """Version of the words of all shipped prompts: raise it with any change of them.
 
 A recording carries the version that it was made with, and is played in order under another one.

@@ -812,16 +812,28 @@ def whole_body(response: Any) -> Any | None:
     return json.loads(response.read(), object_hook=lambda fields: SimpleNamespace(**fields))
 
 
+_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
+_DATA = ("enum", "const", "default", "examples", "required")
+
+
 def closed(schema: object) -> Any:
     """Return a JSON schema whose objects take no other fields and lack none.
 
-    Strict modes of several providers insist on that, and take no limits of length.
+    Strict modes of several providers insist on that, and take no limits of length. Names of
+    fields are kept, also where they are words of JSON schemas.
     """
-    if isinstance(schema, Mapping):
-        result = {name: closed(value) for name, value in schema.items() if name != "maxLength"}
-        if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
-            result.setdefault("additionalProperties", False)
-            if result.get("properties"):
-                result["required"] = list(result["properties"])
-        return result
-    return [closed(item) for item in schema] if isinstance(schema, list | tuple) else schema
+    if isinstance(schema, list | tuple):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    result: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            result[word] = {name: closed(inner) for name, inner in value.items()}
+        elif word != "maxLength":
+            result[word] = value if word in _DATA else closed(value)
+    if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
+        result.setdefault("additionalProperties", False)
+        if result.get("properties"):
+            result["required"] = list(result["properties"])
+    return result

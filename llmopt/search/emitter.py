@@ -351,10 +351,12 @@ class ModelEmitter:
             raise ParseError(reason, completion.text) from error
         if reading.stop:
             named, said = reading.start, notes_of(reading.explanation)
+            hypothesis = f" Hypothesis: {said.hypothesis}" if said.hypothesis else ""
+            why = f"{said.analysis}{hypothesis}"
             raise SearchStopped(
                 f"{client_name(self.client)} expects no further gain and ended the search"
                 f"{f', and recommends point {named}' if named else ''}: "
-                f"{cut(' '.join((said.analysis or said.hypothesis).split()), 300)}",
+                f"{cut(' '.join(why.split()), 300)}",
                 named,
             )
         values, clipped = reading.values, reading.clipped
