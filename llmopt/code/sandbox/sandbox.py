@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,9 @@ class WorkerLimits:
     Attributes:
         call_seconds: Wall-clock seconds for one request: a call, or a whole batch.
         startup_seconds: Wall-clock seconds to start Python and import modules.
-        cpu_seconds: Processor seconds of the worker's whole life.
-        total_seconds: Wall-clock seconds of the worker's life.
+        cpu_seconds: Processor seconds of one worker's whole life.
+        total_seconds: Wall-clock seconds of all requests to a candidate together, in whatever
+            worker: the next one is refused. Also the most that one worker lives.
         memory_bytes: Address space on top of what Python and its modules take.
         message_bytes: Largest message in either direction.
     """
@@ -96,6 +98,8 @@ class Sandbox:
         self.printed = ""
         self._channel: Channel | None = None
         self._tainted = False  # whether a candidate's code has run in the worker
+        self._used = 0.0  # seconds of all requests
+        self._old = math.inf  # the time from which on the worker is replaced when code is loaded
 
     def __enter__(self) -> Sandbox:
         return self
@@ -133,6 +137,7 @@ class Sandbox:
         if os.name != "posix":
             raise SandboxError("a worker needs a POSIX system: use Linux, for instance in WSL 2")
         limits = self.limits
+        self._old = time.monotonic() + limits.total_seconds / 2
         channel = Channel(limits.message_bytes)
         try:
             setup = self._exchange(
@@ -195,6 +200,8 @@ class Sandbox:
         Raises:
             CandidateError: It raised, took too long, or its process died.
         """
+        if time.monotonic() > self._old:  # its own clock must not end it in the next episode
+            self.close()
         self.start()
         self._tainted = True
         self._exchange(self._channel, worker.LOAD, (source, dict(variables or {})))
@@ -236,6 +243,14 @@ class Sandbox:
                 "the worker belongs to the process that this one was forked from. Load the "
                 "source here too: that starts a worker of this process's own"
             )
+        if kind != worker.SETUP and self._used > self.limits.total_seconds:
+            self.close()
+            raise CandidateError(
+                f"its calls have taken {self._used:.0f} s together, and "
+                f"{self.limits.total_seconds:g} s is the most (WorkerLimits.total_seconds)",
+                "timeout",
+            )
+        started = time.monotonic()
         try:
             code, answer = channel.exchange(kind, value, seconds or self.limits.call_seconds)
         except SandboxError:
@@ -243,6 +258,9 @@ class Sandbox:
         except BaseException:
             self.close()
             raise
+        finally:
+            if kind != worker.SETUP:
+                self._used += time.monotonic() - started
         if code == worker.OK:
             return answer
         if code == worker.OK_PRINTED and isinstance(answer, tuple) and len(answer) == 2:
