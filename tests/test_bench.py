@@ -269,8 +269,8 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
     told = capsys.readouterr()
     assert "6 cells, 4 of them done, 2 to run" in told.err
     # The table at the end: of these cells alone, the best median first.
-    head, *rows = [line.split() for line in told.out.splitlines() if line][1:]
-    assert head == ["held-out", "median", "least", "largest", "seeds"]
+    head, _, *rows = [line.split() for line in told.out.splitlines() if line][1:]
+    assert head == ["method", "held-out", "median", "least", "largest", "seeds"]
     assert [row[-1] for row in rows] == ["3", "3"]
     assert float(rows[0][-4].replace(",", "")) >= float(rows[1][-4].replace(",", ""))
     assert main([*command.split(), "--dry-run"]) == 0

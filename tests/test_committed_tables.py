@@ -11,8 +11,8 @@ import pytest
 
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words
+from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
-from llmopt.benchmarks.report.runs import group
 from llmopt.benchmarks.report.stats import duels, format_p
 from llmopt.search.eventlog import read_events
 

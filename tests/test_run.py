@@ -22,10 +22,10 @@ from llmopt import ScriptedClient, get_client
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods import METHODS as METHOD_TABLE
 from llmopt.benchmarks.methods import model as model_module
+from llmopt.benchmarks.report.figures import best_so_far, learning_curve
 from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, command, contestants, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.benchmarks.run.pictures import best_so_far, learning_curve
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
 from llmopt.benchmarks.run.results import MethodResult
 from llmopt.benchmarks.run.shared import warmup_points
@@ -327,7 +327,7 @@ def test_another_policy_is_better_only_where_held_out_starts_show_it(drawn, best
 def test_a_long_episode_is_thinned_to_a_small_gif(monkeypatch):
     from PIL import Image
 
-    from llmopt.benchmarks.run.pictures import policy_gif
+    from llmopt.benchmarks.report.figures import policy_gif
     from llmopt.benchmarks.tasks.table import Task
     from llmopt.policies.picture import FRAMES as GIF_FRAMES
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from llmopt.benchmarks.report import runs as report_runs
+from llmopt.benchmarks.report import lines as report_runs
 from llmopt.benchmarks.report import stats
-from llmopt.benchmarks.report.runs import evaluations_to, group, score
+from llmopt.benchmarks.report.lines import evaluations_to, group, score
 from llmopt.benchmarks.report.stats import (
     bootstrap_interval,
     compare,

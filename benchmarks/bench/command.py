@@ -21,7 +21,8 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
 from llmopt.benchmarks.methods.table import METHODS, check_method
-from llmopt.benchmarks.report.runs import group, titles
+from llmopt.benchmarks.report.lines import group, titles
+from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.facts import model_facts
@@ -150,22 +151,15 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
     """Return the held-out returns of some cells as text: a block a problem, a line a method."""
     grouped = group(lines)
     names = titles(grouped)
+    head = ("method", "held-out median", "least", "largest", "seeds")
     blocks = []
     for key, runs in grouped.items():
-        rows: list[tuple[str, ...]] = [("", "held-out median", "least", "largest", "seeds")]
+        rows = []
         for label, own in sorted(runs.items(), key=lambda item: -float(np.median(item[1].heldout))):
             spread = (np.median(own.heldout), own.heldout.min(), own.heldout.max())
             rows.append((label, *(f"{x:,.4g}" for x in spread), str(len(own.seeds))))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        text = [
-            "  ".join(
-                c.rjust(w) if i else c.ljust(w)
-                for i, (c, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        ]
-        blocks.append("\n".join([f"\n{names[key]}", *text]))
-    return clean("\n".join(blocks))
+        blocks += ["", clean(names[key]), *Table.of(head, rows).text()]
+    return "\n".join(blocks)
 
 
 def _cells(args: argparse.Namespace) -> list[BenchCell]:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.report.charts import COLORS, GREY
+from llmopt.benchmarks.report.figures import COLORS, GREY, Look, Panel, panels
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+from llmopt.benchmarks.report.table import Table
+from llmopt.files import write_bytes_atomically
 
 WARMUP = 20
 REACHED = 1e-8
@@ -89,8 +91,8 @@ def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
         "instance of each function. CPU seconds and waiting together, on cores shared with other "
         "work.",
         "",
-        *_header("method", *(f"{d}-D" for d in dimensions), "s a search of 100"),
     ]
+    rows = []
     long = read_runs(lines, 400)
     for method, runs in everything.items():
         counts = []
@@ -99,18 +101,12 @@ def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
             more = sum(key[0] == d for key in long.get(method, ()))
             counts.append(f"{short} ({more})" if more else str(short))
         taken = [r["seconds"] / r["budget"] for r in lines if r["method"] == method]
-        text.append(_row(label(method), *counts, f"{100 * np.mean(taken):.1f}"))
+        rows.append([label(method), *counts, f"{100 * np.mean(taken):.1f}"])
+    head = ["method", *(f"{d}-D" for d in dimensions), "s a search of 100"]
+    text += Table.of(head, rows).markdown()
     for budget in (100, 400):
         text += _ranked(read_runs(lines, budget), budget)
     return "\n".join([*text, ""])
-
-
-def _header(*names: str) -> list[str]:
-    return [_row(*names), "|" + " --- |" * len(names)]
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def everywhere(runs: Runs, dimension: int) -> list[str]:
@@ -171,16 +167,20 @@ def _ranked(runs: Runs, budget: int) -> list[str]:
         "instances that all of these have finished; beside it, among the methods that have "
         "finished more instances.",
         "",
-        *_header("method", *columns),
-        *(_row(label(m), *(cells.get(m, "") for cells in columns.values())) for m in runs),
+        *_by_method(runs, columns),
         "",
         "Pairs: each function of each dimension counts once, by its mean over the instances of "
         "both (p: two-sided Wilcoxon test of the logarithms of the distances to the optimum, after "
         "Holm's correction for the column).",
         "",
-        *_header("method", *pairs),
-        *(_row(label(m), *(cells.get(m, "") for cells in pairs.values())) for m in runs),
+        *_by_method(runs, pairs),
     ]
+
+
+def _by_method(runs: Runs, columns: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a table with a row for each method, and a column for each mapping of methods."""
+    rows = [[label(m), *(cells.get(m, "") for cells in columns.values())] for m in runs]
+    return Table.of(["method", *columns], rows).markdown()
 
 
 def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int, int, float]:
@@ -200,56 +200,33 @@ def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int
 
 def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw the runtime profiles: the share of targets reached over evaluations / dimension."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     sets = [(b, read_runs(lines, b)) for b in (100, 400)]
     sets = [(budget, runs) for budget, runs in sets if runs]
-    if not any(everywhere(runs, d) for _, runs in sets for own in runs.values() for d, *_ in own):
-        return
     found = {key[0] for _, runs in sets for own in runs.values() for key in own}
     dimensions = sorted(d for d in found if any(everywhere(runs, d) for _, runs in sets))
-    figure, grid = pyplot.subplots(
-        len(sets),
-        len(dimensions),
-        figsize=(3.3 * len(dimensions), 3.1 * len(sets) + 0.9),
-        squeeze=False,
-        sharey="row",
-    )
-    styles = _styles({m for _, runs in sets for m in runs})
-    handles = {}
-    for axes, (budget, runs) in zip(grid, sets, strict=True):
+    if not dimensions:
+        return
+    grid = []
+    for budget, runs in sets:
         evaluations = np.unique(np.geomspace(1, WARMUP + budget, 60).astype(int))
-        for axis, d in zip(axes, dimensions, strict=True):
+        row = []
+        for d in dimensions:
             # A panel shows the methods that have an instance of every function there.
             here, keys = next(iter(rankings(runs, d)), ([], []))
-            for method in here:
-                share = reached(runs[method], keys, evaluations)
-                (handles[method],) = axis.plot(
-                    evaluations / d, share, label=label(method), **styles[method]
-                )
-            axis.set_xscale("log")
-            axis.axvline(WARMUP / d, color="#cccccc", linewidth=0.8, zorder=0)
-            axis.set_title(f"{d}-D, {budget} evaluations, {len(keys)} searches each", fontsize=9)
-            axis.grid(alpha=0.25)
-            if runs is sets[-1][1]:
-                axis.set_xlabel("evaluations / dimension")
-        axes[0].set_ylabel("share of targets reached")
-    order = [m for m in styles if m in handles]
-    figure.legend(
-        [handles[m] for m in order],
-        [label(m) for m in order],
-        loc="lower center",
-        ncol=min(5, max(1, len(order))),
-        fontsize=8,
-        frameon=False,
+            curves = [(m, evaluations / d, reached(runs[m], keys, evaluations)) for m in here]
+            title = f"{d}-D, {budget} evaluations, {len(keys)} searches each"
+            row.append(Panel(title, curves, (0, 1), WARMUP / d))
+        grid.append(row)
+    styles = _styles({m for _, runs in sets for m in runs})
+    look = Look(
+        styles,
+        {m: label(m) for m in styles},
+        "evaluations / dimension",
+        "share of targets reached",
+        True,
+        (3.3, 3.1),
     )
-    figure.tight_layout(rect=(0, 0.1 if len(sets) > 1 else 0.16, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    write_bytes_atomically(path, panels(grid, look))
 
 
 def _styles(methods: set[str]) -> dict[str, dict[str, Any]]:

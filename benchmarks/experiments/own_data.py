@@ -18,6 +18,7 @@ import numpy as np
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
+from llmopt.policies.environment import EnvMaker
 from llmopt.policies.rollout import Evaluation, held_out_seeds, selection_seeds
 from llmopt.space import Categorical, Float, Int, Space
 
@@ -113,7 +114,7 @@ class DataSearch(PolicySearch):
         feedback: bool,
         **options: Any,
     ) -> None:
-        self.data = DATA[env]
+        self.data, self._make = DATA[env], EnvMaker(env)
         self.seed, self.stopped, self._feedback = seed, "", feedback
         self._chosen = (0, None)
         self._requests, self._total = options.get("requests"), None

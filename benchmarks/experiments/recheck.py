@@ -29,6 +29,7 @@ import numpy as np
 from llmopt.benchmarks.bench import cells as policies
 from llmopt.benchmarks.experiments import bbob, hpo
 from llmopt.benchmarks.pool import cell_reader
+from llmopt.benchmarks.report.table import Table
 from llmopt.files import write_bytes_atomically
 from llmopt.search.eventlog import read_events
 
@@ -115,16 +116,16 @@ def make_table(found: Sequence[Line]) -> str:
         "Random lines of each file, spread evenly over its methods, run again by `python -m "
         "llmopt.benchmarks.experiments.recheck`. A line agrees if every value of its search does.",
         "",
-        "| file | lines | checked | agree | differ |",
-        "| --- | --- | --- | --- | --- |",
     ]
+    rows = []
     for file in dict.fromkeys(r["file"] for r in found):
         own = [r for r in found if r["file"] == file]
         differ = Counter(r["method"] for r in own if not r["agrees"])
         named = ", ".join(f"{m} ({n})" for m, n in differ.items()) or "none"
         agree = sum(r["agrees"] for r in own)
-        text.append(f"| {file} | {own[0]['lines']} | {len(own)} | {agree} | {named} |")
-    return "\n".join([*text, ""])
+        rows.append([file, str(own[0]["lines"]), str(len(own)), str(agree), named])
+    table = Table.of(["file", "lines", "checked", "agree", "differ"], rows)
+    return "\n".join([*text, *table.markdown(), ""])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

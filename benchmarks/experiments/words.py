@@ -65,9 +65,12 @@ from llmopt.benchmarks.experiments.systems import (
     HeavyMountainCar,
     TwoZones,
 )
+from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
+from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.client.scripted import RecordClient, ReplayClient
+from llmopt.files import write_bytes_atomically
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
@@ -378,31 +381,24 @@ def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool =
     heads = [head, *(COLUMNS[a] for a in arms)]
     if published:
         heads.append("R2PO, 20 billion weights, 4,000 episodes (mean best)")
-    rows = [_row(heads), "|" + " --- |" * len(heads)]
+    rows = []
     for task in tasks:
         found = [_cell(cells.get((task, arm), []), arm not in BASELINES) for arm in arms]
-        if published:
-            found.append(PUBLISHED.get(task, "–"))
-        rows.append(_row([TITLES[task], *found]))
-    return "\n".join(rows)
+        rows.append([TITLES[task], *found, *([PUBLISHED.get(task, "–")] if published else [])])
+    return "\n".join(Table.of(heads, rows).markdown())
 
 
 def _by_seed(cells: Cells) -> str:
     """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
     tasks = [t for t in TITLES if not TASKS[t].known]
     arms = [a for a in COLUMNS if a in ARMS and any((t, a) in cells for t in tasks)]
-    heads = ["system", "seed", *(COLUMNS[a] for a in arms)]
-    rows = [_row(heads), "|" + " --- |" * len(heads)]
+    rows = []
     for task in tasks:
         found = {(a, line["seed"]): line for a in arms for line in cells.get((task, a), [])}
         for seed in sorted({s for _, s in found}):
             row = [_cell([found[a, seed]] if (a, seed) in found else [], True) for a in arms]
-            rows.append(_row([TITLES[task].split(",")[0], str(seed), *row]))
-    return "\n".join(rows)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+            rows.append([TITLES[task].split(",")[0], str(seed), *row])
+    return "\n".join(Table.of(["system", "seed", *(COLUMNS[a] for a in arms)], rows).markdown())
 
 
 def _cell(group: Sequence[dict[str, Any]], chat: bool) -> str:
@@ -420,49 +416,30 @@ def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
 
     Systems that were not searched without words, and earlier forms of the prompt, are left out.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    names = {
-        "words": "chat model, words and feedback",
-        "shuffled": "chat model, results shuffled",
-        "none": "chat model, numbers alone",
-        "cma": "CMA-ES",
-        "random": "random search",
+    looks = {
+        "words": ("chat model, words and feedback", "C3", 2.0),
+        "shuffled": ("chat model, results shuffled", "C4", 0.8),
+        "none": ("chat model, numbers alone", "C1", 2.0),
+        "cma": ("CMA-ES", "C0", 0.8),
+        "random": ("random search", "C7", 0.8),
     }
-    colours = {"words": "C3", "none": "C1", "shuffled": "C4", "cma": "C0", "random": "C7"}
     lines = [line for line in lines if _is_present(line)]
     compared = {line["task"] for line in lines if line["arm"] == "none"}
-    tasks = [t for t, entry in TASKS.items() if not entry.known and t in compared]
-    rows = -(-len(tasks) // 3)
-    figure, grid = plt.subplots(rows, 3, figsize=(12, 3 * rows), layout="constrained")
-    axes = grid.ravel()
-    for axis in axes[len(tasks) :]:
-        axis.set_axis_off()
-    drawn: dict[str, Any] = {}
-    for axis, task in zip(axes, tasks, strict=False):
-        for line in lines:
-            if line["task"] != task or line["arm"] not in colours:
-                continue
-            values = [-np.inf if v is None else v for v in line["curve"]]
-            arm = line["arm"]
-            wide = 2.0 if arm in ("words", "none") else 0.8
-            steps = np.arange(1, len(values) + 1)
-            best = np.maximum.accumulate(values)
-            (drawn[arm],) = axis.plot(steps, best, colours[arm], linewidth=wide)
-        final = [line["best"] for line in lines if line["task"] == task]
-        top, low = max(final), min(final)
-        axis.set_ylim(low - 0.4 * (top - low), top + 0.05 * (top - low))
-        axis.set_title(TITLES[task].rpartition(",")[0].replace("`", ""), fontsize=9)
-        axis.set_xlabel("evaluations")
-        axis.set_ylabel("best so far")
-    arms = [arm for arm in names if arm in drawn]
-    handles = [drawn[arm] for arm in arms]
-    figure.legend(handles, [names[a] for a in arms], loc="outside lower center", ncols=len(arms))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=80)
+    drawn = []
+    for task in (t for t, entry in TASKS.items() if not entry.known and t in compared):
+        own = [line for line in lines if line["task"] == task]
+        curves = []
+        for line in own:
+            if line["arm"] in looks:
+                best = best_so_far(line["curve"])
+                curves.append((line["arm"], np.arange(1, len(best) + 1), best))
+        top, low = (f(line["best"] for line in own) for f in (max, min))
+        title = TITLES[task].rpartition(",")[0].replace("`", "")
+        drawn.append(Panel(title, curves, (low - 0.4 * (top - low), top + 0.05 * (top - low))))
+    styles = {arm: {"color": c, "linewidth": w} for arm, (_, c, w) in looks.items()}
+    labels = {arm: name for arm, (name, _, _) in looks.items()}
+    grid = [drawn[i : i + 3] for i in range(0, len(drawn), 3)]
+    write_bytes_atomically(path, panels(grid, Look(styles, labels)))
 
 
 def load(model: str) -> Client:

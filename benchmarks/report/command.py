@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.benchmarks.bench.cells import BenchCell, read_results
+from llmopt.benchmarks.report.figures import policy_gif
+from llmopt.benchmarks.report.lines import group, notes
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
-from llmopt.benchmarks.report.runs import group, notes
-from llmopt.benchmarks.run.pictures import policy_gif
 from llmopt.benchmarks.tasks.table import imports
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_text, write_text_atomically

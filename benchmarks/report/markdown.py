@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.report.charts import number
-from llmopt.benchmarks.report.runs import (
+from llmopt.benchmarks.report.lines import (
     Grouped,
     ProblemKey,
     ReportError,
@@ -30,6 +29,7 @@ from llmopt.benchmarks.report.stats import (
     format_p,
     quartiles,
 )
+from llmopt.benchmarks.report.table import Table, short_number
 from llmopt.benchmarks.tasks.table import PUBLISHED_BOX, SCALED_BOX
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
@@ -103,7 +103,7 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
             else "."
         ),
         "",
-        *_markdown_table([*head, *(["place"] if model else [])], rows),
+        *_table([*head, *(["place"] if model else [])], rows),
     ]
 
 
@@ -149,7 +149,7 @@ def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
         f"What the model adds: {model} beside its ablations. Shuffled rewards: its prompt shows "
         "them exchanged. No model: something else draws from the same prompt in its place.",
         "",
-        *_markdown_table(["problem", "budget", model, *ablations], rows),
+        *_table(["problem", "budget", model, *ablations], rows),
     ]
 
 
@@ -185,7 +185,7 @@ def _markdown_methods(grouped: Grouped, model: str | None) -> list[str]:
             f" Wins, ties and losses are {model}'s against the method of the line, pair by pair "
             "(p: two-sided Wilcoxon signed-rank test after Holm's correction)."
         )
-    return ["", text, "", *_markdown_table(head, rows)] if len(rows) > 1 else []
+    return ["", text, "", *_table(head, rows)] if len(rows) > 1 else []
 
 
 def _markdown_costs(grouped: Grouped) -> list[str]:
@@ -233,8 +233,8 @@ def _markdown_score(
     if label is None or label not in runs:
         return ""
     low, middle, high = quartiles(runs[label].heldout)
-    shown = _short(middle)
-    shown += f" [{_short(low)},{_JOINED}{_short(high)}]" if spread else ""
+    shown = short_number(middle)
+    shown += f" [{short_number(low)},{_JOINED}{short_number(high)}]" if spread else ""
     return f"**{shown}**" if float(np.median(runs[label].heldout)) == top else shown
 
 
@@ -246,14 +246,6 @@ def _place(medians: Mapping[str, float], label: str) -> str:
     last = sum(m >= medians[label] for m in medians.values())
     places = first if first == last else f"{first}–{last}"
     return _JOINED.join((str(places), "of", str(len(medians))))
-
-
-def _short(value: float) -> str:
-    """Return a number with about three digits, which is what a narrow table holds."""
-    size = abs(value)
-    if not math.isfinite(value) or size < 10:
-        return number(value)
-    return f"{value:,.{0 if size >= 99.95 else 1}f}".replace("-", "−")
 
 
 def _short_titles(grouped: Grouped) -> dict[ProblemKey, str]:
@@ -268,12 +260,8 @@ def _short_titles(grouped: Grouped) -> dict[ProblemKey, str]:
     }
 
 
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_markdown_row(head), _markdown_row(["---"] * len(head)), *map(_markdown_row, rows)]
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(c.replace('|', chr(92) + '|') for c in cells)} |"
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return Table.of(head, rows).markdown()
 
 
 def _plain(text: str) -> str:

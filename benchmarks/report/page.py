@@ -14,15 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from llmopt._version import __version__
-from llmopt.benchmarks.report.charts import (
-    Bar,
-    Curve,
-    heldout_bars,
-    learning_curves,
-    legend,
-    number,
-)
-from llmopt.benchmarks.report.runs import (
+from llmopt.benchmarks.methods.table import METHODS
+from llmopt.benchmarks.report.figures import comparison
+from llmopt.benchmarks.report.lines import (
     Grouped,
     ProblemKey,
     ReportError,
@@ -34,8 +28,16 @@ from llmopt.benchmarks.report.runs import (
     notes,
     titles,
 )
-from llmopt.benchmarks.report.stats import compare, duels, quartiles
-from llmopt.benchmarks.report.tables import COLUMNS, duel_table, problem_table, rank_table
+from llmopt.benchmarks.report.stats import (
+    Comparison,
+    Duel,
+    compare,
+    duels,
+    format_interval,
+    format_p,
+    quartiles,
+)
+from llmopt.benchmarks.report.table import Column, Table, Value, number
 from llmopt.benchmarks.tasks.targets import TARGETS
 
 _CURVES = 6  # methods drawn in colour; the others are grey
@@ -43,6 +45,55 @@ _SAID = 40  # explanations shown of one run
 _SAMPLER = "columns-gaussian"  # the ablation without a model that is drawn in colour
 
 Gif = Callable[[Mapping[str, Any]], bytes | None]
+
+COLUMNS = (
+    Column(
+        "method",
+        False,
+        "who searched; “no model”: something else draws what the model's prompt allows",
+    ),
+    Column(
+        "held-out return",
+        True,
+        "mean return of the best policy on starts that no search saw, median over seeds "
+        "[quartiles]: the score",
+    ),
+    Column(
+        "selection return",
+        True,
+        "mean return of the same policy on the starts that chose it, which flatters it: for "
+        "comparison only",
+    ),
+    Column(
+        "target reached", True, "seeds whose best policy reached the target on the selection starts"
+    ),
+    Column(
+        "evaluations to target",
+        True,
+        "policies evaluated until then, warm-up included, median over seeds; “> N” where half"
+        " of the seeds or more never did",
+    ),
+    Column("episodes a run", True, "selection episodes, warm-up included, mean over seeds"),
+    Column("requests a run", True, "calls sent to the model, mean over seeds"),
+    Column("prompt tokens", True, "tokens sent to the model in a run, mean over seeds"),
+    Column("answer tokens", True, "tokens that the model wrote in a run, mean over seeds"),
+    Column(
+        "cost a run",
+        True,
+        "US dollars by list prices, mean over seeds; “unknown” where there is no price",
+    ),
+    Column("seconds proposing", True, "seconds of a run not spent in episodes, mean over seeds"),
+    Column(
+        "fallback",
+        True,
+        "share of the points that the model did not deliver and that were drawn at random in its "
+        "place",
+    ),
+    Column(
+        "failed", True, "evaluations of all seeds that had no return; shown where there are any"
+    ),
+)
+"""What a problem's table shows of each method."""
 
 
 def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
@@ -95,27 +146,13 @@ def _problem(
     anchor: str, key: ProblemKey, runs: Mapping[str, Runs], title: str, always: Sequence[str]
 ) -> dict[str, Any]:
     line = any_line(runs)
-    styles = _styles(runs, always)
-    curves = []
-    for label, method_runs in runs.items():
-        # Until its first sound point a run counts as worse than all, and nothing lies between.
-        missing = np.isnan(method_runs.curves).any()
-        low, middle, high = np.quantile(
-            np.where(np.isnan(method_runs.curves), -np.inf, method_runs.curves),
-            [0.25, 0.5, 0.75],
-            axis=0,
-            method="nearest" if missing else "linear",
-        )
-        band = label in always  # more than a few would hide each other
-        curves.append(Curve(label, low, middle, high, styles.get(label), band))
-    bars = [
-        Bar(label, *quartiles(r.heldout), tuple(r.heldout.tolist()), styles.get(label))
-        for label, r in runs.items()
-    ]
-    bars.sort(key=lambda b: -b.middle if math.isfinite(b.middle) else math.inf)
-    shown: list[tuple[str, int | None]] = list(styles.items())
-    if len(runs) > len(styles):
-        shown.append(("other methods", None))
+    figure = comparison(
+        {label: r.curves for label, r in runs.items()},
+        {label: r.heldout for label, r in runs.items()},
+        _styles(runs, always),
+        key.warmup,
+        [label for label in runs if label in always],  # more than a few would hide each other
+    )
     target = TARGETS.get(line["env_id"])
     seeds = sorted({len(r.seeds) for r in runs.values()})
     return {
@@ -125,12 +162,8 @@ def _problem(
         "parameters": line["parameters"],
         "seeds": str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
         "target": None if target is None else number(target),
-        "curves": Markup(
-            learning_curves(curves, key.warmup, f"Learning curves, {title}", "best mean return")
-        ),
-        "legend": Markup(legend(shown)),
-        "bars": Markup(heldout_bars(bars, f"Held-out scores, {title}")),
-        "table": problem_table(list(runs.values())),
+        "figure": base64.b64encode(figure).decode(),
+        "table": _problem_table(list(runs.values())),
     }
 
 
@@ -159,10 +192,107 @@ def _overall(
     return {
         "compared": compared,
         "dropped": [named[key] for key in compared.dropped],
-        "ranks": rank_table(compared, grouped),
+        "ranks": _rank_table(compared, grouped),
         "model": model,
-        "duels": duel_table(duels(grouped, model)) if model else None,
+        "duels": _duel_table(duels(grouped, model)) if model else None,
     }
+
+
+def _problem_table(runs: Sequence[Runs]) -> Table:
+    """Return the table of one problem; the last column only where something failed."""
+    rows = [_method_row(method_runs) for method_runs in runs]
+    if any(row[-1].key for row in rows):
+        return Table(COLUMNS, rows)
+    return Table(COLUMNS[:-1], [row[:-1] for row in rows])
+
+
+def _method_row(runs: Runs) -> list[Value]:
+    """Return the numbers of one method on one problem, in the order of `COLUMNS`."""
+    low, middle, high = quartiles(runs.heldout)
+    first, selection, third = quartiles(
+        [
+            -math.inf if line["selection"] is None else line["selection"]
+            for line in runs.lines.values()
+        ]
+    )
+    reached = [t for t in runs.to_target if math.isfinite(t)]
+    has_target = not any(math.isnan(t) for t in runs.to_target)
+    median = float(np.median(runs.to_target)) if has_target else math.nan
+    spec = METHODS.get(runs.method)
+    asks = spec is not None and spec.asks_model
+    cost = runs.cost
+    share = runs.fallback_share
+    points = runs.problem.evaluations + runs.problem.warmup
+    none = Value("–", math.inf)
+
+    def model(value: float) -> Value:
+        return Value(f"{value:,.0f}", value) if asks else Value("–", 0.0)
+
+    return [
+        Value(runs.label, runs.label.lower()),
+        Value(f"{number(middle)} [{number(low)}, {number(high)}]", middle),
+        Value(f"{number(selection)} [{number(first)}, {number(third)}]", selection),
+        Value(f"{len(reached)} of {len(runs.lines)}", len(reached) / len(runs.lines))
+        if has_target
+        else none,
+        Value(f"> {points:,}" if math.isinf(median) else f"{median:,.0f}", median)
+        if has_target
+        else none,
+        Value(f"{runs.mean('episodes'):,.0f}", runs.mean("episodes")),
+        model(runs.mean("usage", "requests")),
+        model(runs.mean("usage", "prompt_tokens")),
+        model(runs.mean("usage", "completion_tokens")),
+        Value("–", 0.0)
+        if not asks
+        else Value("unknown", math.inf)
+        if cost is None
+        else Value(
+            "free" if cost == 0 else f"${cost / len(runs.lines):.4f}", cost / len(runs.lines)
+        ),
+        Value(number(runs.mean("seconds", "proposing")), runs.mean("seconds", "proposing")),
+        none if share is None else Value(f"{100 * share:.1f} %", share),
+        Value(f"{runs.total('failures'):,.0f}", runs.total("failures")),
+    ]
+
+
+def _rank_table(compared: Comparison, grouped: Grouped) -> Table:
+    """Return mean ranks and normalized scores, best first."""
+    named = titles(grouped)
+    columns = [Column("method", False), Column("mean rank"), Column("IQM of normalized scores")]
+    columns += [Column(named[key]) for key in compared.problems]
+    rows = []
+    for label in sorted(compared.labels, key=compared.mean_rank.__getitem__):
+        interval = format_interval(compared.iqm[label], *compared.interval[label])
+        row = [
+            Value(label, label.lower()),
+            Value(f"{compared.mean_rank[label]:.2f}", compared.mean_rank[label]),
+            Value(interval, compared.iqm[label]),
+        ]
+        row += [_rank(compared, label, key) for key in compared.problems]
+        rows.append(row)
+    return Table(columns, rows)
+
+
+def _rank(compared: Comparison, label: str, key: ProblemKey) -> Value:
+    rank = compared.rank_by_problem[label][key]
+    return Value(f"{rank:.1f}", rank)
+
+
+def _duel_table(fought: Sequence[Duel]) -> Table:
+    """Return wins and losses against each other method."""
+    columns = [Column("against", False)]
+    columns += [Column(name) for name in ("wins", "ties", "losses", "p", "p (Holm)")]
+    return Table(
+        columns,
+        [
+            [
+                Value(d.label, d.label.lower()),
+                *(Value(str(count), count) for count in (d.wins, d.ties, d.losses)),
+                *(Value(format_p(p), p) for p in (d.p, d.adjusted)),
+            ]
+            for d in fought
+        ],
+    )
 
 
 def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, trim_mean, wilcoxon
 
-from llmopt.benchmarks.report.runs import Grouped, ProblemKey, Runs, first_model, score
+from llmopt.benchmarks.report.lines import Grouped, ProblemKey, Runs, first_model, score
 
 RESAMPLES = 2000
 

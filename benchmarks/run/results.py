@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.published import WARMUP, Record
 from llmopt.benchmarks.runner import FINAL_ROUNDS
@@ -230,7 +231,7 @@ def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: i
         "seconds",
         "fallback",
     )
-    rows = [head]
+    rows = []
     for r in results:
         heldout = "failed" if r.heldout is None else f"{r.heldout:.2f}"
         if r.heldout is not None and r.heldout_error is not None:
@@ -247,15 +248,7 @@ def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: i
                 "-" if r.fallback_share is None else f"{100 * r.fallback_share:.1f} %",
             )
         )
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = [
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.insert(1, "-" * max(map(len, lines)))
+    lines = Table.of(head, rows).text()
     lines.append("")
     lines.append(
         f"chosen on {starts}: mean return of the best policy on the starts that chose it. held-out "

@@ -23,6 +23,7 @@ from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import method_seed
 from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
+from llmopt.benchmarks.report.figures import learning_curve, policy_gif
 from llmopt.benchmarks.run.config import RunConfig, check_same, run_versions
 from llmopt.benchmarks.run.contestants import Contestants, default_folder, folder_to_resume
 from llmopt.benchmarks.run.folder import (
@@ -33,7 +34,6 @@ from llmopt.benchmarks.run.folder import (
     is_empty,
     read_config,
 )
-from llmopt.benchmarks.run.pictures import learning_curve, policy_gif
 from llmopt.benchmarks.run.published import (
     WARMUP,
     OverallLog,

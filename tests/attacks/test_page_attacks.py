@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from test_report import results
 
 from llmopt.benchmarks.code.page import write_report
+from llmopt.benchmarks.report.figures import learning_curve
 from llmopt.benchmarks.report.markdown import markdown
 from llmopt.benchmarks.report.page import page
-from llmopt.benchmarks.run.pictures import learning_curve
 from llmopt.cli import main as cli
 from llmopt.errors import LLMOptError, StorageError
 
@@ -72,8 +72,14 @@ class Seen(HTMLParser):
 def is_whole(text: str, known: set[Any]) -> bool:
     seen = Seen(text)
     return seen.marks <= known and all(
-        lead.startswith(("#", "data:image/gif;base64,")) for lead in seen.leads
+        lead.startswith(("#", "data:image/gif;base64,", "data:image/png;base64,"))
+        for lead in seen.leads
     )
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch):
+    monkeypatch.setattr("llmopt.benchmarks.report.page.comparison", lambda *_: b"\x89PNG\r\n")
 
 
 LINES = results(("CartPole-v1",), seeds=2)

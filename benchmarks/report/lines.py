@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.run.pictures import best_so_far
+from llmopt.benchmarks.report.figures import best_so_far
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.benchmarks.tasks.targets import TARGETS
 from llmopt.errors import LLMOptError

@@ -1,0 +1,319 @@
+"""All figures of the benchmarks, drawn by matplotlib, and the film of a policy."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.tasks.table import Task
+from llmopt.policies import picture
+from llmopt.text import clean
+
+# Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+GREY = "#9aa0a6"
+_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
+
+
+def best_so_far(means: Sequence[float | None]) -> np.ndarray:
+    """Return the largest mean return up to each evaluation, NaN before the first sound one.
+
+    Args:
+        means: Mean return of each evaluation; ``None`` for a failed one.
+    """
+    values = np.array([np.nan if m is None else m for m in means], dtype=float)
+    return np.fmax.accumulate(values) if values.size else values
+
+
+def _figure(width: float, height: float, dpi: int = 120) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=dpi, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _png(figure: Any, handles: Mapping[str, Any] | None = None, columns: int = 3) -> bytes:
+    """Put a legend below a figure, and return it as a PNG file's content."""
+    legend: Any = None
+    if handles:
+        legend = figure.legend(
+            list(handles.values()),
+            list(map(clean, handles)),
+            loc="outside lower center",
+            ncols=min(columns, len(handles)),
+            frameon=False,
+        )
+    elif handles is None and figure.axes:
+        legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
+    for text in legend.get_texts() if legend else ():
+        text.set_parse_math(False)  # a model's name is no formula
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _plain(axes: Any, title: str = "") -> None:
+    axes.set_title(clean(title), parse_math=False, fontsize="medium")
+    axes.grid(True, color="0.88", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _limit(axes: Any, curves: Sequence[np.ndarray], scores: Sequence[float] = ()) -> None:
+    """Let the finite values of some curves fill the height.
+
+    What the first random points score is often so low that the search would be a flat line.
+    """
+    values = np.concatenate([*curves, np.array(scores, dtype=float)])
+    values = values[np.isfinite(values)]
+    if values.size:
+        low, high = values.min(), values.max()
+        margin = 0.08 * (high - low) or max(abs(high) * 0.1, 1.0)
+        axes.set_ylim(low - margin, high + margin)
+
+
+def learning_curve(
+    curves: Mapping[str, Sequence[float | None]],
+    *,
+    warmup: int,
+    title: str,
+    episodes: int,
+    heldout: Mapping[str, float | None] | None = None,
+) -> bytes:
+    """Draw the best mean return so far of one run against the number of evaluated policies.
+
+    Args:
+        curves: For each method's label the mean return of every evaluation, warm-up first.
+        warmup: How many evaluations at the start are shared warm-up.
+        title: What stands above.
+        episodes: Selection episodes of one evaluation, for the axis label.
+        heldout: For each label the best policy's mean on held-out starts, drawn as a mark
+            at the right edge.
+
+    Returns:
+        A PNG file's content.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    figure = _figure(8, 4.8)
+    axes = figure.add_subplot()
+    longest = max((len(c) for c in curves.values()), default=0)
+    first = max(warmup, 1)
+    if warmup:
+        axes.axvspan(0.5, warmup + 0.5, color="0.92", lw=0)
+        shared = best_so_far(next(iter(curves.values()), ())[:warmup])
+        step: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 2}
+        axes.plot(np.arange(1, len(shared) + 1), shared, color="0.35", label="warm-up", **step)
+    scores = {k: s for k, s in (heldout or {}).items() if s is not None}
+    shown = []
+    for number, (label, means) in enumerate(curves.items()):
+        color, best = COLORS[number % len(COLORS)], best_so_far(means)[first - 1 :]
+        shown.append(best)
+        axes.plot(
+            np.arange(first, first + len(best)),
+            best,
+            drawstyle="steps-post",
+            color=color,
+            linestyle=_STYLES[number % len(_STYLES)],
+            linewidth=2,
+            label=clean(label),
+        )
+        if label in scores:
+            # Side by side, so that equal scores do not hide each other.
+            place = longest * (1.03 + 0.02 * number) + 0.5
+            axes.plot([place], [scores[label]], marker="D", color=color, ms=6, ls="", clip_on=False)
+    if scores:
+        axes.plot([], [], marker="D", color="0.35", ls="", label="chosen policy, held-out starts")
+    right = longest * (1.03 + 0.02 * len(curves)) if scores else longest
+    axes.set_xlim(0.5, max(right + 0.5, 2.0))
+    _limit(axes, shown, list(scores.values()))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("evaluated policies")
+    axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
+    _plain(axes, title)
+    return _png(figure, None if warmup or curves else {})
+
+
+def comparison(
+    curves: Mapping[str, np.ndarray],
+    scores: Mapping[str, np.ndarray],
+    styles: Mapping[str, int],
+    warmup: int,
+    banded: Sequence[str] = (),
+) -> bytes:
+    """Draw what methods found on one problem: learning curves, and held-out scores, best above.
+
+    Args:
+        curves: For each label, ``(n_seeds, n_points)`` best mean so far.
+        scores: For each label, ``(n_seeds,)`` held-out scores.
+        styles: Place in the palette; a label that is not in it is grey.
+        warmup: How many evaluations at the start are shared warm-up.
+        banded: Labels whose quartiles are drawn, too.
+
+    Returns:
+        A PNG file's content.
+    """
+    figure = _figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
+    left, right = figure.subplots(1, 2)
+    handles: dict[str, Any] = {}
+    after = []
+    # The grey ones first, so that they lie below.
+    for label in sorted(curves, key=lambda label: label in styles):
+        table = np.where(np.isnan(curves[label]), -np.inf, curves[label])
+        method: Any = "linear" if np.isfinite(table).all() else "nearest"
+        low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], axis=0, method=method)
+        style = styles.get(label)
+        color = GREY if style is None else COLORS[style % len(COLORS)]
+        x = np.arange(1, table.shape[1] + 1)
+        finite = np.isfinite(middle)
+        (line,) = left.plot(
+            x[finite],
+            middle[finite],
+            color=color,
+            linewidth=1 if style is None else 2,
+            linestyle="-" if style is None else _STYLES[style % len(_STYLES)],
+        )
+        handles["other methods" if style is None else label] = line
+        seen = [low, high] if label in banded else [middle]
+        after += [values[max(warmup - 1, 0) :] for values in seen]
+        if label in banded:
+            sound = np.isfinite(low)
+            left.fill_between(x[sound], low[sound], high[sound], color=color, alpha=0.14, lw=0)
+    if warmup > 1:
+        left.axvspan(1, warmup, color="0.92", lw=0, zorder=0)
+    _limit(left, after)
+    left.set_xlabel("evaluated policies")
+    left.set_ylabel("best mean return")
+    _plain(left, "best mean return so far on the selection starts")
+    order = sorted(scores, key=lambda label: float(np.median(scores[label])))
+    for place, label in enumerate(order):
+        own = scores[label][np.isfinite(scores[label])]
+        style = styles.get(label)
+        color = GREY if style is None else COLORS[style % len(COLORS)]
+        if own.size:
+            low, middle, high = np.quantile(own, [0.25, 0.5, 0.75])
+            right.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)
+            right.plot([middle] * 2, [place - 0.38, place + 0.38], color=color, linewidth=3)
+            right.plot(own, [place] * own.size, ".", color=color, alpha=0.8)
+    right.set_yticks(range(len(order)), list(map(clean, order)))
+    for text in right.get_yticklabels():
+        text.set_parse_math(False)
+    right.set_xlim(*_score_range([s[np.isfinite(s)] for s in scores.values()]))
+    _plain(right, "held-out mean return of the best policy: seeds, quartiles, median")
+    named = {label: handles[label] for label in styles if label in handles}
+    return _png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
+
+
+def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Return what the axis shows: all, but little of what lies far below most medians."""
+    some = [group for group in groups if group.size]
+    if not some:
+        return -1.0, 1.0
+    points, middles = np.concatenate(some), [float(np.median(group)) for group in some]
+    low, high = float(points.min()), float(points.max())
+    span = high - float(np.median(middles))
+    if span > 0:
+        # A median is worth more room than a single seed.
+        low = max(low, min(high - 4 * span, max(min(middles), high - 10 * span)))
+    pad = 0.05 * (high - low) or 1.0
+    return low - pad, high + pad
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of several axes that share a legend.
+
+    Attributes:
+        title: What stands above.
+        curves: Name, x and y of each curve.
+        limits: Of the vertical axis; ``None`` for all.
+        mark: Where a thin vertical line stands; ``None`` for none.
+    """
+
+    title: str
+    curves: Sequence[tuple[str, np.ndarray, np.ndarray]]
+    limits: tuple[float, float] | None = None
+    mark: float | None = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """How `panels` draws.
+
+    Attributes:
+        styles: Arguments of ``plot`` by a curve's name, in the order of the legend.
+        labels: What the legend calls it; a name that is missing is shown as it is.
+        xlabel: Of all panels.
+        ylabel: Of all panels.
+        log: Whether the horizontal axis is logarithmic.
+        size: Inches of a panel.
+    """
+
+    styles: Mapping[str, Mapping[str, Any]]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    xlabel: str = "evaluations"
+    ylabel: str = "best so far"
+    log: bool = False
+    size: tuple[float, float] = (4.0, 3.0)
+
+
+def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
+    """Draw rows of panels with one legend.
+
+    Returns:
+        A PNG file's content.
+    """
+    columns = max(map(len, grid))
+    figure = _figure(look.size[0] * columns, look.size[1] * len(grid) + 0.6, 100)
+    table = figure.subplots(len(grid), columns, squeeze=False)
+    drawn: dict[str, Any] = {}
+    for places, row in zip(table, grid, strict=True):
+        for axes in places[len(row) :]:
+            axes.set_axis_off()
+        for axes, panel in zip(places, row, strict=False):
+            for name, x, y in panel.curves:
+                (drawn[name],) = axes.plot(x, y, **look.styles[name])
+            if look.log:
+                axes.set_xscale("log")
+            if panel.limits is not None:
+                axes.set_ylim(*panel.limits)
+            if panel.mark is not None:
+                axes.axvline(panel.mark, color="#cccccc", linewidth=0.8, zorder=0)
+            axes.set_xlabel(look.xlabel)
+            _plain(axes, panel.title)
+        places[0].set_ylabel(look.ylabel)
+    handles = {look.labels.get(name, name): drawn[name] for name in look.styles if name in drawn}
+    return _png(figure, handles, 5)
+
+
+def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:
+    """Render one episode of a policy.
+
+    Args:
+        task: What to run.
+        params: Flat policy parameters.
+        seed: Seed of the start.
+        caption: A line below the picture.
+
+    Returns:
+        A GIF file's content: at most `picture.FRAMES` frames, evenly spread over the episode
+        and played in the episode's own time, but in no more than about 11 seconds.
+
+    Raises:
+        Exception: Whatever the environment's renderer raises; it is no part of a run's
+            result, so that a caller should report it and go on.
+    """
+    view = {"camera_name": task.camera} if task.camera else {}
+    env = task.make_env(render_mode="rgb_array", **view)
+    try:
+        act = task.policy(env).bind(params)
+        return picture.policy_gif(env, act, seed, task.step_cap(env), caption)
+    finally:
+        env.close()
