@@ -100,6 +100,8 @@ class ClientError(LLMOptError):
         requests: Calls that the provider was sent before this was raised.
         unpriced: Those of them that may be charged for at an unknown cost: they were given up
             while the model was at work.
+        cost: US dollars that other calls given up so may have cost at most: an estimate.
+        estimated: How many of them are in `cost`.
     """
 
     retryable: bool = False
@@ -113,6 +115,8 @@ class ClientError(LLMOptError):
         status: int | None = None,
         requests: int = 1,
         unpriced: int = 0,
+        cost: float = 0.0,
+        estimated: int = 0,
     ) -> None:
         super().__init__(message)
         if retryable is not None:
@@ -121,6 +125,8 @@ class ClientError(LLMOptError):
         self.status = status
         self.requests = requests
         self.unpriced = unpriced
+        self.cost = cost
+        self.estimated = estimated
 
 
 class ModelNotFoundError(ClientError):

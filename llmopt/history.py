@@ -341,13 +341,15 @@ class Usage:
     Attributes:
         requests: Calls sent to the model, failed ones included.
         failed_requests: Those of them that ended in an error.
-        prompt_tokens: As the provider counts them.
+        prompt_tokens: As the provider counts them; estimated where it does not tell.
         cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
-        completion_tokens: As the provider counts them.
+        completion_tokens: As `prompt_tokens`.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
         unpriced: Those of `requests` that were given up while the model was at work: they may be
             charged for, and are not in `cost`.
+        estimated: Those of `requests` whose tokens or cost are estimates: the provider did not
+            tell them, or the call was given up and counts with the most that it may have cost.
         proposals: Points handed out, by source: those that were not told yet count, and those that
             were told without being asked do not.
         rejected: Samples that were not used, by reason (``"unreadable"``,
@@ -362,6 +364,7 @@ class Usage:
     seconds: float = 0.0
     cost: float | None = 0.0
     unpriced: int = 0
+    estimated: int = 0
     proposals: dict[str, int] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
 
@@ -413,19 +416,23 @@ class Usage:
         """Count one reply of the model."""
         self.requests += reply.requests
         self.unpriced += reply.unpriced
-        self.prompt_tokens += reply.prompt_tokens
+        self.estimated += reply.estimated
+        self.prompt_tokens += reply.prompt_tokens or 0
         self.cached_tokens += reply.cached_tokens
-        self.completion_tokens += reply.completion_tokens
+        self.completion_tokens += reply.completion_tokens or 0
         self.seconds += reply.seconds
         known = self.cost is not None and reply.cost is not None
         self.cost = self.cost + reply.cost if known else None  # type: ignore[operator]
 
-    def add_failure(self, requests: int = 1, seconds: float = 0.0, unpriced: int = 0) -> None:
-        """Count a request that ended in an error."""
+    def add_failure(
+        self, requests: int = 1, unpriced: int = 0, cost: float = 0.0, estimated: int = 0
+    ) -> None:
+        """Count requests that ended in an error; the arguments are those of `ClientError`."""
         self.unpriced += unpriced
+        self.estimated += estimated
+        self.cost = None if self.cost is None else self.cost + cost
         self.requests += requests
         self.failed_requests += requests
-        self.seconds += seconds
 
     def add_proposal(self, source: Source) -> None:
         """Count one point handed out."""

@@ -7,6 +7,8 @@ import unicodedata
 
 _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
+_WORDS = re.compile(r"[A-Za-z]{2,}")
+_BLANKS = re.compile(r"[ \t]+")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 _INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # harmless, and parts of words and emojis
 
@@ -49,3 +51,18 @@ def cut(text: str, most: int) -> str:
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
     return cut(repr(value), _SHORT)
+
+
+def estimate_tokens(text: str) -> int:
+    """Over-estimate the tokens of a text for a model whose tokenizer is not at hand.
+
+    One token for every three letters of a run of ASCII letters; none for a single space,
+    which tokenizers join to what follows, one for a longer run; one for each digit,
+    punctuation mark and line break; one for each UTF-8 byte of any other character.
+    """
+    total = len(text) if text.isascii() else len(text.encode(errors="replace"))
+    for word in _WORDS.findall(text):
+        total -= len(word) - (len(word) + 2) // 3
+    for blanks in _BLANKS.findall(text):
+        total -= len(blanks) - (len(blanks) > 1)
+    return total

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gzip
 import json
 import logging
 import pickle
+import re
 import sys
 import time
 import traceback
@@ -25,7 +27,14 @@ from llmopt.client.ready import check_ready
 from llmopt.client.remote import RemoteClient
 from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import RecordClient
-from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, RefusedKeyError
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    MissingKeyError,
+    ModelNotFoundError,
+    RefusedKeyError,
+)
+from llmopt.search.meter import Limits, Meter
 
 KEY = "sk-planted+KEY/0123456789abcdef"
 
@@ -456,7 +465,7 @@ class ProviderContract:
         server.play(Drip(self.body("x = 3, y = 4"), ends=False))
         error = self.failure(connected)
         assert error.retryable
-        assert error.unpriced == 1
+        assert _in_doubt(error) == 1
 
     def test_a_call_that_was_given_up_may_be_charged_and_is_made_twice_at_most(self, server):
         client = self.client(server, api_key=KEY, timeout=0.3)
@@ -464,14 +473,105 @@ class ProviderContract:
         with pytest.raises(ClientError) as caught:
             complete_with_retries(client, ASK, base_delay=0.01)
         assert len(server.seen) == 2
-        assert caught.value.unpriced == 1
+        assert _in_doubt(caught.value) == 1
 
     def test_a_lost_sample_is_counted_apart(self, server):
         client = self.client(server, api_key=KEY, timeout=0.3, concurrency=1)
         server.play(Say(self.body("a")), Hang(), Say(self.body("b")))
         reply = client.complete(Request(ASK.messages, n=3))
         assert len(reply.completions) == 2
-        assert reply.unpriced == 1
+        assert _in_doubt(reply) == 1
+
+    @pytest.mark.defect(17)
+    def test_a_call_that_was_given_up_counts_with_the_most_that_it_may_cost(self, server):
+        client = self.client(server, api_key=KEY, timeout=0.3, price=Price(1.0, 2.0))
+        server.play(Hang(), Say(self.body("x: 0.5")))
+        meter = Meter(client, Limits(max_cost=5.0))
+        assert meter.send(ASK).completions[0].text == "x: 0.5"
+        usage = meter.usage
+        assert (usage.requests, usage.unpriced, usage.estimated) == (2, 0, 1)
+        # All of the cap may have been used up.
+        assert 2.0 * 40 / 1e6 < usage.cost < 0.04
+        spent = usage.cost
+        server.play(Hang())
+        meter.limits = Limits(max_cost=spent + 1e-9)
+        with pytest.raises(BudgetExceededError):
+            meter.send(ASK)
+        assert len(server.seen) == 1
+
+    # What calls use.
+
+    @pytest.mark.defect(37)
+    @pytest.mark.parametrize("usage", [None, "missing", 0, -5, 10**15])
+    @pytest.mark.parametrize("ends", [True, False])
+    def test_what_nobody_tells_is_estimated(self, server, usage, ends):
+        client = self.client(server, api_key=KEY, price=Price(10.0, 20.0))
+        body = self.body("x: 0.5, y: 1.5, and some more words")
+        name = next(n for n in body if n.startswith("usage"))
+        if usage == "missing":
+            del body[name]
+        else:
+            body[name] = json.loads(json.dumps(_all_numbers(body[name], usage)))
+        server.play(Say(json.dumps(body).encode()) if ends else Say(body))
+        try:
+            reply = client.complete(ASK)
+        except ClientError as error:  # a body that its protocol does not allow
+            reply = error
+        if isinstance(reply, ClientError):
+            assert reply.retryable
+            assert _in_doubt(reply)
+            return
+        assert reply.estimated == 1
+        assert 5 < reply.prompt_tokens < 60
+        assert 5 < reply.completion_tokens < 30
+        assert reply.cost == pytest.approx(
+            (10 * reply.prompt_tokens + 20 * reply.completion_tokens) / 1e6
+        )
+
+    @pytest.mark.defect(37)
+    @pytest.mark.parametrize("cap", [{"max_cost": 0.01}, {"max_tokens": 3000}])
+    def test_caps_hold_where_nobody_tells(self, server, cap):
+        client = self.client(server, api_key=KEY, price=Price(10.0, 20.0))
+        body = self.body("x: 0.5")
+        del body[next(n for n in body if n.startswith("usage"))]
+        server.play(Say(body))
+        optimizer = LLMOptimizer({"x": Float(0.0, 1.0)}, client, warmup=0, noisy=True, **cap)
+        with contextlib.suppress(BudgetExceededError):
+            for _ in range(30):
+                optimizer.tell(optimizer.ask(), 0.0)
+        assert len(server.seen) < 15
+        assert optimizer.usage.estimated == len(server.seen)
+
+    # The account.
+
+    @pytest.mark.defect(39)
+    def test_the_samples_of_one_request_are_calls_that_the_cap_counts(self, server, connected):
+        server.play(Say(self.body("x: 0.5")))
+        optimizer = LLMOptimizer({"x": Float(0.0, 1.0)}, connected, warmup=0, max_requests=1)
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask(50)
+        assert len(server.seen) == optimizer.usage.requests == 1
+        server.play(*(Say(self.body(f"x: {k / 100}")) for k in range(60)))
+        optimizer.limits = Limits(max_requests=8)
+        with pytest.raises(BudgetExceededError):
+            optimizer.ask(50)
+        assert len(server.seen) == 7
+
+    @pytest.mark.defect(39)
+    @pytest.mark.parametrize("cap", [None, 3])
+    def test_a_server_that_lowers_its_limit_each_time(self, server, connected, cap):
+        limit = iter(range(16_000, 10_000, -1))
+
+        def lower(body: Any) -> Say:
+            said = self.too_large.format(cap=_cap(body))
+            return Say(self.error(re.sub("8192|8193", str(next(limit)), said)), 400)
+
+        server.play(lower)
+        meter = Meter(connected, Limits(max_requests=cap))
+        with pytest.raises(ClientError):
+            meter.send(ASK)
+        assert len(server.seen) == meter.usage.requests <= 4
+        assert cap is None or len(server.seen) <= cap
 
     def test_a_model_that_may_not_stream(self, server, connected):
         if not self.streams:
@@ -762,6 +862,17 @@ class ProviderContract:
                 held += [str(v) for v in frame.tb_frame.f_locals.values() if v is not server.seen]
                 frame = frame.tb_next
         assert not any("sk-" in text for text in held)
+
+
+def _in_doubt(found: Any) -> int:
+    """Calls that were given up: at a cost that is bounded, or at one that nobody knows."""
+    return int(found.unpriced + found.estimated)
+
+
+def _all_numbers(node: Any, value: Any) -> Any:
+    if isinstance(node, dict):
+        return {name: _all_numbers(inner, value) for name, inner in node.items()}
+    return value
 
 
 def _cap(body: Any) -> int:

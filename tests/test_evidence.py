@@ -6,8 +6,8 @@ from llmopt import Categorical, Float, Int, Space
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation, get_prompt
-from llmopt.prompt.budget import estimate_tokens
 from llmopt.prompt.evidence import Evidence
+from llmopt.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
 LABELS = SPACE.names

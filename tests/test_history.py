@@ -144,8 +144,8 @@ class TestUsage:
                 (), prompt_tokens=7, cached_tokens=3, completion_tokens=2, seconds=0.5, requests=2
             )
         )
-        usage.add_failure(3, seconds=1.0)
-        assert (usage.requests, usage.failed_requests, usage.seconds) == (5, 3, 1.5)
+        usage.add_failure(3)
+        assert (usage.requests, usage.failed_requests, usage.seconds) == (5, 3, 0.5)
         assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (7, 3, 2)
 
     def test_fallback_share_leaves_the_warmup_out(self):

@@ -25,8 +25,8 @@ from llmopt.commands.check import check
 from llmopt.commands.estimate import estimate, prefix_use, price_of
 from llmopt.commands.models import _ask_server, survey
 from llmopt.errors import ClientError, ModelNotFoundError, install_hint
-from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Float, Space
+from llmopt.text import estimate_tokens
 
 __all__ = ["no_proxies", "server"]
 KEY = "sk-planted-0123456789"
@@ -423,7 +423,7 @@ def test_estimate_counts_what_would_really_be_sent():
         return "\n".join(f"p{i}: {len(seen) / 10}" for i in range(4))
 
     from llmopt import LLMOptimizer
-    from llmopt.prompt.budget import estimate_tokens
+    from llmopt.text import estimate_tokens
 
     client = ScriptedClient(answer)
     optimizer = LLMOptimizer(SPACE, client, "props", warmup=10, total=50, seed=1)

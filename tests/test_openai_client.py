@@ -254,10 +254,27 @@ def test_an_answer_in_parts(server, openai):
     assert openai.complete(ASK).completions[0].text == "x = 1"
 
 
-def test_a_cost_that_the_server_reports(server, openai):
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": 0.0125}
+@pytest.mark.defect(37)
+@pytest.mark.parametrize(
+    ("tells", "told", "price", "cost"),
+    [
+        (True, 0.0125, None, 0.0125),
+        (True, 0.0125, Price(1.0, 2.0), 0.0125),
+        (True, 0.0, None, 0.0),  # a free model
+        (True, 0.0, Price(1.0, 2.0), 2e-5),
+        (True, -1.0, Price(1.0, 2.0), 2e-5),
+        (True, float("nan"), None, None),
+        (False, 0.0125, Price(1.0, 2.0), 2e-5),
+        (False, 0.0, Price(1.0, 2.0), 2e-5),
+        (False, 0.0125, None, None),
+    ],
+)
+def test_a_cost_that_the_server_reports(server, monkeypatch, tells, told, price, cost):
+    monkeypatch.setattr(OpenAIClient, "_tells_cost", tells)
+    client = OpenAIClient("m", base_url=f"{server.url}/v1", price=price)
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": told}
     server.play(Say(openai_body("x", usage=usage)))
-    assert openai.complete(ASK).cost == 0.0125
+    assert client.complete(ASK).cost == (cost if cost is None else pytest.approx(cost))
 
 
 def test_the_cache_field_of_deepseek(server, openai):
@@ -266,11 +283,13 @@ def test_the_cache_field_of_deepseek(server, openai):
     assert openai.complete(ASK).cached_tokens == 8
 
 
-def test_no_usage_is_zero_tokens(server, openai):
-    body = openai_body("x")
-    del body["usage"]
-    server.play(Say(body))
-    assert openai.complete(ASK).prompt_tokens == 0
+@pytest.mark.defect(37)
+def test_a_server_that_takes_no_stream_options_is_asked_for_whole_answers(server, openai):
+    said = openai_error("stream_options is not supported", param="stream_options")
+    server.play(Say(said, 400), Say(openai_body("x")))
+    reply = openai.complete(ASK)
+    assert server.seen[-1].body["stream"] is False
+    assert (reply.prompt_tokens, reply.estimated) == (100, 0)
 
 
 def test_the_key_of_openai_goes_to_openai_alone(server, monkeypatch):

@@ -23,7 +23,7 @@ from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
 from llmopt.policies.rollout import Evaluator
-from llmopt.prompt.budget import estimate_tokens
+from llmopt.text import estimate_tokens
 
 pytest.importorskip("matplotlib")
 

@@ -47,7 +47,7 @@ class Ledger:
         if limits.max_requests is None and limits.max_tokens is None and limits.max_cost is None:
             return
         meter.record, meter.announce = self._record, self._announce
-        meter.check = lambda: meter.limits.check(self.total())
+        meter.total = self.total
 
     def total(self) -> Usage:
         """Return what was spent on the study by all whose caps are counted."""
@@ -81,7 +81,7 @@ class Ledger:
     def _with(self, spent: Spent, calls: int) -> Usage:
         assert self._study is not None
         usage = self._own.get(self._study._study_id, Usage()).copy()
-        usage.add_failure(calls, unpriced=spent.unpriced)
+        usage.add_failure(calls, spent.unpriced, spent.cost, spent.estimated)
         if spent.reply is not None:
             usage.add_reply(spent.reply)
         return usage

@@ -81,7 +81,9 @@ class _GrammarClient(ABC):
             "".join(texts[self._draw(rng, len(texts)) if len(texts) > 1 else 0] for texts in parts)
             for _ in range(request.n)
         ]
-        return Reply(tuple(Completion(line) for line in lines), type(self).__name__, cost=0.0)
+        return Reply(
+            tuple(Completion(line) for line in lines), type(self).__name__, 0, 0, 0, cost=0.0
+        )
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, count: int) -> int:
@@ -148,7 +150,7 @@ class NetworkClient:
 def _reply(request: Request, rows: np.ndarray, model: str) -> Reply:
     """Return the reply of ``(request.n, n)`` choices drawn for a request's columns."""
     texts = ("".join(request.choices[k] for k in row) for row in rows)
-    return Reply(tuple(Completion(text) for text in texts), model, cost=0.0)
+    return Reply(tuple(Completion(text) for text in texts), model, 0, 0, 0, cost=0.0)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-from llmopt.client.base import Completion, FinishReason, Request
+from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.http import Fault, Secret, merged
 from llmopt.client.remote import (
     ASIDE_SECONDS,
@@ -20,7 +20,6 @@ from llmopt.client.remote import (
     finish,
     load,
     sdk_fault,
-    tokens,
     whole_body,
 )
 
@@ -156,6 +155,7 @@ def _collected(stream: Any) -> Any:
         if kind == "message_start":
             message = event.message
             counts.update(_counts(getattr(message, "usage", None)))
+            counts.pop("output_tokens", None)  # of the answer's beginning; the end counts all
         elif kind == "content_block_start" and getattr(event.content_block, "type", "") == "text":
             texts[event.index] = [event.content_block.text]
         elif kind == "content_block_delta" and getattr(event.delta, "type", "") == "text_delta":
@@ -197,18 +197,20 @@ def _read(message: Any) -> Answer:
     if not all(isinstance(piece, str) for piece in pieces):
         raise MalformedBody("a block of text holds none")
     usage = getattr(message, "usage", None)
-    read = tokens(getattr(usage, "cache_read_input_tokens", None))
-    written = tokens(getattr(usage, "cache_creation_input_tokens", None))
     kinds = getattr(usage, "cache_creation", None)
+    read = whole(getattr(usage, "cache_read_input_tokens", None)) or 0
+    written = whole(getattr(usage, "cache_creation_input_tokens", None)) or 0
+    fresh = whole(getattr(usage, "input_tokens", None))
+    long = whole(getattr(kinds, "ephemeral_1h_input_tokens", None)) or 0
     reason = finish(getattr(message, "stop_reason", None), _FINISH)
     return Answer(
         completions=(Completion("".join(pieces), reason),),
         model=getattr(message, "model", None) or "",
-        prompt_tokens=tokens(getattr(usage, "input_tokens", None)) + read + written,
+        prompt_tokens=None if fresh is None else fresh + read + written,
         cached_tokens=read,
         written_tokens=written,
-        written_long_tokens=min(written, tokens(getattr(kinds, "ephemeral_1h_input_tokens", None))),
-        completion_tokens=getattr(usage, "output_tokens", None) or 0,
+        written_long_tokens=min(written, long),
+        completion_tokens=getattr(usage, "output_tokens", None),
     )
 
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from llmopt.text import clean
+from llmopt.text import clean, estimate_tokens
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
+_MOST_TOKENS = 10**12  # of one reply; more is no count
 
 PROMPT_VERSION = 3
 """Version of the words of all shipped prompts: raise it with any change of them.
@@ -129,31 +130,67 @@ class Reply:
         completions: Between 1 and ``request.n`` samples.
         model: The model that answered, as the provider names it.
         prompt_tokens: Prompt tokens, as the provider counts them, summed over the calls
-            made; 0 if unknown.
+            made; ``None`` if it did not tell.
         cached_tokens: Those of `prompt_tokens` that came from a prefix cache.
-        completion_tokens: Completion tokens over all samples.
+        completion_tokens: Completion tokens over all samples; ``None`` if it did not tell.
         seconds: Wall-clock seconds, retries and waiting included.
         cost: US dollars, or ``None`` where the price is not known.
         requests: Calls that the provider was sent.
         unpriced: Those of them that failed, may be charged for, and are not in `cost`.
+        estimated: Those of them whose tokens and cost are estimates, since nobody told them.
     """
 
     completions: tuple[Completion, ...]
     model: str = ""
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = None
     cached_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int | None = None
     seconds: float = 0.0
     cost: float | None = None
     requests: int = 1
     unpriced: int = 0
+    estimated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens together, as far as they are known."""
+        return (self.prompt_tokens or 0) + (self.completion_tokens or 0)
+
+    def counted(self, request: Request) -> Reply:
+        """Return this reply as it is counted.
+
+        Tokens that nobody told, or that cannot be, are estimated, rather too high than too low.
+        A cost that cannot be is unknown.
+
+        Args:
+            request: What it answers.
+        """
+        prompt, completion = whole(self.prompt_tokens), whole(self.completion_tokens)
+        calls = max(1, whole(self.requests) or 0) if self.requests else 0
+        cost = amount(self.cost)
+        estimated = whole(self.estimated) or 0
+        if prompt is None or completion is None:
+            estimated = max(estimated, calls)
+        if prompt is None:
+            prompt = calls * estimate_tokens(request.text)
+        if completion is None:
+            completion = sum(estimate_tokens(c.text) for c in self.completions)
+        return replace(
+            self,
+            prompt_tokens=prompt,
+            cached_tokens=min(whole(self.cached_tokens) or 0, prompt),
+            completion_tokens=completion,
+            seconds=amount(self.seconds) or 0.0,
+            cost=cost,
+            requests=calls,
+            unpriced=whole(self.unpriced) or 0,
+            estimated=min(estimated, calls),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
-        data = asdict(self)
-        if not self.unpriced:  # as it was before there were any
-            del data["unpriced"]
-        return data
+        left_out = [name for name in ("unpriced", "estimated") if not getattr(self, name)]
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Reply:
@@ -173,10 +210,23 @@ class Reply:
             raise TypeError("a text of the reply is no text")
         for name in _COUNTS:
             value = getattr(reply, name)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not (number and 0 <= value < math.inf) and not (name == "cost" and value is None):
+            unknown = value is None and name in ("cost", "prompt_tokens", "completion_tokens")
+            if amount(value) is None and not unknown:
                 raise ValueError(f"{name}={value!r}: expected a number of 0 or more")
         return reply
+
+
+def amount(value: object) -> float | None:
+    """Return a number of 0 or more, ``None`` for whatever is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < math.inf else None
+
+
+def whole(value: object) -> int | None:
+    """Return a count of calls or tokens, ``None`` for whatever cannot be one."""
+    found = amount(value)
+    return None if found is None or found >= _MOST_TOKENS else int(found)
 
 
 _COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "model"))

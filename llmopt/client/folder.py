@@ -133,7 +133,7 @@ class FolderClient:
                     requests=0,
                 ) from error
             raise
-        return Reply(completions, model=self.name, seconds=time.monotonic() - start)
+        return Reply(completions, self.name, 0, 0, 0, seconds=time.monotonic() - start)
 
     def close(self) -> None:
         """Say in the folder that the search has ended; the end of the process does so, too."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from llmopt.client.base import Completion, FinishReason, Request
+from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.http import Fault, Secret, http_options, merged, parse_duration
 from llmopt.client.remote import (
     ASIDE_SECONDS,
@@ -131,13 +131,14 @@ class GeminiClient(RemoteClient):
         if stream:
             response = _collected(response)
         usage = response.usage_metadata
+        counts = ("candidates_token_count", "thoughts_token_count")
+        known = [n for n in (whole(getattr(usage, name, None)) for name in counts) if n is not None]
         return Answer(
             completions=completions(response),
             model=response.model_version or "",
-            prompt_tokens=getattr(usage, "prompt_token_count", None) or 0,
+            prompt_tokens=getattr(usage, "prompt_token_count", None),
             cached_tokens=getattr(usage, "cached_content_token_count", None) or 0,
-            completion_tokens=(getattr(usage, "candidates_token_count", None) or 0)
-            + (getattr(usage, "thoughts_token_count", None) or 0),
+            completion_tokens=sum(known) if known else None,
         )
 
     def _missing(self, sdk: Any) -> str:

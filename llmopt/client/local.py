@@ -21,11 +21,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from llmopt.client.account import take_call
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.threads import within
-from llmopt.errors import ClientError, ModelNotFoundError, install_hint
+from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError, install_hint
 from llmopt.files import read_bytes
 from llmopt.text import clean
 
@@ -425,6 +426,12 @@ class LocalClient:
         done, group = 0, min(n, SLOTS)
         while done < n:
             group = min(group, n - done)
+            try:
+                take_call()
+            except BudgetExceededError:
+                if not answers:
+                    raise
+                break
             sent = {**body, "n": group}
             if "seed" in body:
                 # llama.cpp gives sample i of a call the seed plus i; its seeds have 32 bits,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from urllib.parse import quote, urlsplit
 
 from llmopt.client.anthropic import blocks
-from llmopt.client.base import Completion, FinishReason, Reply, Request
+from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.ready import not_listed
@@ -27,7 +27,6 @@ from llmopt.client.remote import (
     finish,
     load,
     sdk_fault,
-    tokens,
     whole_body,
 )
 from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, did_you_mean
@@ -271,7 +270,12 @@ class OpenAIClient(RemoteClient):
     @property
     def priced(self) -> bool:
         """Whether the cost of a reply will be known."""
-        return SERVERS[self.server].tells_cost or self.current_price() is not None
+        return self._tells_cost or self.current_price() is not None
+
+    @property
+    def _tells_cost(self) -> bool:
+        host = _host(self.url)
+        return any(s.tells_cost and s.hosts(host) for s in SERVERS.values())
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -389,8 +393,9 @@ class OpenAIClient(RemoteClient):
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
                 parameters["prompt_cache_key"] = _cache_key(request)
-        if "stream" in self._refused:
-            del parameters["stream_options"]
+        if {"stream", "stream_options"} & self._refused:
+            # A stream without these options does not say what it has used.
+            del parameters["stream"], parameters["stream_options"]
         return {name: value for name, value in parameters.items() if value is not None}
 
     @property
@@ -652,21 +657,22 @@ def _read(response: Any) -> Answer:
 
 def _answer(completions: list[Completion], usage: Any, model: Any) -> Answer:
     details = getattr(usage, "prompt_tokens_details", None)
-    prompt_tokens = tokens(getattr(usage, "prompt_tokens", None))
+    prompt, completion, total = (
+        whole(getattr(usage, f"{name}_tokens", None)) for name in ("prompt", "completion", "total")
+    )
+    if prompt is not None and total is not None and total > prompt:
+        # xAI counts hidden reasoning in the total alone.
+        completion = max(completion or 0, total - prompt)
     return Answer(
         completions=tuple(completions),
         model=model or "",
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=prompt,
         # DeepSeek has a field of its own.
         cached_tokens=getattr(details, "cached_tokens", None)
         or getattr(usage, "prompt_cache_hit_tokens", None)
         or 0,
         written_tokens=getattr(details, "cache_write_tokens", None) or 0,
-        # xAI counts hidden reasoning in the total alone.
-        completion_tokens=max(
-            tokens(getattr(usage, "completion_tokens", None)),
-            tokens(getattr(usage, "total_tokens", None)) - prompt_tokens,
-        ),
+        completion_tokens=completion,
         cost=getattr(usage, "cost", None),  # OpenRouter says what it charged
     )
 

@@ -14,7 +14,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, get_args
 
-from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.account import note_paid, take_call
+from llmopt.client.base import Completion, FinishReason, Reply, Request, Style, amount, whole
 from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.http import (
     CONNECT_SECONDS,
@@ -34,13 +35,14 @@ from llmopt.client.http import (
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, at_once, within
 from llmopt.errors import (
+    BudgetExceededError,
     ClientError,
     LLMOptError,
     ModelNotFoundError,
     RefusedKeyError,
     install_hint,
 )
-from llmopt.text import clean
+from llmopt.text import clean, estimate_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,6 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Cache = Literal["short", "long", "off"]
 Structured = bool | Literal["auto"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
-_MOST_TOKENS = 10**12  # of one call; more is no count
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 DEADLINE = 5
 """Timeouts that a whole call may take."""
@@ -58,6 +59,7 @@ ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
 _ROOM = 16_384  # tokens for hidden reasoning
 _MOST_ROOM = 2**17
+_MOST_CAPS = 3  # times that a cap which is too large is lowered in one request
 _UNUSED = 8  # answers in a row without need of it after which added room is taken back
 
 
@@ -72,24 +74,26 @@ class Answer:
     Attributes:
         completions: Samples, at least one.
         model: The model that answered, as the provider names it.
-        prompt_tokens: All prompt tokens, cached and written ones included.
+        prompt_tokens: All prompt tokens, cached and written ones included; ``None`` if unknown.
         cached_tokens: Those read from a prefix cache.
         written_tokens: Those written to a prefix cache, if the provider charges that apart.
         written_long_tokens: Those of `written_tokens` that are kept for an hour.
-        completion_tokens: Over all samples, hidden reasoning included.
+        completion_tokens: Over all samples, hidden reasoning included; ``None`` if unknown.
         cost: US dollars, if the provider itself says so.
         calls: Calls made, those included that a refused parameter wasted.
+        estimated: Whether the tokens are an estimate.
     """
 
     completions: tuple[Completion, ...]
     model: str = ""
-    prompt_tokens: int = 0
+    prompt_tokens: int | None = None
     cached_tokens: int = 0
     written_tokens: int = 0
     written_long_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int | None = None
     cost: float | None = None
     calls: int = 1
+    estimated: bool = False
 
 
 class RemoteClient:
@@ -279,6 +283,11 @@ class RemoteClient:
         return False
 
     @property
+    def _tells_cost(self) -> bool:
+        """Whether the provider documents that its answers say what was charged."""
+        return False
+
+    @property
     def _holds_to_schemas(self) -> bool:
         """Whether the provider documents that answers keep to a JSON schema."""
         return True
@@ -402,21 +411,26 @@ class RemoteClient:
         started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
         per_call = self._samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
-        results = self._run(sdk, key, request, [c for c in counts if c], first_sample=0)
+        results = self._run(
+            sdk, key, request, [c for c in counts if c], first_sample=0, price=price
+        )
         short = request.n - sum(len(r.completions) for r in results if isinstance(r, Answer))
         if short > 0 and per_call > 1 and _complied(results):
             # The server ignored (or refused) the wish for several samples: ask one by one.
             self._samples_per_call = 1
             logger.info("%s brings one sample a call; asking for the others apart", self.name)
-            results += self._run(sdk, key, request, [1] * short, first_sample=request.n - short)
+            first = request.n - short
+            results += self._run(sdk, key, request, [1] * short, first_sample=first, price=price)
         answers = [r for r in results if isinstance(r, Answer)]
         failures = [r for r in results if isinstance(r, ClientError)]
-        if not answers:
+        if not answers and failures:
             raise _one_of(failures)
+        if not answers:
+            raise BudgetExceededError(f"{self.name}: no call may be made: a cap is reached")
         for failure in failures:
             logger.warning("%s: one of %d calls failed: %s", self.name, len(results), failure)
         self._watch_room(request, answers)
-        return self._reply(answers, failures, time.monotonic() - started, price)
+        return self._reply(answers, failures, time.monotonic() - started)
 
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
@@ -441,22 +455,29 @@ class RemoteClient:
         }
 
     def _run(
-        self, sdk: Any, key: Secret, request: Request, counts: list[int], first_sample: int
-    ) -> list[Answer | ClientError]:
+        self,
+        sdk: Any,
+        key: Secret,
+        request: Request,
+        counts: list[int],
+        *,
+        first_sample: int,
+        price: Price | None,
+    ) -> list[Answer | ClientError | None]:
         """Make one call for each of `counts`; failures are returned, not raised."""
 
-        def one(position: int) -> Answer | ClientError:
+        def one(position: int) -> Answer | ClientError | None:
             sample = first_sample + sum(counts[:position])
             seed = None if request.seed is None else request.seed + sample
-            return self._call(sdk, key, replace(request, n=counts[position], seed=seed))
+            return self._call(sdk, key, replace(request, n=counts[position], seed=seed), price)
 
         if len(counts) == 1:
             return [one(0)]
-        first: list[Answer | ClientError] = []
+        first: list[Answer | ClientError | None] = []
         if self._caches_prefix(request):
             # The others can read what the first one wrote to the cache.
             first = [one(0)]
-            if isinstance(first[0], ClientError):
+            if not isinstance(first[0], Answer):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
@@ -464,10 +485,20 @@ class RemoteClient:
         """Whether the first call writes a cache that the other calls are to read."""
         return False
 
-    def _call(self, sdk: Any, key: Secret, request: Request) -> Answer | ClientError:
-        """Make one call, again without a parameter or with a smaller cap if the model says so."""
+    def _call(
+        self, sdk: Any, key: Secret, request: Request, price: Price | None
+    ) -> Answer | ClientError | None:
+        """Make one call, again without a parameter or with a smaller cap if the model says so.
+
+        Every time it is sent it is taken off the account.
+
+        Returns:
+            The answer, or what went wrong; ``None`` if the account did not let it be sent.
+        """
         cap = self._cap(request)
         calls = 0
+        smaller_caps = 0
+        failure: ClientError | None = None
         while True:
             asked = replace(request, max_tokens=cap)
             parameters = {
@@ -476,6 +507,10 @@ class RemoteClient:
                 if name not in self._refused
             }
             self._limiter.wait()
+            try:
+                take_call()
+            except BudgetExceededError:
+                return failure
             calls += 1
             # Errors are returned, and made outside the except block: the SDK's exception,
             # which holds the request's headers, must not hang on ours as its context.
@@ -494,20 +529,53 @@ class RemoteClient:
                     or Fault("other", f"{type(error).__name__}: {error}")
                 )
             if fault is None:
+                answer = self._priced(answer, asked, price)
+                note_paid(
+                    (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), answer.cost
+                )
                 return replace(answer, calls=calls)
+            failure = self._failure(fault, key)
+            failure.requests = calls
+            if self._own_machine:
+                failure.unpriced = 0
+            elif failure.unpriced and price is not None:
+                most = price.cost(estimate_tokens(request.text), (cap or _MOST_ROOM) * request.n)
+                if most is not None:
+                    failure.unpriced, failure.estimated, failure.cost = 0, 1, most
+                    note_paid(0, most)
             smaller = smaller_cap(fault, cap)
-            if smaller is not None:
+            if smaller is not None and smaller_caps < _MOST_CAPS:
+                smaller_caps += 1
                 cap = smaller.cap
                 self._lower_cap(smaller)
                 continue
             refused = refused_parameter(fault, parameters, self.spellings)
             if refused is None:
-                failure = self._failure(fault, key)
-                failure.requests = calls
-                if self._own_machine:
-                    failure.unpriced = 0
                 return failure
             self._refuse(refused, redact(fault.message, (key,)))
+
+    def _priced(self, answer: Answer, request: Request, price: Price | None) -> Answer:
+        """Return an answer with its cost, and with estimates where it does not say what it used."""
+        prompt, completion = answer.prompt_tokens, answer.completion_tokens
+        # No prompt is empty, and no text either.
+        texts = [c.text for c in answer.completions]
+        if not prompt or completion is None or (not completion and any(texts)):
+            answer = replace(
+                answer,
+                prompt_tokens=prompt or estimate_tokens(request.text),
+                completion_tokens=completion or sum(map(estimate_tokens, texts)),
+                estimated=True,
+            )
+        told = answer.cost if self._tells_cost else None
+        if price is not None and not told:
+            told = price.cost(
+                answer.prompt_tokens or 0,
+                answer.completion_tokens or 0,
+                answer.cached_tokens,
+                answer.written_tokens,
+                answer.written_long_tokens,
+            )
+        return replace(answer, cost=told)
 
     def _refuse(self, parameter: str, said: str) -> None:
         with self._lock:
@@ -574,43 +642,27 @@ class RemoteClient:
             elif self._added_room is not None:
                 asked = request.max_tokens
                 usual = cap - room if asked is None else asked + self._least_room
-                spared = all(a.completion_tokens <= usual * len(a.completions) for a in answers)
+                spared = all(
+                    (a.completion_tokens or 0) <= usual * len(a.completions) for a in answers
+                )
                 self._unused = self._unused + 1 if spared else 0
                 if self._unused >= _UNUSED:
                     self._added_room = None
 
-    def _reply(
-        self,
-        answers: list[Answer],
-        failures: list[ClientError],
-        seconds: float,
-        price: Price | None,
-    ) -> Reply:
-        costs = [
-            a.cost
-            if a.cost is not None
-            else price.cost(
-                a.prompt_tokens,
-                a.completion_tokens,
-                a.cached_tokens,
-                a.written_tokens,
-                a.written_long_tokens,
-            )
-            if price is not None
-            else None
-            for a in answers
-        ]
-        known = [c for c in costs if c is not None]
+    def _reply(self, answers: list[Answer], failures: list[ClientError], seconds: float) -> Reply:
+        known = [a.cost for a in answers if a.cost is not None]
+        lost = sum(f.cost for f in failures)
         return Reply(
             completions=tuple(c for a in answers for c in a.completions),
             model=answers[0].model or self.model,
-            prompt_tokens=sum(a.prompt_tokens for a in answers),
+            prompt_tokens=sum(a.prompt_tokens or 0 for a in answers),
             cached_tokens=sum(a.cached_tokens for a in answers),
-            completion_tokens=sum(a.completion_tokens for a in answers),
+            completion_tokens=sum(a.completion_tokens or 0 for a in answers),
             seconds=seconds,
-            cost=sum(known) if len(known) == len(costs) else None,
+            cost=sum(known) + lost if len(known) == len(answers) else None,
             requests=sum(a.calls for a in answers) + sum(f.requests for f in failures),
             unpriced=sum(f.unpriced for f in failures),
+            estimated=sum(a.estimated for a in answers) + sum(f.estimated for f in failures),
         )
 
     def __repr__(self) -> str:
@@ -652,10 +704,12 @@ def _one_of(failures: list[ClientError]) -> ClientError:
     error.retry_after = max(waits, default=None)
     error.requests = sum(f.requests for f in failures)
     error.unpriced = sum(f.unpriced for f in failures)
+    error.cost = sum(f.cost for f in failures)
+    error.estimated = sum(f.estimated for f in failures)
     return error
 
 
-def _complied(results: list[Answer | ClientError]) -> bool:
+def _complied(results: list[Answer | ClientError | None]) -> bool:
     """Whether all calls brought samples that nothing was wrong with, only too few."""
     return all(
         isinstance(r, Answer) and all(c.finish_reason in ("stop", "length") for c in r.completions)
@@ -672,28 +726,18 @@ def _sound(answer: Answer, request: Request, key: Secret) -> Answer:
     Raises:
         MalformedBody: A sample is no text.
     """
-    prompt_tokens = tokens(answer.prompt_tokens)
-    cost = answer.cost
-    known = _is_number(cost) and 0 <= cost < math.inf  # type: ignore[operator]
+    prompt_tokens = whole(answer.prompt_tokens)
+    most = prompt_tokens or 0
     return replace(
         answer,
         completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
         model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
         prompt_tokens=prompt_tokens,
-        cached_tokens=min(tokens(answer.cached_tokens), prompt_tokens),
-        written_tokens=min(tokens(answer.written_tokens), prompt_tokens),
-        completion_tokens=tokens(answer.completion_tokens),
-        cost=float(cost) if known else None,  # type: ignore[arg-type]
+        cached_tokens=min(whole(answer.cached_tokens) or 0, most),
+        written_tokens=min(whole(answer.written_tokens) or 0, most),
+        completion_tokens=whole(answer.completion_tokens),
+        cost=amount(answer.cost),
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def tokens(value: object) -> int:
-    """Return a number of tokens; 0, for unknown, if it cannot be one."""
-    return int(value) if _is_number(value) and 0 <= value < _MOST_TOKENS else 0  # type: ignore
 
 
 def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:

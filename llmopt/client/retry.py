@@ -46,7 +46,8 @@ def complete_with_retries(
             ``transport_attempts``, or 4, not counting those that a busy provider turned down.
         patience: Seconds to wait in all for a busy provider; by default the client's
             ``patience``, or 300.
-        most_calls: Largest number of calls, those included; ``None`` for no limit.
+        most_calls: Largest number of calls, those included and those that a client makes for one
+            request; ``None`` for no limit.
         base_delay: Seconds before the second attempt.
         max_delay: Longest wait between two attempts, in seconds.
         sleep: Waits for a number of seconds.
@@ -65,14 +66,13 @@ def complete_with_retries(
     for name, value in (("attempts", attempts), ("most_calls", most_calls)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value}; expected at least 1")
-    bounds = [bound for bound in (attempts, most_calls) if bound is not None]
-    most_calls = min(bounds, default=None)
+    most_attempts = attempts  # a number that is given counts those turned down, too
     if attempts is None:
         attempts = int(getattr(client, "transport_attempts", _ATTEMPTS))
     if patience is None:
         patience = float(getattr(client, "patience", _PATIENCE))
     jitter = rng if rng is not None else random.Random()
-    attempt = failed = unpriced = 0
+    attempt = failed = calls = given_up = 0
     while True:
         attempt += 1
         try:
@@ -82,15 +82,17 @@ def complete_with_retries(
                 on_failure(error, attempt)
             busy = error.status in BUSY_STATUS
             failed += not busy
-            unpriced += error.unpriced > 0
+            calls += max(1, error.requests)
+            given_up += error.unpriced > 0 or error.estimated > 0
             wait = min(max_delay, base_delay * 2 ** min(attempt - 1, 60)) * jitter.uniform(0.5, 1.0)
             if error.retry_after is not None:
                 wait = max(wait, error.retry_after)
             if (
                 not error.retryable
-                or attempt == most_calls
+                or (most_calls is not None and calls >= most_calls)
+                or attempt == most_attempts
                 or failed >= attempts
-                or unpriced > 1
+                or given_up > 1
                 or wait > (patience if busy else max_delay)
             ):
                 if attempt > 1:

@@ -98,7 +98,8 @@ class ScriptedClient:
                 f"scripted reply {index} is {answer!r}; expected a str, a non-empty list of str, "
                 "a Reply, an exception, or a function from the Request to one of these"
             )
-        return Reply(tuple(Completion(t) for t in texts[: request.n]), model=self.name)
+        completions = tuple(Completion(t) for t in texts[: request.n])
+        return Reply(completions, model=self.name, prompt_tokens=0, completion_tokens=0)
 
 
 class RecordClient:

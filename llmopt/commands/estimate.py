@@ -15,8 +15,8 @@ from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, get_price, price_
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.base import Situation
-from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Space
+from llmopt.text import estimate_tokens
 
 _CUT = 1.06  # where a search cuts its log is not known, so a little more is counted
 _POINTS = 16

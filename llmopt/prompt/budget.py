@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,28 +10,12 @@ from llmopt.client.base import Message
 from llmopt.client.facts import ModelFacts
 from llmopt.errors import PromptTooLongError
 from llmopt.prompt.base import Complaint
+from llmopt.text import estimate_tokens
 
 _MESSAGE_TOKENS = 8  # the marks that a chat template puts around one message
 _FIRST_PROBE = 16  # entries from which the size of all of them is extrapolated
-_WORDS = re.compile(r"[A-Za-z]{2,}")
-_BLANKS = re.compile(r"[ \t]+")
 
 Part = TypeVar("Part")
-
-
-def estimate_tokens(text: str) -> int:
-    """Over-estimate the tokens of a text for a model whose tokenizer is not at hand.
-
-    One token for every three letters of a run of ASCII letters; none for a single space,
-    which tokenizers join to what follows, one for a longer run; one for each digit,
-    punctuation mark and line break; one for each UTF-8 byte of any other character.
-    """
-    total = len(text) if text.isascii() else len(text.encode(errors="replace"))
-    for word in _WORDS.findall(text):
-        total -= len(word) - (len(word) + 2) // 3
-    for blanks in _BLANKS.findall(text):
-        total -= len(blanks) - (len(blanks) > 1)
-    return total
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from functools import cached_property
 
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import Answer, notes_of, zero_point
-from llmopt.prompt.budget import estimate_tokens
 from llmopt.space import Float, Space
-from llmopt.text import cut
+from llmopt.text import cut, estimate_tokens
 
 _MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each

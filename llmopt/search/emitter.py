@@ -511,8 +511,8 @@ def _share(proposals: list[Proposal], replies: list[Reply]) -> list[Proposal]:
     return [
         replace(
             p,
-            prompt_tokens=sum(r.prompt_tokens for r in replies) / parts,
-            completion_tokens=sum(r.completion_tokens for r in replies) / parts,
+            prompt_tokens=sum(r.prompt_tokens or 0 for r in replies) / parts,
+            completion_tokens=sum(r.completion_tokens or 0 for r in replies) / parts,
             seconds=sum(r.seconds for r in replies) / parts,
         )
         for p in proposals

@@ -18,6 +18,7 @@ import contextlib
 import logging
 import math
 import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmopt.arguments import whole_number
+from llmopt.client.account import paying
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
@@ -44,7 +46,8 @@ _REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply i
 class Limits:
     """Caps on what a search may spend; ``None`` means no cap.
 
-    Each is checked before a request is sent, so the last request may exceed it.
+    Each is checked before each call, so the last calls, made at once, may exceed it. Where a
+    provider does not tell what a call has used, an estimate counts, rather too high than too low.
 
     Attributes:
         max_requests: Calls sent to the model, failed ones included.
@@ -118,7 +121,9 @@ class Spent:
         request: What was sent.
         reply: The model's answer; ``None`` if the request ended in an error.
         failed: Calls that failed, before the reply or without one.
-        unpriced: Those of `failed` that may be charged for.
+        unpriced: Those of `failed` that may be charged for at an unknown cost.
+        cost: US dollars that others of `failed` may have cost at most.
+        estimated: How many of them are in `cost`.
         client: Name of the client.
         error: What ended it without a reply: the class, and the text.
         began: When it was sent first, in seconds since 1970.
@@ -129,6 +134,8 @@ class Spent:
     reply: Reply | None
     failed: int
     unpriced: int = 0
+    cost: float = 0.0
+    estimated: int = 0
     client: str = ""
     error: str = ""
     began: float = 0.0
@@ -155,11 +162,31 @@ class Draft:
     process: int = field(default_factory=os.getpid)
 
 
-class _Calls:
-    """A client whose calls are announced, and that knows of one that was cut off."""
+class _Account:
+    """What may still be spent while one request is under way, whose calls may be made at once."""
 
-    def __init__(self, client: Client, announce: Callable[[], object]) -> None:
-        self._client, self._announce = client, announce
+    def __init__(self, limits: Limits, usage: Usage) -> None:
+        self._limits, self._usage, self._lock = limits, usage.copy(), threading.Lock()
+
+    def take(self) -> None:
+        with self._lock:
+            self._limits.check(self._usage)
+            self._usage.requests += 1
+
+    def paid(self, tokens: int, cost: float | None) -> None:
+        with self._lock:
+            usage = self._usage
+            usage.prompt_tokens += tokens
+            usage.cost = None if usage.cost is None or cost is None else usage.cost + cost
+
+
+class _Calls:
+    """A client whose calls are announced and paid for, and that knows of one that was cut off."""
+
+    def __init__(
+        self, client: Client, announce: Callable[[], object], account: Callable[[], _Account]
+    ) -> None:
+        self._client, self._announce, self._account = client, announce, account
         self.begun = self.under_way = False
 
     def __getattr__(self, name: str) -> Any:
@@ -174,7 +201,8 @@ class _Calls:
             raise
         self.under_way = True
         try:
-            return self._client.complete(request)
+            with paying(self._account()):
+                return self._client.complete(request)
         except ClientError:
             raise  # is under way until it is counted
         except (LLMOptError, ImportError):  # nothing was sent
@@ -204,6 +232,8 @@ class Meter:
     Attributes:
         client: The model.
         limits: The caps; assign new ones to raise them.
+        total: Gives what counts against the caps, where this meter is one of several that share
+            them; ``None`` for its own usage.
         lock: Held by an ask from its first to its last request.
     """
 
@@ -225,6 +255,7 @@ class Meter:
         self.transport_attempts = transport_attempts
         self.record = record
         self.check = check
+        self.total: Callable[[], Usage] | None = None
         self.announce = announce
         self.observe = observe
         self.lock = Lock()
@@ -269,39 +300,49 @@ class Meter:
         self.flush()  # first, as the check may count what is stored
         if self.check is not None:
             self.check()
-        self.limits.check(self._usage)
+        before = self.usage if self.total is None else self.total()
+        self.limits.check(before)
         self._check_priced()
         left = self.limits.max_requests
-        left = None if left is None else left - self._usage.requests
-        failed, unpriced, reply, trouble = 0, 0, None, ""
+        left = None if left is None else left - before.requests
+        lost, reply, trouble = Usage(), None, ""
         began, started = time.time(), time.monotonic()
+
+        def spent() -> Usage:
+            now = before.copy()
+            now.add_failure(lost.requests, lost.unpriced, lost.cost or 0.0, lost.estimated)
+            return now
+
+        def record(**more: Any) -> Spent:
+            return Spent(
+                request, reply, lost.requests, lost.unpriced, lost.cost or 0.0, lost.estimated,
+                **more,
+            )  # fmt: skip
 
         def announce() -> None:
             if self.announce is not None:
-                self.announce(Spent(request, None, failed, unpriced))
+                self.announce(record())
 
-        def fail(requests: int, at_unknown_cost: int = 0) -> None:
-            nonlocal failed, unpriced
-            failed += requests
-            unpriced += at_unknown_cost
+        def fail(requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0) -> None:
+            lost.add_failure(requests, unpriced, cost, estimated)
             with self._counting() as usage:
-                usage.add_failure(requests, unpriced=at_unknown_cost)
+                usage.add_failure(requests, unpriced, cost, estimated)
 
-        calls = _Calls(self.client, announce)
+        calls = _Calls(self.client, announce, lambda: _Account(self.limits, spent()))
 
         def count_failure(error: ClientError, attempt: int) -> None:
             with uninterrupted():
-                fail(error.requests, error.unpriced)
+                fail(error.requests, error.unpriced, error.cost, error.estimated)
                 calls.under_way = False
             if error.requests or error.retryable:  # else nothing was sent; the error says why
                 name = client_name(self.client)
                 logger.warning("%s: attempt %d failed: %s", name, attempt, error)
-            if error.unpriced:
-                self.limits.check_cost(self._usage)  # before it is sent once more
+            if error.unpriced or error.estimated:
+                self.limits.check_cost(spent())  # before it is sent once more
 
         def store() -> None:
             if self.record is not None:
-                self._unsaved.append(Spent(request, reply, failed, unpriced))
+                self._unsaved.append(record())
                 try:
                     self.flush()
                 except StorageError as error:
@@ -321,7 +362,7 @@ class Meter:
                     "expected a llmopt.Reply, such as Reply((Completion(text),))"
                 )
             with uninterrupted():
-                reply = answer
+                reply = answer.counted(request)
                 with self._counting() as usage:
                     usage.add_reply(reply)
                 store()
@@ -333,17 +374,13 @@ class Meter:
                 with uninterrupted():
                     if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
                         fail(1, self.in_doubt)
-                    if failed or (calls.begun and self.announce is not None):
+                    if lost.requests or (calls.begun and self.announce is not None):
                         store()
             raise
         finally:
-            if self.observe is not None and (failed or reply is not None):
+            if self.observe is not None and (lost.requests or reply is not None):
                 self.observe(
-                    Spent(
-                        request,
-                        reply,
-                        failed,
-                        unpriced,
+                    record(
                         client=client_name(self.client),
                         error=trouble,
                         began=began,
@@ -521,6 +558,7 @@ class Meter:
             "_writing": Lock(),
             "record": None,
             "check": None,
+            "total": None,
             "announce": None,
             "observe": None,
             "_paid": self._paid.copy(),

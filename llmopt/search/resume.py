@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Reply
+from llmopt.client.base import Reply, amount
 from llmopt.client.options import split_options
 from llmopt.errors import StorageError
 from llmopt.history import Usage
@@ -212,10 +212,11 @@ def spent_event(spent: Spent, failure: str = "failure") -> Event:
 
 
 def _failures(spent: Spent, name: str) -> Event:
-    return {name: spent.failed} | ({"unpriced": spent.unpriced} if spent.unpriced else {})
+    rare = {"unpriced": spent.unpriced, "cost": spent.cost, "estimated": spent.estimated}
+    return {name: spent.failed} | {k: v for k, v in rare.items() if v}
 
 
-def failures(event: Event, name: str) -> tuple[int, float, int]:
+def failures(event: Event, name: str) -> tuple[int, int, float, int]:
     """Return the arguments of `Usage.add_failure` that an event holds.
 
     Args:
@@ -224,10 +225,15 @@ def failures(event: Event, name: str) -> tuple[int, float, int]:
 
     Raises:
         LookupError: It holds none.
-        ValueError: They are not whole numbers of 0 or more.
+        ValueError: They are not numbers of 0 or more.
     """
-    unpriced = whole_number("unpriced", event.get("unpriced", 0), 0)
-    return whole_number(name, event[name], 0), 0.0, unpriced
+    cost = amount(event.get("cost", 0.0))
+    if cost is None:
+        raise ValueError(f"cost={event['cost']!r}; expected US dollars, 0 or more")
+    unpriced, estimated = (
+        whole_number(rare, event.get(rare, 0), 0) for rare in ("unpriced", "estimated")
+    )
+    return whole_number(name, event[name], 0), unpriced, cost, estimated
 
 
 def record_request(log: EventLog, spent: Spent) -> None:
@@ -248,6 +254,9 @@ def record_spent(log: EventLog, spent: Spent) -> None:
     log.append(spent_event(spent))
 
 
+_NOTHING = (0, 0, 0.0, 0)
+
+
 class InDoubt:
     """Counts the calls of a file that a kill came upon: sent, and with no end stored.
 
@@ -258,22 +267,22 @@ class InDoubt:
 
     def __init__(self, usage: Usage, unpriced: int) -> None:
         self.usage, self._each = usage, unpriced
-        self._calls = self._unpriced = 0
+        self._lost = _NOTHING
 
     def announced(self, event: Event) -> None:
         """Take note of a call that was about to be made, after others for it that failed."""
-        failed, _, unpriced = failures(event, "failed")
+        failed, unpriced, cost, estimated = failures(event, "failed")
         if failed == 0:
             self.settle()
-        self._calls, self._unpriced = 1 + failed, self._each + unpriced
+        self._lost = 1 + failed, self._each + unpriced, cost, estimated
 
     def ended(self) -> None:
         """Take note that the end of the call was stored, with what it cost."""
-        self._calls = self._unpriced = 0
+        self._lost = _NOTHING
 
     def settle(self) -> None:
         """Count what is in doubt."""
-        self.usage.add_failure(self._calls, unpriced=self._unpriced)
+        self.usage.add_failure(*self._lost)
         self.ended()
 
 

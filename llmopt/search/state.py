@@ -20,6 +20,8 @@ from llmopt.history import Direction, History, Proposal, Trial, Usage
 from llmopt.search.eventlog import Event
 from llmopt.space import Space, Value
 
+_RARE = ("unpriced", "estimated")
+
 
 class SearchState:
     """Everything a search knows.
@@ -106,7 +108,7 @@ class SearchState:
             "warmed": self.warmed,
             "rng": self.rng.bit_generator.state,
             # as it was before there were any: versions of then read it
-            "usage": {k: v for k, v in asdict(usage).items() if k != "unpriced" or v},
+            "usage": {k: v for k, v in asdict(usage).items() if k not in _RARE or v},
         }
 
     def apply(self, event: Event) -> None:

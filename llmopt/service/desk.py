@@ -64,7 +64,7 @@ class _AgentClient:
         answer, self._answer = self._answer, None
         if answer is None:
             raise _Unanswered(request)
-        return Reply((Completion(answer),), model=AGENT, cost=0.0)
+        return Reply((Completion(answer),), AGENT, 0, 0, 0, cost=0.0)
 
 
 class Desk:

@@ -82,8 +82,8 @@ class Telemetry(Callback):
         if reply is not None:
             answered = {
                 "gen_ai.response.model": reply.model or None,
-                "gen_ai.usage.input_tokens": reply.prompt_tokens,
-                "gen_ai.usage.output_tokens": reply.completion_tokens,
+                "gen_ai.usage.input_tokens": reply.prompt_tokens or 0,
+                "gen_ai.usage.output_tokens": reply.completion_tokens or 0,
                 "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens or None,
                 "gen_ai.response.finish_reasons": [c.finish_reason for c in reply.completions],
                 "llmopt.cost": reply.cost,
@@ -110,8 +110,8 @@ class Telemetry(Callback):
         self._seconds.record(spent.seconds, outcome)
         if reply is not None:
             for kind, count in (
-                ("input", reply.prompt_tokens),
-                ("output", reply.completion_tokens),
+                ("input", reply.prompt_tokens or 0),
+                ("output", reply.completion_tokens or 0),
             ):
                 self._tokens.record(count, {**common, "gen_ai.token.type": kind})
 
