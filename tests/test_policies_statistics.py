@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -48,6 +49,7 @@ def watched(rows, *, policy=POLICY, names=NAMES, actions=None, ends="terminated"
                     last and ends == "terminated",
                     last and ends == "limit",
                     {"reward_up": 2.0, "reward_cost": -1.0 + episode, "is_success": k == 1},
+                    SimpleNamespace(unwrapped=None),
                 )
             )
         returns.append(len(seen) * (1.0 + episode))
@@ -128,16 +130,17 @@ def test_an_oscillation_is_traced_at_its_peaks():
     assert line.startswith(head + "angle 1, 1, 1, 1, 1, 1, 1, 1; speed 0.15, 0.55, 1.35, 1.75, ")
 
 
-def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation():
+def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monkeypatch):
     k = np.arange(400)
     angle = np.sin(2 * np.pi * k / 40)
     rows = list(zip(angle, np.cos(2 * np.pi * k / 40), strict=True))
     steps = iter(range(400))
 
-    def touching():
+    def touching(env):
         return frozenset({"foot"} if angle[next(steps)] < -0.01 else ())
 
-    text = statistics_text([rows], ends="limit", touching=touching)
+    monkeypatch.setattr("llmopt.policies.recording.touching", touching)
+    text = statistics_text([rows], ends="limit", contacts=True)
     line = next(t for t in text.splitlines() if t.startswith("On the ground"))
     found = re.fullmatch(r"On the ground, .*: foot (\d+)% \(middle at ([-+]\d+)°\)\.", line)
     assert int(found[1]) == pytest.approx(49, abs=2)
@@ -175,14 +178,6 @@ def test_what_does_not_oscillate_has_no_period(kind):
         "short": np.sin(np.arange(n)[:, None] * np.ones(2)),
     }[kind]
     assert "oscillation" not in statistics_text([rows.tolist()], ends="limit")
-
-
-def test_a_start_that_decides_the_return_is_named():
-    statistics, _ = watched([[(float(e), 0.0)] * 2 for e in range(10)])
-    outcome = Evaluation(tuple(float(e) ** 1.2 for e in range(10)), (2,) * 10)
-    assert "goes with: start of angle (r = 1.00)" in statistics.text(outcome)
-    few, _ = watched([[(float(e), 0.0)] * 2 for e in range(4)])
-    assert "goes with" not in few.text(Evaluation((0.0, 1.0, 2.0, 3.0), (2,) * 4))
 
 
 def test_the_worst_episode_is_traced_where_one_is_worse_and_a_usual_one_otherwise():
@@ -351,7 +346,7 @@ def test_pictures_are_not_kept():
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
         assert statistics.text(outcome).startswith("Mean return 1 ± 0")
-        assert not statistics._episodes[0].seen
+        assert not statistics.recording.episodes[0].seen
 
 
 @pytest.mark.filterwarnings("error")

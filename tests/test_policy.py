@@ -73,21 +73,6 @@ def test_image_observation_is_flattened():
     )
 
 
-@pytest.mark.parametrize("observation", [spaces.Box(-1, 1, (3,)), spaces.Discrete(4, start=1)])
-@pytest.mark.parametrize(
-    "action", [spaces.Box(-1, 1, (2, 2), dtype=np.float32), spaces.Discrete(3, start=-1)]
-)
-def test_a_batch_acts_as_its_policies_one_by_one(observation, action):
-    policy = LinearPolicy(observation, action)
-    rng = np.random.default_rng(0)
-    params = rng.normal(size=(7, policy.n_parameters))
-    observation.seed(0)
-    seen = [observation.sample() for _ in range(7)]
-    batch = policy.act_batch(params, np.array(seen))
-    single = [policy.bind(p)(s) for p, s in zip(params, seen, strict=True)]
-    np.testing.assert_allclose(batch, single, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "space",
     [
@@ -109,10 +94,8 @@ def test_wrong_number_of_parameters_says_how_many_and_why():
     policy = LinearPolicy.for_env((BOX, BOX))
     with pytest.raises(ParameterError, match=r"\(5,\), expected \(6,\).*2 inputs and a bias"):
         policy.bind(np.zeros(5))
-    with pytest.raises(ParameterError, match="act_batch"):
+    with pytest.raises(ParameterError, match="one parameter vector"):
         policy.bind(np.zeros((1, 6)))
-    with pytest.raises(ParameterError, match="one for each"):
-        policy.act_batch(np.zeros((2, 6)), np.zeros((3, 2)))
 
 
 def test_parameters_are_copied():

@@ -13,6 +13,7 @@ import gymnasium as gym
 
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import make_gymnasium, missing_environment
+from llmopt.policies.goal import describe_parameters
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import (
     CLIP,
@@ -117,8 +118,19 @@ class Task:
         Args:
             policy: What `policy` returned.
         """
-        meaning = policy.describe(self.observes, self.acts)
-        return f"{self.description}\n\n{meaning}".strip()
+        lines = [self.description, ""] if self.description else []
+        table = isinstance(policy.observation_space, gym.spaces.Discrete)
+        for head, letter, names in (("Observed", "o", self.observes), ("Actions", "a", self.acts)):
+            if names and table and letter == "o":
+                lines.append(f"The states s0, s1, ...: {names[0]}.")
+            elif names:
+                listed = "; ".join(f"{letter}{i} = {name}" for i, name in enumerate(names))
+                lines.append(f"{head}: {listed}.")
+        lines.append(describe_parameters(policy))
+        order = "state by state" if table else "observed number by observed number"
+        last = ", and the constants last" if policy.bias else ""
+        lines.append(f"The parameters come {order}, each with all actions{last}.")
+        return "\n".join(lines)
 
     def step_cap(self, env: gym.Env[Any, Any]) -> int:
         """Environment steps after which an episode ends."""

@@ -10,8 +10,6 @@ from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
-    RolloutStatistics,
-    evaluate_vector,
     held_out_seeds,
     selection_seeds,
 )
@@ -30,10 +28,8 @@ __all__ = [
     "LinearPolicy",
     "PolicySearch",
     "Quantity",
-    "RolloutStatistics",
     "Step",
     "describe_environment",
-    "evaluate_vector",
     "held_out_seeds",
     "load_policy",
     "save_policy",

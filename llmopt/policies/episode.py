@@ -33,6 +33,7 @@ class Step(NamedTuple):
         terminated: Whether the environment ended the episode.
         truncated: Whether a limit ended it, the caller's own cap included.
         info: The environment's further facts; empty where it gave no mapping.
+        env: The environment as it is after the step, to look at.
     """
 
     episode: int
@@ -43,6 +44,7 @@ class Step(NamedTuple):
     terminated: bool
     truncated: bool
     info: Mapping[str, Any]
+    env: gym.Env[Any, Any] | None = None
 
 
 Watcher = Callable[[Step], None]
@@ -111,9 +113,9 @@ def episode(
             value, ended, limited = float(reward), bool(terminated), bool(truncated)
             info, length = _facts(given), length + 1
             if watch is not None:
-                limit = limited or length == cap
+                seen = (observation, action, value, following, ended, limited or length == cap)
                 try:
-                    watch(Step(number, observation, action, value, following, ended, limit, info))
+                    watch(Step(number, *seen, info, env))
                 except Exception as fault:
                     raise _WatcherError from fault
             observation, total = following, total + value

@@ -14,9 +14,6 @@ from llmopt.errors import ParameterError, SpaceError
 from llmopt.policies.layers import Layer
 from llmopt.policies.wrapping import acting_space
 
-_LISTED = 40
-"""With more observed numbers or actions than this, a formula stands for a line for each."""
-
 _SUPPORTED = (
     "supported are Box and Discrete observations with Box and Discrete actions; wrap the "
     "environment (gymnasium.wrappers has FlattenObservation and RescaleAction) to make one of them"
@@ -135,7 +132,7 @@ class LinearPolicy:
         """
         weights, bias = self.unpack(params)
         if weights.ndim != 2:
-            raise ParameterError("one policy has one parameter vector; for a batch call act_batch")
+            raise ParameterError("one policy has one parameter vector")
         return BoundPolicy(self, weights, bias)
 
     def names(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> tuple[str, ...]:
@@ -160,95 +157,6 @@ class LinearPolicy:
                 own[:] = given
         rows += ["bias"] if self.bias else []
         return tuple(f"{column}<-{row}" for row in rows for column in columns)
-
-    def describe(self, inputs: Sequence[str] = (), outputs: Sequence[str] = ()) -> str:
-        """Say in words what each parameter does.
-
-        Args:
-            inputs: What each observed number is; for a ``Discrete`` observation one text
-                that says how the states are numbered. Empty if not known.
-            outputs: What each action is; empty if not known.
-
-        Returns:
-            Some lines, in which the observed numbers are ``o0, o1, ...``, the actions
-            ``a0, a1, ...`` and the parameters ``params[0], params[1], ...``.
-
-        Raises:
-            SpaceError: There is not one name for each.
-        """
-        n, m = self.n_inputs, self.n_outputs
-        table = isinstance(self.observation_space, spaces.Discrete)
-        for kind, names, count in (("inputs", inputs, 1 if table else n), ("outputs", outputs, m)):
-            if names and len(names) != count:
-                raise SpaceError(f"got {len(names)} names of {kind}, expected {count} or none")
-        seen = "a table with a row for each state" if table else "linear in what is observed"
-        constant = " plus a constant" if self.bias else ""
-        comma = "," if self.bias else ""
-        parts = (
-            f"the entry of its state{constant}"
-            if table
-            else f"the sum of the observed numbers, each times its weight{comma}{constant}"
-        )
-        if isinstance(self.action_space, spaces.Discrete):
-            rule = (
-                f"Each action has a score, {parts}. The action with the highest score is taken "
-                "(the first of equals), so only differences between scores matter."
-            )
-        else:
-            rule = (
-                f"Each action is {parts}. It is passed on as it is; the environment "
-                f"deals with what lies outside {_bounds(self.action_space)}."
-            )
-        lines = [f"The policy is {seen}. {rule}"]
-        lines.append("Actions: " + "; ".join(_named("a", outputs, m)) + ".")
-        if table:
-            states = f" ({inputs[0]})" if inputs else ""
-            lines.append(f"States: s = 0 to {n - 1}{states}.")
-            lines.append(f"params[{m} * s + j] is the entry of state s for action aj.")
-            if self.bias:
-                lines.append(f"params[{n * m} + j] is the constant of action aj.")
-        elif max(n, m) > _LISTED:
-            lines.append(f"params[{m} * i + j] is the weight of the observed number oi on aj.")
-            if self.bias:
-                lines.append(f"params[{n * m} + j] is the constant of aj.")
-        else:
-            rows = _named("o", inputs, n) + (["constant"] if self.bias else [])
-            order = ", ".join(f"a{j}" for j in range(m)) + (", in this order" if m > 1 else "")
-            lines.append(f"Weights on {order}:")
-            lines += [f"- {row}: {_run_of(i * m, m)}" for i, row in enumerate(rows)]
-        return "\n".join(lines)
-
-    def act_batch(self, params: Any, observations: Any) -> np.ndarray:
-        """Act for many policies at once, one observation each.
-
-        Args:
-            params: ``(n, n_parameters)`` array-like.
-            observations: ``(n, *observation shape)`` array-like; ``(n,)`` integers for a
-                ``Discrete`` observation.
-
-        Returns:
-            ``(n, *action shape)`` array in the action's dtype; ``(n,)`` integers for a
-            ``Discrete`` action.
-
-        Raises:
-            ParameterError: The shapes do not fit.
-        """
-        weights, bias = self.unpack(np.atleast_2d(np.asarray(params, dtype=np.float64)))
-        n = len(weights)
-        seen = np.asarray(observations)
-        if len(seen) != n:
-            raise ParameterError(
-                f"got {n} parameter vectors and {len(seen)} observations: expected one for each"
-            )
-        if isinstance(self.observation_space, spaces.Discrete):
-            outputs = weights[np.arange(n), seen - self.observation_space.start] + bias
-        else:
-            rows = seen.reshape(n, -1).astype(np.float64)
-            outputs = np.einsum("ni,nio->no", rows, weights) + bias
-        if isinstance(self.action_space, spaces.Discrete):
-            return np.asarray(outputs.argmax(axis=1) + self.action_space.start)
-        outputs = outputs.reshape(n, *(self.action_space.shape or ()))
-        return _to_box(outputs, self.action_space, self.clip)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,29 +215,6 @@ def _size(space: spaces.Space[Any]) -> int:
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return int(np.prod(space.shape or ()))
-
-
-def _named(letter: str, names: Sequence[str], count: int) -> list[str]:
-    if not names:
-        return (
-            [f"{letter}0 to {letter}{count - 1}"]
-            if count > 3 and letter == "a"
-            else [f"{letter}{i}" for i in range(count)]
-        )
-    return [f"{letter}{i} = {name}" for i, name in enumerate(names)]
-
-
-def _run_of(start: int, count: int) -> str:
-    if count > 3:
-        return f"params[{start}] to params[{start + count - 1}]"
-    return ", ".join(f"params[{start + j}]" for j in range(count))
-
-
-def _bounds(space: spaces.Space[Any]) -> str:
-    low, high = np.ravel(getattr(space, "low", ())), np.ravel(getattr(space, "high", ()))
-    if low.size and np.isfinite([*low, *high]).all() and np.ptp(low) == np.ptp(high) == 0:
-        return f"[{low[0]:g}, {high[0]:g}]"
-    return "its bounds"
 
 
 def _to_box(values: np.ndarray, space: spaces.Space[Any], clip: bool) -> np.ndarray:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 
 from llmopt.arguments import whole_number
-from llmopt.policies.episode import Step, Watcher, episode
+from llmopt.policies.episode import Watcher, episode
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.physics import touching
 from llmopt.text import first_line
 
 HELD_OUT_STARTS = 100
 
 MAX_STARTS = 1_000_000
 """Starts of one evaluation at most: more is a slip of the pen."""
-
-_MAX_LINE = 480  # characters; prompts cut feedback at 500
 
 _MUCH = 0.05  # of the mean return, by which a fresh start is worse than all others
 
@@ -194,114 +189,6 @@ class Evaluation:
         return f"<{type(self).__name__}: {self}>"
 
 
-Recorder = Callable[[int, Any, Any, float], None]
-"""Called with episode number, observation, action and reward of every step."""
-
-
-class RolloutStatistics:
-    """What a policy did in the episodes of one evaluation, as feedback for a model.
-
-    A `Recorder`: give it to `Evaluator.evaluate`, then ask for its `line`. It sums up all
-    episodes, and of single ones shows the median one only: shown its worst episode, a model
-    tends to mend that one alone (R2PO, arXiv 2605.08315, on salience bias).
-
-    Args:
-        policy: The policy that acts.
-    """
-
-    def __init__(self, policy: LinearPolicy) -> None:
-        self._policy = policy
-        self._observations: list[np.ndarray] = []
-        self._actions: list[np.ndarray] = []
-        self._ends: list[int] = []
-
-    def __call__(self, episode: int, observation: Any, action: Any, reward: float) -> None:
-        """Note one step."""
-        while len(self._ends) <= episode:
-            self._ends.append(0)
-        # Copies, as an environment may write its next observation into the same array.
-        self._observations.append(np.array(observation, dtype=np.float64).ravel())
-        self._actions.append(np.array(action, dtype=np.float64).ravel())
-        self._ends[episode] = len(self._observations)
-
-    def line(self, evaluation: Evaluation, step_cap: int | None = None) -> str:
-        """Return the statistics in one line of at most 480 characters.
-
-        Args:
-            evaluation: What came of the episodes.
-            step_cap: Steps after which an episode is ended from outside.
-
-        Returns:
-            Returns and lengths; the actions; mean, least and largest of each observed number
-            (as many of them as there is room for); what the median episode saw last. The
-            names ``o0, o1, ...`` and ``a0, a1, ...`` are those of `LinearPolicy.describe`.
-            Empty for a failed evaluation.
-        """
-        if evaluation.mean is None or not self._observations:
-            return ""
-        seen, done = np.stack(self._observations), np.stack(self._actions)
-        parts = [_spread(evaluation, step_cap), self._of_actions(done)]
-        items = []
-        if isinstance(self._policy.observation_space, spaces.Discrete):
-            parts.append(self._of_states(seen[:, 0]))
-        else:
-            items = [
-                f"o{i} {_short(c.mean())} [{_short(c.min())}, {_short(c.max())}]"
-                for i, c in enumerate(seen.T)
-            ]
-        line = "; ".join(parts)
-        shown = 0
-        for item in items:
-            more = f"{', ' if shown else '; seen, mean [min, max]: '}{item}"
-            if len(line) + len(more) > _MAX_LINE - 5 * (shown + 1 < len(items)):
-                line += ", …"
-                break
-            line, shown = line + more, shown + 1
-        order = np.argsort(evaluation.returns, kind="stable")
-        median = int(order[(len(order) - 1) // 2])
-        last = ", ".join(_short(x) for x in seen[self._ends[median] - 1])
-        which = "the median episode saw last" if len(order) > 1 else "saw last"
-        end = f"; {which}: {last}"
-        return line + end if len(line) + len(end) <= _MAX_LINE else line
-
-    def _of_actions(self, done: np.ndarray) -> str:
-        space = self._policy.action_space
-        if isinstance(space, spaces.Discrete):
-            share = np.bincount(done[:, 0].astype(int) - int(space.start), minlength=int(space.n))
-            taken = [f"a{j} {s:.0%}" for j, s in enumerate(share / len(done)) if s]
-            return "actions taken: " + ", ".join(taken[:8]) + (", …" if len(taken) > 8 else "")
-        low = np.ravel(getattr(space, "low", -np.inf))
-        high = np.ravel(getattr(space, "high", np.inf))
-        outside = float(np.mean((done < low) | (done > high)))
-        size = [f"a{j} {_short(x)}" for j, x in enumerate(np.abs(done).mean(axis=0))]
-        shown = ", ".join(size[:8]) + (", …" if len(size) > 8 else "")
-        return f"mean |action|: {shown}; out of range: {outside:.0%}"
-
-    def _of_states(self, states: np.ndarray) -> str:
-        values, counts = np.unique(states.astype(int), return_counts=True)
-        top = np.argsort(-counts, kind="stable")[:5]
-        most = ", ".join(f"{values[i]} ({counts[i] / len(states):.0%})" for i in top)
-        return f"{len(values)} states seen, most often {most}"
-
-
-def _spread(evaluation: Evaluation, step_cap: int | None) -> str:
-    returns, lengths = evaluation.returns, evaluation.lengths
-    capped = sum(n == step_cap for n in lengths)
-    if len(returns) == 1:
-        return f"{lengths[0]} steps{' (the limit)' if capped else ''}"
-    text = (
-        f"{len(returns)} episodes, min/median/max: return "
-        f"{'/'.join(f'{f(returns):.5g}' for f in (min, np.median, max))}, steps "
-        f"{'/'.join(f'{f(lengths):g}' for f in (min, np.median, max))}"
-    )
-    return text + (f", {capped} at the step limit" if capped else "")
-
-
-def _short(number: Any) -> str:
-    value = float(number)
-    return "0" if abs(value) < 1e-6 else f"{value:.3g}"
-
-
 class PolicyTask(Protocol):
     """What is evaluated: an environment and the policy whose parameters are searched."""
 
@@ -357,21 +244,10 @@ class Evaluator:
                 # It is thrown away in any case, and often because it is broken.
                 return
 
-    @property
-    def has_ground(self) -> bool:
-        """Whether the environment has bodies that may touch the ground (MuJoCo's)."""
-        return self._env is not None and hasattr(getattr(self._env.unwrapped, "data", None), "ncon")
-
-    def touching(self) -> frozenset[str]:
-        """Return what touches the ground now."""
-        return touching(self._env.unwrapped) if self._env is not None else frozenset()
-
     def evaluate(
         self,
         params: Any,
         seeds: Sequence[int],
-        record: Recorder | None = None,
-        *,
         watch: Watcher | None = None,
     ) -> Evaluation:
         """Run one episode from each start.
@@ -382,7 +258,6 @@ class Evaluator:
         Args:
             params: ``(n_parameters,)`` array-like.
             seeds: Seed of each episode's start.
-            record: Called at every step.
             watch: Called at every step with all that the environment gave; an
                 `llmopt.policies.EpisodeStatistics`, say.
 
@@ -401,9 +276,7 @@ class Evaluator:
                 except Exception as error:
                     failure = f"episode {number}: {first_line(error) or type(error).__name__}"
                     break
-            made = episode(
-                self._env, bound, seed, self.step_cap, _both(record, watch), number=number
-            )
+            made = episode(self._env, bound, seed, self.step_cap, watch, number=number)
             if made.total is None:
                 failure = f"episode {number}: {made.failure}"
                 if made.error is not None:
@@ -412,71 +285,3 @@ class Evaluator:
             returns.append(made.total)
             lengths.append(made.length)
         return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
-
-
-def _both(record: Recorder | None, watch: Watcher | None) -> Watcher | None:
-    """Return one watcher that also records."""
-    if record is None:
-        return watch
-
-    def seen(step: Step) -> None:
-        if watch is not None:
-            watch(step)
-        if math.isfinite(step.reward):
-            record(step.episode, step.observation, step.action, step.reward)
-
-    return seen
-
-
-def evaluate_vector(
-    envs: VectorEnv[Any, Any, Any],
-    policy: LinearPolicy,
-    params: Any,
-    seeds: Sequence[int],
-    step_cap: int | None = None,
-) -> Evaluation:
-    """Run one episode from each start, as many at a time as a vector environment holds.
-
-    The returns are those of single environments where the vector's are independent, as those
-    of ``gymnasium.make_vec`` are.
-
-    Args:
-        envs: The environments; left open.
-        policy: The policy.
-        params: ``(n_parameters,)`` array-like.
-        seeds: Seed of each episode's start.
-        step_cap: Steps after which an episode ends; ``None`` for the environments' own limit.
-
-    Raises:
-        ParameterError: The number of parameters is wrong.
-    """
-    flat = policy.bind(params).parameters
-    started = time.perf_counter()
-    n = envs.num_envs
-    many = np.broadcast_to(flat, (n, len(flat)))
-    returns: list[float] = []
-    lengths: list[int] = []
-    for first in range(0, len(seeds), n):
-        chunk = [int(s) for s in seeds[first : first + n]]
-        # All environments step together: the last chunk is filled up with starts not counted.
-        starts: Any = chunk + chunk[:1] * (n - len(chunk))
-        observations, _ = envs.reset(seed=starts)
-        totals = [0.0] * len(chunk)
-        steps = [0] * len(chunk)
-        running = set(range(len(chunk)))
-        while running:
-            actions = policy.act_batch(many, observations)
-            observations, rewards, terminated, truncated, _ = envs.step(actions)
-            for i in sorted(running):
-                reward = float(rewards[i])
-                steps[i] += 1
-                if not math.isfinite(reward):
-                    failure = f"episode {first + i}: the reward of step {steps[i]} is {reward}"
-                    seconds = time.perf_counter() - started
-                    return Evaluation(tuple(returns), tuple(lengths), failure, seconds)
-                totals[i] += reward
-                if terminated[i] or truncated[i] or steps[i] == step_cap:
-                    running.discard(i)
-        returns += totals
-        lengths += steps
-    return Evaluation(tuple(returns), tuple(lengths), "", time.perf_counter() - started)

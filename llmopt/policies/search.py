@@ -485,7 +485,7 @@ class PolicySearch:
             self._outputs,
             max_chars=self._max_feedback,
             detail=self._detail,
-            touching=self._evaluator.touching if self._evaluator.has_ground else None,
+            contacts=True,
         )
         outcome = self._evaluator.evaluate(
             self._flat(params), seeds or self.starts, watch=statistics if self._feedback else None
