@@ -565,9 +565,7 @@ def test_the_snippets_of_the_page_work(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "swimmer.gif").stat().st_size > 1000
     assert load_policy("swimmer.json").inputs[0] == "front_tip_angle"
     exec(parts, {})
-    same, mean = capsys.readouterr().out.split()[-2:]
-    assert same == "True"
-    assert float(mean) > 400
+    assert capsys.readouterr().out.split()[-1] == "True"
 
 
 def test_a_search_starts_at_sane_values_outside_the_list():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import os
 import time
 import warnings
@@ -251,17 +252,14 @@ class _Session:
             styles = {self.contestants.named(method)} if told else set()
         statistics = {named: self._statistics(named) for named in styles}
 
-        def note(episode: int, observation: Any, action: Any, reward: float) -> None:
-            if episode == 0:
-                steps.append(step_line(observation, action, reward))
-
         def watch(step: Step) -> None:
+            if published and step.episode == 0 and math.isfinite(step.reward):
+                steps.append(step_line(step.observation, step.action, step.reward))
             for watcher in statistics.values():
                 watcher(step)
 
-        outcome = self.evaluator.evaluate(
-            params, self.seeds, note if published else None, watch=watch if statistics else None
-        )
+        watched = published or bool(statistics)
+        outcome = self.evaluator.evaluate(params, self.seeds, watch if watched else None)
         record = Record(
             method,
             index,

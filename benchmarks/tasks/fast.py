@@ -17,7 +17,7 @@ from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine, Wrapped
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
 from llmopt.policies.episode import Watcher
-from llmopt.policies.rollout import Evaluation, Evaluator, Recorder
+from llmopt.policies.rollout import Evaluation, Evaluator
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 
@@ -69,16 +69,14 @@ class FastEvaluator:
         self,
         params: Any,
         seeds: Sequence[int],
-        record: Recorder | None = None,
-        *,
         watch: Watcher | None = None,
     ) -> Evaluation:
         """Run one policy from each start; see `Evaluator.evaluate`.
 
-        Steps that are recorded or watched are Gymnasium's own.
+        Steps that are watched are Gymnasium's own.
         """
-        if record is not None or watch is not None:
-            return self._plain.evaluate(params, seeds, record, watch=watch)
+        if watch is not None:
+            return self._plain.evaluate(params, seeds, watch)
         return self.evaluate_batch(np.asarray(params, dtype=np.float64)[None], seeds)[0]
 
     def evaluate_batch(self, params: Any, seeds: Sequence[int]) -> list[Evaluation]:
