@@ -55,6 +55,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="rewrite the prompts in tests/golden with what the code renders now",
     )
+    parser.addoption(
+        "--sweeps", action="store_true", help="run the slow sweeps, too: once before a release"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--sweeps"):
+        return
+    sweeps = [item for item in items if item.get_closest_marker("sweep")]
+    config.hook.pytest_deselected(items=sweeps)
+    items[:] = [item for item in items if item not in set(sweeps)]
 
 
 @pytest.fixture

@@ -923,7 +923,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("before", [pytest.param(True, marks=pytest.mark.sweep), False])
 def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
     """Whichever write it comes at, the resumed search ends as the one that was not killed."""
 

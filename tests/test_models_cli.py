@@ -44,6 +44,7 @@ def nothing(server, monkeypatch):
         if entry.local:
             monkeypatch.setitem(SERVERS, name, Server("http://127.0.0.1:9/v1", "", "closed"))
     monkeypatch.setitem(SERVERS, "ollama", Server(f"{server.url}/v1", "", "open"))
+    server.lists = None  # the list of models is what these tests script
     return server
 
 

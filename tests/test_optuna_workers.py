@@ -167,7 +167,9 @@ def postgresql() -> Iterator[str]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql", "grpc"])
+@pytest.fixture(
+    params=["journal", "sqlite", pytest.param("postgresql", marks=pytest.mark.sweep), "grpc"]
+)
 def address(request, tmp_path) -> Iterator[str]:
     if request.param == "journal":
         yield f"journal={tmp_path / 'journal.log'}"

@@ -72,6 +72,7 @@ def slept(monkeypatch):
     return waits
 
 
+@pytest.mark.sweep
 def test_a_thousand_asks(server, slept, tmp_path):
     # At call 300 and 700 the server is down for longer than the retries last.
     line = BadLine(0.10, outages={300: 6, 700: 9})
