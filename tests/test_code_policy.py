@@ -27,6 +27,7 @@ from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.code.starts import Starts
 from llmopt.errors import StorageError
+from llmopt.sanity import BrokenTaskError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -509,3 +510,25 @@ def test_policy_function_needs_a_known_action_space():
     with pytest.raises(TypeError, match="MultiBinary"):
         policy_function(Odd())
     assert Function("f(x)", output=Output("any")).name == "f"
+
+
+@needs_confinement
+@pytest.mark.defect(15)
+def test_an_environment_that_does_nothing_but_fail_ends_the_search_after_five():
+    def client():
+        answers = [f"```python\ndef controller(obs):\n    return {k} % 2\n```" for k in range(9)]
+        return ScriptedClient(answers)
+
+    env = Faulty()
+    env.how = "raise"
+    function = Function("controller(obs)", output=Output("int", low=0, high=1))
+    with CodeOptimizer(function, client=client(), seed=0) as optimizer:
+        with pytest.raises(BrokenTaskError, match=r"none of 5 evaluations.*motor burnt"):
+            improve(optimizer, env, [5], 9)
+        assert len(optimizer.trials) == 5
+    # What the code itself does wrong is for the model to mend.
+    env.how = ""
+    failing = [f"```python\ndef controller(obs):\n    return [].pop() + {k}\n```" for k in range(7)]
+    with CodeOptimizer(function, client=ScriptedClient(failing), seed=0) as optimizer:
+        improve(optimizer, env, [5], 7)
+        assert [t.reward for t in optimizer.trials] == [None] * 7

@@ -28,6 +28,7 @@ from llmopt.code.reward.reward import (
 from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import BudgetExceededError, LLMOptError, install_hint
+from llmopt.sanity import BrokenTaskError
 
 needs_confinement = pytest.mark.skipif(
     bool(support().problems), reason="; ".join(support().problems) or "-"
@@ -271,7 +272,7 @@ class TestSearch:
         assert optimizer.trials[0].reward is None
         assert "ZeroDivisionError" in client.requests[1].text
 
-    @pytest.mark.defect(16, 44)
+    @pytest.mark.defect(15, 16, 44)
     @pytest.mark.parametrize(
         ("where", "how", "reason"),
         [
@@ -301,14 +302,15 @@ class TestSearch:
         )
         monkeypatch.syspath_prepend(tmp_path)
         sys.modules.pop("faulty_car", None)
-        answers = [f"```python\n{SPARSE.replace('0.0', value)}```" for value in ("1.0", "2.0")]
+        answers = [f"```python\n{SPARSE.replace('0.0', f'{k}.0')}```" for k in range(1, 9)]
         with gym.make(CAR) as env:
             function = reward_function(env)
         with CodeOptimizer(function, client=ScriptedClient(answers), seed=0) as optimizer:
-            improve_reward(
-                optimizer, "faulty_car:Faulty-v0", 2, seeds=[2, 4], episodes=2, cap=9, seed=1
-            )
-            assert [t.reward for t in optimizer.trials] == [None, None]
+            with pytest.raises(BrokenTaskError, match=r"none of 5 evaluations had a result"):
+                improve_reward(
+                    optimizer, "faulty_car:Faulty-v0", 9, seeds=[2, 4], episodes=2, cap=9, seed=1
+                )
+            assert [t.reward for t in optimizer.trials] == [None] * 5
             assert re.search(reason, optimizer.trials[0].feedback)
 
     def test_training_is_reproducible(self, car):

@@ -72,3 +72,7 @@ class NoCandidateError(LLMOptError):
     def __init__(self, message: str, tries: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.tries = tuple(tries)
+
+
+class EnvironmentFailure(CandidateError):
+    """A candidate has no score since the environment failed, and not its code."""

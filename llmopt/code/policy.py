@@ -24,6 +24,7 @@ from llmopt.errors import LLMOptError
 from llmopt.policies.episode import FAILED, Episode, Step, episode, mean_return
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
+from llmopt.sanity import Sanity
 
 STEP_CAP = 1000
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
@@ -448,11 +449,13 @@ def improve(
 
     Raises:
         CandidateError: The code to begin from does not pass the checks.
+        BrokenTaskError: The environment failed under each of the first five candidates.
     """
     if measure is None:
         measure = _mean_return
         samples = samples or _returns
     optimizer.steps = steps
+    sanity = sanity_of(optimizer, env)
     candidate = optimizer.ask_initial()
     while candidate is not None or optimizer.tried < steps:
         try:
@@ -471,10 +474,18 @@ def improve(
             optimizer.tell(candidate, first, score.feedback(), ties=ties, samples=each)
         if on_step is not None:
             on_step(candidate.number, score, score.feedback())
+        if not any(e.by_policy for e in score.failed):
+            sanity.see(score.failure)
         if not score.failure and done(score):
             return True
         candidate = None
     return False
+
+
+def sanity_of(optimizer: CodeOptimizer, env: gym.Env[Any, Any]) -> Sanity:
+    """Return what ends a search whose environment does nothing but fail."""
+    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+    return Sanity(name, any(t.reward is not None for t in optimizer.trials))
 
 
 def _mean_return(score: PolicyScore) -> float:

@@ -24,7 +24,8 @@ import numpy as np
 from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.failure import CandidateError, EnvironmentFailure, NoCandidateError
+from llmopt.code.policy import sanity_of
 from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_action
 from llmopt.policies.episode import Step, episode
 from llmopt.policies.linear import LinearPolicy
@@ -284,9 +285,9 @@ def _episode(
     return total, component_means(results, known), made.total, made.length
 
 
-def training_broke(reason: str) -> CandidateError:
+def training_broke(reason: str) -> EnvironmentFailure:
     """Return the failure of a reward under which no policy could be trained."""
-    return CandidateError(f"training broke down: {reason}", "check")
+    return EnvironmentFailure(f"training broke down: {reason}", "check")
 
 
 def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
@@ -414,17 +415,19 @@ def improve_reward(
 
     Raises:
         CandidateError: The code to begin from does not pass the checks.
+        BrokenTaskError: The environment failed under each of the first five candidates.
     """
     if measure not in ("return", "success"):
         raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
     optimizer.steps = steps
     env = gym.make(env_id)
+    sanity = sanity_of(optimizer, env)
     try:
         candidate = optimizer.ask_initial()
         while candidate is not None or optimizer.tried < steps:
             made: list[Training] = []
             judged: list[Judgement] = []
-            score = None
+            score = broken = None
             number = -1
             try:
                 candidate = candidate or optimizer.ask()
@@ -439,7 +442,8 @@ def improve_reward(
                     judged += [judge(env_id, training.policy, seeds, cap) for training in made]
                     if mean_of(judged) is None:
                         reason = next(j.failure for j in judged if j.failure)
-                        raise CandidateError(f"a policy trained under it failed: {reason}", "check")
+                        words = f"a policy trained under it failed: {reason}"
+                        raise EnvironmentFailure(words, "check")
                     words = reflect(made, judged)
                     values = [[j.rank for j in judged], [j.success_rate for j in judged]]
                     values = values[:: 1 if measure == "return" else -1]
@@ -450,10 +454,13 @@ def improve_reward(
                     made.clear()
                     judged.clear()
                     optimizer.tell_failure(candidate, error)
+                    broken = words if isinstance(error, EnvironmentFailure) else None
             except NoCandidateError as error:
                 words = str(error)
             if on_step is not None:
                 on_step(number, made, judged, words)
+            if score is not None or broken:
+                sanity.see(broken or "")
             if score is not None and done(score):
                 return True
             candidate = None

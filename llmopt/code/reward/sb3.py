@@ -16,6 +16,7 @@ import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import component_means
+from llmopt.code.failure import CandidateError
 from llmopt.code.reward.judge import plain_action
 from llmopt.code.reward.reward import Training, start_seed, summarise, training_broke, visible
 from llmopt.errors import LLMOptError, install_hint
@@ -167,7 +168,8 @@ def train_sb3(
     try:
         model.learn(total_timesteps=episodes * cap)
     except ValueError as error:  # of torch, on networks that rewards out of scale have broken
-        raise training_broke(f"{first_line(error)}: keep rewards near 1 in size") from error
+        reason = f"{first_line(error)}: keep rewards near 1 in size"
+        raise CandidateError(f"training broke down: {reason}", "check") from error
     if not wrapped.log:
         raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
     home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
