@@ -151,7 +151,8 @@ def minimize(
             (NaN, infinity) for a failed evaluation.
         space: A mapping of names to `Float`, `Int` and `Categorical`, a `Space`, or a bounded
             ``gymnasium.spaces`` space.
-        n_trials: Evaluations in all, those counted that `storage` already holds.
+        n_trials: Evaluations in all, those counted that `storage` already holds, and not those
+            that were imported (``import_trials=FILE``).
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
         progress: Whether to show a progress bar; ``None`` for one on a terminal only.
@@ -246,6 +247,9 @@ def _search(
     options = {"warmup": WARMUP, "total": n_trials, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""
+    if imported := len(optimizer.imported):
+        optimizer.total = optimizer.total and optimizer.total + imported
+    n_trials += imported
     done = len(optimizer.trials)
     if progress is not False:
         say_where_it_goes_on(optimizer, n_trials)

@@ -26,19 +26,21 @@ import math
 import numbers
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
 
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.arguments import whole_number
+from llmopt.arguments import one_of, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import (
     FallbackWarning,
+    LLMOptError,
     NoTrialsError,
     ParameterError,
     RewardError,
@@ -47,6 +49,14 @@ from llmopt.errors import (
 )
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.imports import (
+    ImportedRow,
+    Importer,
+    ImportReport,
+    Outcome,
+    notes_on,
+    read_source,
+)
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.search.cma import CMAEmitter, several_objectives
@@ -199,6 +209,10 @@ class LLMOptimizer(Generic[Params]):
             self._bell = Bell(tuple(given.callbacks), self._search_info(given.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
             self._meter.observe = partial(self._bell.ring, "sent")
+        if given.import_trials is not None:
+            report = self.import_trials(given.import_trials)
+            unread = any(row.reason for row in report.rows) or report.notes
+            logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
     def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
         """Return a point that the user wants evaluated, flat.
@@ -454,6 +468,78 @@ class LLMOptimizer(Generic[Params]):
         values = self._point_to_ask(params)
         with self._changing:
             self._record(self._state.enqueue_event(values, words))
+
+    def import_trials(
+        self,
+        source: Any,
+        *,
+        names: Mapping[str, str | None] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        out_of_range: Literal["reject", "clip"] = "reject",
+    ) -> ImportReport:
+        """Take over trials of an earlier search; no model is asked.
+
+        Trials that this search has already are left out, so that a script may call it each time.
+
+        Args:
+            source: A storage file, a CSV file, an Optuna study, another search, a DataFrame, or a
+                list of dictionaries. The columns of a table are the parameters' names (with
+                ``params_`` before them, as in `trials_dataframe`, or without), ``reward`` (or
+                ``reward_0``, ...; ``value``), and if need be ``feedback``, ``stderr``,
+                ``constraint_violation``.
+            names: What parameters of the source are called here; ``None`` leaves one out, on
+                whose value the reward does not depend.
+            fill: Values of parameters that the source has not.
+            out_of_range: Whether a row with a value outside its range is refused, or the value
+                moved to the bound, though the reward was measured elsewhere.
+
+        Returns:
+            What became of each row; print it.
+
+        Raises:
+            ParameterError: The source is of a search in the other direction, or `names` or
+                `fill` names no parameter.
+            StorageError: A file cannot be read, or the storage not be written.
+            TypeError: `source` is something else.
+        """
+        one_of("out_of_range", out_of_range, ("reject", "clip"))
+        found = read_source(source, len(self.directions))
+        if found.directions is not None and found.directions != self.directions:
+            raise ParameterError(
+                f"{found.title} is of a search with direction {found.directions}, and this one "
+                f"has {self.directions}: their rewards do not compare"
+            )
+        importer = Importer(self.space, names, fill, out_of_range)
+        rows: list[ImportedRow] = []
+        with self._changing:
+            known = Counter((self.space.key(t.values), t.rewards) for t in self._state.trials)
+            told = []
+            for number, row in enumerate(found.rows, start=1):
+                try:
+                    values, changed = importer.values_of(row, found.table)
+                    params = self.space.unflatten(values)
+                    one = self._read_told(params, row.reward, **row.words)
+                except (LLMOptError, TypeError) as error:
+                    rows.append(ImportedRow(number, "refused", str(error)))
+                    continue
+                key = self.space.key(one[0]), one[1]
+                known[key] -= 1
+                if known[key] >= 0:
+                    rows.append(ImportedRow(number, "known"))
+                    continue
+                told.append(one)
+                outcome: Outcome = "changed" if changed else "taken"
+                rows.append(ImportedRow(number, outcome, ", ".join(changed)))
+            for one in told:
+                self._record(self._state.tell_event(*one, imported=True))
+        notes = notes_on(found, self._task, self.space)
+        return ImportReport(found.title, tuple(rows), tuple(notes))
+
+    @property
+    def imported(self) -> frozenset[int]:
+        """Numbers of the trials that were imported, from 0."""
+        with self._changing:
+            return frozenset(self._state.imported)
 
     # -- telling --------------------------------------------------------------------------
 

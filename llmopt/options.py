@@ -28,6 +28,7 @@ class SearchArguments(AskArguments, total=False):
     partner: Partner | None
     requests: int | None
     task: Mapping[str, Any] | None
+    import_trials: Any
     storage: str | os.PathLike[str] | None
     durable: bool
     callbacks: Sequence[Callback]
@@ -61,6 +62,8 @@ class SearchOptions(AskOptions):
         task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
             is stored, and a stored run goes on only with the same: a reward of something else
             means nothing beside those that it holds.
+        import_trials: Trials of an earlier search, to begin with; see
+            `LLMOptimizer.import_trials`. A stored search takes each of them once.
         storage: JSON Lines file to append to. If it already holds a run of the same space,
             directions and task, that run goes on. How the model is asked may change meanwhile:
             the model, the prompt, the description, the caps.
@@ -83,6 +86,7 @@ class SearchOptions(AskOptions):
     partner: Partner | None = None
     requests: int | None = None
     task: Mapping[str, Any] | None = None
+    import_trials: Any = None
     storage: str | os.PathLike[str] | None = None
     durable: bool = True
     callbacks: Sequence[Callback] = ()

@@ -400,7 +400,9 @@ class PolicySearch:
         size, failed = len(self.starts), 0
         for trial in self._checks().values():
             failed += trial.source == "user" and trial.state == "failed"
-        several = sum(max(1, len(t.samples) // size) for t in self.optimizer.trials)
+        own = set(range(len(self.optimizer.trials))) - self.optimizer.imported
+        trials = self.optimizer.trials
+        several = sum(max(1, len(trials[i].samples) // size) for i in own)
         return several + failed * (CHECKED - 1)
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:

@@ -13,8 +13,9 @@ from typing import Any
 from llmopt.arguments import whole_number
 from llmopt.client.base import Reply, amount
 from llmopt.client.options import split_options
+from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
-from llmopt.history import Usage
+from llmopt.history import Trial, Usage
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.meter import Meter, Spent
@@ -331,6 +332,24 @@ def replay(
                 paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
     doubt.settle()
     meter.restore(usage, paid)
+
+
+def stored_trials(
+    events: Sequence[Event], path: str | os.PathLike[str]
+) -> tuple[Space, list[Trial]]:
+    """Return the space and the trials of a stored run.
+
+    Raises:
+        StorageError: An event is not as llmopt wrote it.
+    """
+    start = start_of(events, path)
+    with as_written(path, 1, start):
+        space = Space.from_dict(start["space"])
+        state = SearchState(space, tuple(start["directions"]), start["seed"])
+        for words, values in start["options"].get("start", ()):
+            state.apply(state.enqueue_event(space.from_json_values(values), words))
+    replay(events, state, Meter(ScriptedClient([])), path)
+    return space, state.trials
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ class SearchState:
         ready: Produced and not handed out yet.
         keys: `Space.key` of every point in `trials`, `pending` and `ready`.
         warmed: Warm-up points produced so far.
+        imported: Numbers of the trials that were imported.
         rng: The one source of randomness.
     """
 
@@ -48,6 +49,7 @@ class SearchState:
         self.ready: deque[Proposal] = deque()
         self.keys: set[Any] = set()
         self.warmed = 0
+        self.imported: set[int] = set()
         self.rng = np.random.default_rng(seed)
 
     def history(self) -> History:
@@ -76,6 +78,7 @@ class SearchState:
         violation: float,
         stderr: float | None = None,
         samples: tuple[float, ...] = (),
+        imported: bool = False,
     ) -> Event:
         """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
         event = {
@@ -89,6 +92,8 @@ class SearchState:
             event["stderr"] = stderr
         if samples:
             event["samples"] = samples
+        if imported:
+            event["imported"] = True
         return event
 
     def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
@@ -106,6 +111,7 @@ class SearchState:
             "ready": [self._dump(p) for p in self.ready],
             "paid": [[digest, reply.to_dict()] for digest, reply in paid],
             "warmed": self.warmed,
+            **({"imported": sorted(self.imported)} if self.imported else {}),
             "rng": self.rng.bit_generator.state,
             # as it was before there were any: versions of then read it
             "usage": {k: v for k, v in asdict(usage).items() if k not in _RARE or v},
@@ -169,6 +175,8 @@ class SearchState:
                 proposal = self.pending.pop(i)
                 break
         self.keys.add(key)
+        if event.get("imported"):
+            self.imported.add(len(self.trials))
         self.trials.append(
             Trial(
                 number=len(self.trials),
@@ -198,6 +206,7 @@ class SearchState:
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])
         self.warmed = event["warmed"]
+        self.imported = set(event.get("imported", ()))
         self.rng.bit_generator.state = event["rng"]
         points = [t.values for t in self.trials]
         points += [p.values for p in (*self.pending, *self.ready)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 
 from llmopt.commands.options import add_option_argument
 from llmopt.service.files import of_proposal, open_file
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="hand out points first that were asked for and never told",
     )
+    parser.add_argument(
+        "--import",
+        dest="trials",
+        metavar="SOURCE",
+        help="take over the trials of another storage file or of a table (.csv) first",
+    )
     add_option_argument(parser)
 
 
@@ -48,6 +55,8 @@ def main(args: argparse.Namespace) -> int:
         args.file, model=args.model, options=getattr(args, "option", ()), wait=args.wait
     )
     with contextlib.closing(optimizer):
+        if args.trials:
+            print(optimizer.import_trials(args.trials), file=sys.stderr)
         points = optimizer.pending[: max(wanted, 0)] if args.again else []
         if wanted > len(points):
             before = len(optimizer.pending)

@@ -1,0 +1,314 @@
+"""Trials of an earlier search, read from a storage file, an Optuna study or a table.
+
+    optimizer.import_trials("yesterday.jsonl")
+    optimizer.import_trials(study, names={"learning_rate": "lr"})
+    optimizer.import_trials([{"lr": 0.1, "reward": 0.7}, {"lr": 0.01, "reward": 0.9}])
+
+What each row became is reported: a reward counts for the point that it was measured at, so that a
+row whose point is not one of the space is refused, unless the caller says how to change it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from llmopt.errors import LLMOptError, ParameterError, StorageError
+from llmopt.files import read_text
+from llmopt.history import Trial
+from llmopt.search.eventlog import read_events
+from llmopt.search.resume import start_of, stored_trials
+from llmopt.space import Categorical, Space, Value
+from llmopt.text import short
+
+Outcome = Literal["taken", "changed", "known", "refused"]
+_SHOWN = 20
+_PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
+_WORDS = ("feedback", "stderr", "constraint_violation", "samples")
+_OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
+
+
+@dataclass(frozen=True)
+class ImportedRow:
+    """What became of one row.
+
+    Attributes:
+        number: Of the row, from 1.
+        outcome: ``"taken"`` as it is; ``"changed"`` where its point was moved or filled in;
+            ``"known"`` where the search had it already; ``"refused"``.
+        reason: What was changed, or why it was refused.
+    """
+
+    number: int
+    outcome: Outcome
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What became of the rows of a source.
+
+    Attributes:
+        source: Its name.
+        rows: Each row, in order.
+        notes: What holds for all of them.
+    """
+
+    source: str
+    rows: tuple[ImportedRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows had each outcome."""
+        return dict(Counter(row.outcome for row in self.rows))
+
+    @property
+    def taken(self) -> int:
+        """How many trials the search has more."""
+        return sum(row.outcome in ("taken", "changed") for row in self.rows)
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {outcome}" for outcome, n in self.counts.items()) or "none"
+        told = [row for row in self.rows if row.reason]
+        lines = [f"row {row.number} {row.outcome}: {row.reason}" for row in told[:_SHOWN]]
+        if len(told) > _SHOWN:
+            lines.append(f"and {len(told) - _SHOWN} more")
+        return "\n".join([f"trials of {self.source}: {counts}", *self.notes, *lines])
+
+
+@dataclass
+class Row:
+    """One trial of a source: its parameters by name, and what `tell` takes.
+
+    Attributes:
+        params: Values by name; texts where the source is a text.
+        reward: A number, a tuple of them, or ``None`` for a failed trial.
+        words: Further arguments of `tell`.
+    """
+
+    params: dict[str, Any]
+    reward: Any
+    words: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Source:
+    """Trials to import.
+
+    Attributes:
+        title: For messages.
+        rows: The trials.
+        directions: Those of the search that they are of, if it says so.
+        task: What their rewards are of, if it says so.
+        table: Whether columns that are no parameters may be left out.
+    """
+
+    title: str
+    rows: list[Row]
+    directions: tuple[str, ...] | None = None
+    task: Mapping[str, Any] | None = None
+    table: bool = False
+
+
+def read_source(source: Any, objectives: int) -> Source:
+    """Read trials from a storage file, a CSV file, an Optuna study, a search or a table.
+
+    Args:
+        source: See `LLMOptimizer.import_trials`.
+        objectives: How many rewards a row has.
+
+    Raises:
+        StorageError: A file cannot be read.
+        TypeError: It is something else.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        return _of_csv(path, objectives) if path.suffix == ".csv" else _of_storage(path)
+    source = getattr(source, "optimizer", source)  # a result, or a PolicySearch
+    if hasattr(source, "trials") and hasattr(source, "space"):
+        rows = [_of_trial(t, source.space) for t in source.trials]
+        return Source("the search", rows, source.directions, source._task)
+    if hasattr(source, "trials") and hasattr(source, "directions"):
+        return _of_study(source)
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):
+        source = source.to_dict("records")
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
+        table = list(source)
+        if all(isinstance(row, Mapping) for row in table):
+            return Source("the table", [_of_row(r, objectives) for r in table], table=True)
+    raise TypeError(
+        f"got a {type(source).__name__}: expected the path of a storage file or a CSV file, an "
+        "Optuna study, a search, a DataFrame, or a list of dictionaries such as "
+        '{"x": 0.5, "reward": 1.0}'
+    )
+
+
+def _of_storage(path: Path) -> Source:
+    events = list(read_events(path))
+    start = start_of(events, path)
+    space, trials = stored_trials(events, path)
+    rows = [_of_trial(trial, space) for trial in trials]
+    return Source(str(path), rows, tuple(start["directions"]), start["options"].get("task"))
+
+
+def _of_trial(trial: Trial, space: Space) -> Row:
+    words: dict[str, Any] = {"feedback": trial.feedback, "stderr": trial.stderr}
+    words["samples"] = trial.samples
+    broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
+    words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
+    return Row(dict(zip(space.names, trial.values, strict=True)), trial.reward, words)
+
+
+def _of_study(study: Any) -> Source:
+    rows = []
+    for trial in study.trials:
+        state = trial.state.name
+        if state in ("COMPLETE", "FAIL", "PRUNED"):
+            values: Any = tuple(trial.values) if state == "COMPLETE" else None
+            constraints = trial.system_attrs.get("constraints") or ()
+            words = {"constraint_violation": sum(max(0.0, c) for c in constraints)}
+            words["feedback"] = "" if values else f"{state.lower()} in the study"
+            reward = values[0] if values and len(values) == 1 else values
+            rows.append(Row(dict(trial.params), reward, words))
+    directions = tuple(direction.name.lower() for direction in study.directions)
+    return Source(f"the study {study.study_name!r}", rows, directions)
+
+
+def _of_csv(path: Path, objectives: int) -> Source:
+    try:
+        text = read_text(path)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    rows = [_of_row(row, objectives) for row in csv.DictReader(io.StringIO(text))]
+    return Source(str(path), rows, table=True)
+
+
+def _of_row(row: Mapping[Any, Any], objectives: int) -> Row:
+    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
+    cells = {str(name): value for name, value in row.items() if not _is_missing(value)}
+    several = [f"reward_{i}" for i in range(objectives)]
+    plain = next((name for name in ("reward", "value") if name in cells), None)
+    reward: Any = None if plain is None else cells.pop(plain)
+    if objectives > 1 and all(name in cells for name in several):
+        reward = tuple(_as_number(cells.pop(name)) for name in several)
+    if cells.get("state", "complete") != "complete":
+        reward = None
+    words = {name: cells.pop(name) for name in _WORDS if name in cells}
+    for name in ("stderr", "constraint_violation"):
+        if name in words:
+            words[name] = _as_number(words[name])
+    prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
+    return Row(prefixed or cells, _as_number(reward), words)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _as_number(value: Any) -> Any:
+    """Return a text as the number that it is, and all else as it is."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+class Importer:
+    """Brings the rows of a source into a space.
+
+    Args:
+        space: The space.
+        names: See `LLMOptimizer.import_trials`.
+        fill: See there.
+        out_of_range: See there.
+
+    Raises:
+        ParameterError: `names` or `fill` names no parameter of the space.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        names: Mapping[str, str | None] | None,
+        fill: Mapping[str, Any] | None,
+        out_of_range: Literal["reject", "clip"],
+    ) -> None:
+        self._space, self._names, self._fill = space, dict(names or {}), dict(fill or {})
+        self._clips = out_of_range == "clip"
+        wrong = [n for n in (*self._names.values(), *self._fill) if n not in (None, *space.names)]
+        if wrong:
+            raise ParameterError(
+                f"{wrong[0]!r} is no parameter of the space: expected names of "
+                f"{', '.join(space.names[:10])}"
+            )
+
+    def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
+        """Return a row's point, and what had to be changed.
+
+        Raises:
+            ParameterError: It has none in this space.
+        """
+        given = {self._names.get(name, name): value for name, value in row.params.items()}
+        given.pop(None, None)
+        others = [name for name in given if name not in self._space.names]
+        if others and not table:
+            raise ParameterError(
+                f"{others[0]!r} is no parameter of the space: map it with names=, to None if the "
+                "reward does not depend on it"
+            )
+        values, changed = [], []
+        for index, name in enumerate(self._space.names):
+            if name not in given:
+                if name not in self._fill:
+                    raise ParameterError(f"no value for {name!r}: give one for all with fill=")
+                changed.append(f"{name} = {short(self._fill[name])} was filled in")
+            value = given.get(name, self._fill.get(name))
+            values.append(self._value(index, value, changed))
+        return self._space.check(values), changed
+
+    def _value(self, index: int, value: Any, changed: list[str]) -> Value:
+        dimension, name = self._space.dimensions[index], self._space.names[index]
+        if isinstance(value, str) and not (
+            isinstance(dimension, Categorical) and value in dimension.choices
+        ):
+            value = self._space.parse_value(index, value)
+        try:
+            return dimension.check(value)
+        except ParameterError as error:
+            if isinstance(dimension, Categorical) or isinstance(value, (bool, str)):
+                raise ParameterError(f"{name}: {error}") from error
+            try:
+                inside = dimension.low <= value <= dimension.high
+                moved = dimension.clip(value)
+            except (TypeError, LLMOptError):
+                raise ParameterError(f"{name}: {error}") from error
+            if not inside and not self._clips:
+                raise ParameterError(
+                    f"{name} = {short(value)} is outside [{dimension.low:g}, {dimension.high:g}]: "
+                    "widen the space, or say out_of_range='clip'"
+                ) from error
+            changed.append(f"{name} {value:g} -> {moved:g}")
+            return moved
+
+
+def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> list[str]:
+    """Say what holds for all rows of a source."""
+    notes = []
+    if source.task is not None and source.task != (task or {}):
+        notes.append(
+            f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "
+            "whether they can be compared is for you to say"
+        )
+    if source.table:
+        names = dict.fromkeys(name for row in source.rows for name in row.params)
+        left = [n for n in names if n not in (*space.names, *_OTHERS)]
+        if left:
+            notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
+    return notes

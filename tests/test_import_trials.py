@@ -1,0 +1,212 @@
+"""Trials of an earlier search, taken over from a storage file, a study, a table or a search."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import pytest
+
+from llmopt import (
+    Categorical,
+    Float,
+    Int,
+    LLMOptimizer,
+    ParameterError,
+    ScriptedClient,
+    StorageError,
+    minimize,
+)
+from llmopt.cli import main
+from llmopt.policies import PolicySearch
+
+pytestmark = pytest.mark.defect(24)
+SPACE = {"lr": Float(0.0, 1.0), "layers": Int(1, 8), "act": Categorical(["relu", "tanh"])}
+POINTS = [
+    ({"lr": 0.1, "layers": 2, "act": "relu"}, 3.0),
+    ({"lr": 0.9, "layers": 8, "act": "tanh"}, None),
+    ({"lr": 0.5, "layers": 4, "act": "relu"}, 1.0),
+]
+
+
+def make(space=SPACE, direction="minimize", **options):
+    options = {"seed": 1, "warmup": 2, **options}
+    return LLMOptimizer(space, ScriptedClient([]), "props", direction, **options)
+
+
+def stored(path, **options):
+    with closing(make(storage=path, **options)) as optimizer:
+        for point, reward in POINTS:
+            optimizer.tell(point, reward, feedback="seen")
+    return path
+
+
+def table():
+    return [{**point, "reward": reward} for point, reward in POINTS]
+
+
+def as_csv(path):
+    rows = [",".join(["params_lr", "params_layers", "params_act", "reward", "feedback"])]
+    rows += [f"{p['lr']},{p['layers']},{p['act']},{'' if r is None else r},seen" for p, r in POINTS]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def study():
+    optuna = pytest.importorskip("optuna")
+    made = optuna.create_study(direction="minimize")
+    kinds = {
+        "lr": optuna.distributions.FloatDistribution(0, 1),
+        "layers": optuna.distributions.IntDistribution(1, 8),
+        "act": optuna.distributions.CategoricalDistribution(["relu", "tanh"]),
+    }
+    for point, reward in POINTS:
+        state = optuna.trial.TrialState[("COMPLETE", "FAIL")[reward is None]]
+        trial = optuna.trial.create_trial(
+            params=point, distributions=kinds, value=reward, state=state
+        )
+        made.add_trial(trial)
+    return made
+
+
+def frame():
+    pytest.importorskip("pandas")
+    optimizer = make()
+    optimizer.import_trials(table())
+    return optimizer.trials_dataframe()
+
+
+@pytest.mark.parametrize("kind", ["storage", "saved", "csv", "study", "table", "search", "frame"])
+def test_every_source_gives_the_same_trials(kind, tmp_path):
+    path = tmp_path / "old.jsonl"
+    if kind == "saved":
+        LLMOptimizer.load(stored(tmp_path / "x.jsonl"), ScriptedClient([])).save(path)
+    source = {
+        "storage": lambda: stored(path),
+        "saved": lambda: path,
+        "csv": lambda: as_csv(tmp_path / "old.csv"),
+        "study": study,
+        "table": table,
+        "search": lambda: LLMOptimizer.load(stored(path), ScriptedClient([])),
+        "frame": frame,
+    }[kind]()
+    optimizer = make()
+    report = optimizer.import_trials(source)
+    assert report.counts == {"taken": 3}, str(report)
+    assert [(t.params, t.reward) for t in optimizer.trials] == POINTS
+    assert optimizer.best.params == POINTS[2][0]
+    assert optimizer.imported == {0, 1, 2}
+    assert optimizer.import_trials(source).counts == {"known": 3}
+    assert len(optimizer.trials) == 3
+
+
+def test_rows_of_another_space_are_mapped_moved_or_refused_and_each_is_reported(tmp_path):
+    space = {"rate": Float(0.0, 0.45), "layers": Int(2, 8, step=3), "act": Categorical(["relu"])}
+    old = stored(tmp_path / "old.jsonl")
+    optimizer = make(space)
+    report = optimizer.import_trials(old)
+    assert report.counts == {"refused": 3}
+    assert "row 1 refused: 'lr' is no parameter of the space: map it with names=" in str(report)
+
+    report = optimizer.import_trials(old, names={"lr": "rate"})
+    assert [row.outcome for row in report.rows] == ["taken", "refused", "refused"]
+    assert "row 2 refused: rate = 0.9 is outside [0, 0.45]: widen the space" in str(report)
+
+    report = make(space).import_trials(old, names={"lr": "rate"}, out_of_range="clip")
+    assert [row.outcome for row in report.rows] == ["taken", "refused", "changed"]
+    assert "row 2 refused: `act`: cannot read 'tanh'" in str(report)
+    assert "row 3 changed: rate 0.5 -> 0.45, layers 4 -> 5" in str(report)
+
+    smaller = make({"lr": Float(0.0, 1.0)})
+    report = smaller.import_trials(old, names={"layers": None, "act": None})
+    assert report.counts == {"taken": 3}
+    larger = make({**SPACE, "drop": Float(0.0, 0.5)})
+    assert "no value for 'drop': give one for all with fill=" in str(larger.import_trials(old))
+    report = larger.import_trials(old, fill={"drop": 0.0})
+    assert [row.reason for row in report.rows] == ["drop = 0.0 was filled in"] * 3
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "words"),
+    [
+        (3, {}, TypeError, "got a int: expected the path of a storage file"),
+        ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
+        ([], {"names": {"a": "b"}}, ParameterError, "'b' is no parameter of the space"),
+        ([], {"out_of_range": "move"}, ValueError, "expected one of 'reject', 'clip'"),
+    ],
+)
+def test_what_is_refused_whole(source, options, error, words):
+    with pytest.raises(error) as caught:
+        make().import_trials(source, **options)
+    assert words in str(caught.value)
+
+
+def test_the_other_direction_is_refused_and_another_task_is_said(tmp_path):
+    old = stored(tmp_path / "old.jsonl", task={"data": "a"})
+    with pytest.raises(ParameterError, match=r"direction \('minimize',\), and this one has"):
+        make(direction="maximize").import_trials(old)
+    report = make(task={"data": "b"}).import_trials(old)
+    assert report.taken == 3
+    assert "another task ({'data': 'a'}, here {'data': 'b'})" in str(report)
+
+
+def test_bad_rows_are_named_and_the_others_taken():
+    rows = [
+        {"lr": 0.1, "layers": 2, "act": "relu", "reward": "good"},
+        {"lr": "x", "layers": 2, "act": "relu", "reward": 1.0},
+        {"lr": True, "layers": 2, "act": "relu", "reward": 1.0},
+        {"lr": 0.1, "layers": 2.5, "act": "relu", "reward": 1.0},
+        {"lr": 0.1, "layers": 2, "act": "swish", "reward": 1.0},
+        {"lr": float("nan"), "layers": 2, "act": "relu", "reward": 1.0},
+        {"lr": 0.1, "layers": 2, "act": "relu", "reward": 1.0, "seconds": 3},
+    ]
+    report = make().import_trials(rows)
+    assert [row.outcome for row in report.rows] == [
+        *["refused"] * 3, "changed", *["refused"] * 2, "taken"
+    ]  # fmt: skip
+    assert "columns that are no parameters: seconds" in str(report)
+
+
+def test_a_search_begins_with_them_and_evaluates_as_many_as_it_says(tmp_path):
+    old = stored(tmp_path / "old.jsonl")
+    evaluated = []
+
+    def f(point):
+        evaluated.append(point)
+        return point["lr"]
+
+    options = {"seed": 1, "warmup": 9, "import_trials": old, "storage": tmp_path / "new.jsonl"}
+    for n, total in ((2, 2), (3, 3)):
+        result = minimize(f, SPACE, n, ScriptedClient([]), **options)
+        assert len(evaluated) == total
+    assert [t.reward for t in result.trials[:3]] == [3.0, None, 1.0]
+    assert len(result.trials) == 6
+    result.optimizer.save(tmp_path / "saved.jsonl")
+    loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
+    assert loaded.imported == {0, 1, 2}
+
+
+def test_a_policy_search_begins_with_them(tmp_path):
+    options = {"starts": 2, "warmup": 1, "seed": 0}
+    with PolicySearch("CartPole-v1", ScriptedClient([]), **options) as first:
+        first.run(1)
+    with PolicySearch(
+        "CartPole-v1", ScriptedClient([]), **{**options, "warmup": 2}, import_trials=first
+    ) as second:
+        assert len(second.optimizer.trials) == 1
+        second.run(1)
+        assert len(second.optimizer.trials) == 2
+
+
+def test_the_shell_takes_them(tmp_path, capsys):
+    described = tmp_path / "new.json"
+    space = {
+        "lr": {"type": "number", "minimum": 0, "maximum": 1},
+        "layers": {"type": "integer", "minimum": 1, "maximum": 8},
+        "act": {"enum": ["relu", "tanh"]},
+    }
+    described.write_text(json.dumps({"space": space, "direction": "minimize", "warmup": 9}))
+    assert main(["ask", str(described), "--import", str(stored(tmp_path / "old.jsonl"))]) == 0
+    shown = capsys.readouterr()
+    assert "old.jsonl: 3 taken" in shown.err
+    assert json.loads(shown.out)["source"] == "warmup"
