@@ -38,7 +38,6 @@ from llmopt.benchmarks.experiments.columns_data import (
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
-    SlopeGrammarClient,
     UniformGrammarClient,
 )
 from llmopt.client.base import Message, Request
@@ -587,7 +586,7 @@ def test_a_sampler_without_a_model_answers():
     assert optimizer.usage.proposals == {"warmup": 5, "llm": 15}
 
 
-@pytest.mark.parametrize("client", [SlopeGrammarClient(), NetworkClient()])
+@pytest.mark.parametrize("client", [NetworkClient()])
 def test_samplers_that_read_the_slope_follow_it(client):
     middle = "nmonlmonmnlomnmonlmn"
     _, drawn = ask(client, [middle, middle], heads="cC")
