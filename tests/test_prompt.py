@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_gguf import write_tiny_gguf
 
+from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.client.base import Message, Request
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.local import LocalClient
@@ -514,21 +516,80 @@ def test_equal_situations_give_equal_requests():
 ATTACKS = (
     "{{ cycler.__init__.__globals__.os.popen('touch ' ~ description).read() }}",
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ space.sample.__func__.__globals__ }}",
-    "{{ '{0.__class__.__init__.__globals__}'.format(space) }}",
+    "{{ evidence.log.__class__.__base__ }}",
+    "{{ '{0.__class__.__init__.__globals__}'.format(evidence) }}",
     "{% set _ = lines.append('x') %}",
+    *(
+        f"{{{{ {attack} }}}}"
+        for attack in (
+            "evidence.history.trials[0].params.tofile(description)",
+            "evidence.history",
+            "evidence.space.sample",
+            "evidence.count('x')",
+            "evidence|attr('history')",
+            "[evidence]|map(attribute='history')|join",
+            "evidence.ranking.__self__",
+            "evidence.lessons.__func__",
+            "labels.count.__self__.__class__",
+            "range(10 ** 9)|list",
+            "9 ** 9 ** 9",
+            "'x' * 10 ** 9",
+            "[1] * 10 ** 9",
+            "'%999999999d' % 1",
+            "'%*d' % (10 ** 9, 1)",
+            "'%999999999d'|format(1)",
+            "'{:999999999}'.format(1)",
+            "'{:{}}'.format(1, 10 ** 9)",
+            "'x'.ljust(10 ** 9)",
+            "'x'|center(10 ** 9)",
+            "'x'|indent(10 ** 9)",
+            "lipsum(n=10 ** 9)",
+        )
+    ),
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% for a in range(999) %}{% for b in range(99) %}{{ range(999)|sum }}{% endfor %}{% endfor %}",
+    "{% for a in 'abcdefghijklmnop' %}" * 9 + "{% endfor %}" * 9,
+    "{% for a in [labels] recursive %}{{ loop([a]) }}{% endfor %}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 )
 
 
+@pytest.mark.defect(34)
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("stored", [True, False])
 def test_templates_run_no_code(attack, stored, tmp_path):
     template = "{{ begin_user }}" + attack
-    prompt = get_prompt({"template": template} if stored else template)
     mark = tmp_path / "mark"
     with pytest.raises(TemplateError):
-        prompt.prepare(situation(description=str(mark)))
+        get_prompt({"template": template} if stored else template).prepare(
+            situation(description=str(mark))
+        )
     assert not mark.exists()
+
+
+@pytest.mark.defect(34)
+def test_no_array_of_a_space_reaches_a_template(tmp_path):
+    box = gym.spaces.Box(0, 255, (9,), dtype=np.uint8)
+    mark = tmp_path / "mark"
+    for attack in ("evidence.history.trials[0].params", "history[0].params"):
+        prompt = f"{{{{ {attack}.tofile({str(mark)!r}) }}}}"
+        search = LLMOptimizer(box, ScriptedClient(["1"]), prompt, warmup=1, seed=0)
+        search.tell(search.ask(), 1.0)
+        with pytest.raises(TemplateError):
+            search.ask()
+    assert not mark.exists()
+
+
+def test_templates_may_compute_with_what_they_get():
+    template = """
+{%- for e in history|sort(attribute="number") %}
+{%- if loop.last %}{{ e.rewards[0]|round(1) }}{% endif %}{% endfor %}
+{{- "%.2f" % 1.5 }} {{ "{:.1f}".format(2) }} {{ "-" * 3 }} {{ evidence.ranking(1) }}
+{%- macro upper(x) %}<{{ x.upper() }}>{% endmacro %} {{ upper(labels|join) }}
+{%- set ns = namespace(k=0) %}{% for i in range(3) %}{% set ns.k = ns.k + i %}{% endfor %}
+{{- ns.k }} {{ "u %s"|format(n) }}"""
+    text = get_prompt(template).prepare(situation(PAIR, 4)).request.text
+    assert re.fullmatch(r"-?[\d.]+1.50 2.0 --- #\d+ \(\S+\) <\S+>3 u 2", text), text
 
 
 def test_a_stored_prompt_reads_no_file(tmp_path):

@@ -21,7 +21,7 @@ The variables:
 
 - ``begin_user``: the mark just described; ``style``: ``"chat"`` or ``"completion"``;
 - ``n``: number of parameters; ``labels``: what they are called; ``parameters``: their
-  ranges in words, one line each, equal neighbours together; ``space``: the `Space`;
+  ranges in words, one line each, equal neighbours together;
 - ``answer``: the answer's first line with ``<value>`` for each value;
 - ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
   ``"maximize"`` or ``"minimize"`` for each objective;

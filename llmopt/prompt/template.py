@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+import secrets
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import resources
 from typing import Any, Literal
 
 import jinja2
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
@@ -19,6 +19,7 @@ from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.evidence import Evidence
 from llmopt.prompt.options import changed_options, check_option, check_positive
+from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.prompt.words import (
@@ -32,7 +33,7 @@ from llmopt.prompt.words import (
 from llmopt.space import Space
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
-_BEGIN_USER = "\x00user\x00"  # what `begin_user` renders to; no shown text holds it
+_BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it
 MAX_TEMPLATE = 1_000_000
 """Characters of the longest template that is taken."""
 
@@ -317,7 +318,6 @@ class TemplatePrompt:
         return {
             "begin_user": _BEGIN_USER,
             "style": style,
-            "space": space,
             "n": len(space),
             "labels": labels,
             "parameters": describe_space(space, labels, decimals=not self.changes),
@@ -346,13 +346,7 @@ class TemplatePrompt:
             if self.folder is not None and not self.sealed:
                 loaders.append(jinja2.FileSystemLoader(self.folder))
             loaders.append(jinja2.FunctionLoader(shipped_template))
-            environment = ImmutableSandboxedEnvironment(
-                loader=jinja2.ChoiceLoader(loaders),
-                undefined=jinja2.StrictUndefined,
-                autoescape=False,
-                trim_blocks=True,
-                lstrip_blocks=True,
-            )
+            environment = TemplateEnvironment(jinja2.ChoiceLoader(loaders), _SHOWN)
             try:
                 self._compiled = environment.get_template(file)
             except Exception as error:
@@ -362,11 +356,21 @@ class TemplatePrompt:
     def _render(self, variables: dict[str, Any]) -> str:
         template = self._compile()
         try:
-            # Not `render`, which would rewrite the traceback that names the line.
-            return "".join(template.root_render_func(template.new_context(variables)))
+            environment = template.environment
+            assert isinstance(environment, TemplateEnvironment)
+            return environment.render(template, variables)
         except Exception as error:
             raise _template_error(str(template.name), error, tuple(variables)) from error
 
+
+_SHOWN = {
+    Entry: tuple(entry_field.name for entry_field in fields(Entry)),
+    Evidence: (
+        "header", "log", "dropped", "has_errors", "drawn", "lessons", "ranking", "shown_again",
+        "latest",
+    ),
+}  # fmt: skip
+"""What templates may use of the objects that they get."""
 
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
