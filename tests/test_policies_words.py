@@ -25,8 +25,9 @@ from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
 from llmopt.policies.goal import describe_parameters, describe_starts
+from llmopt.policies.naming import slug
 from llmopt.policies.physics import MAX_PHYSICS, describe_physics, touching
-from llmopt.policies.words import MAX_WORDS, _slug
+from llmopt.policies.words import MAX_WORDS
 
 
 def made(env_id, **kwargs):
@@ -227,7 +228,7 @@ def test_names_are_those_of_the_tables():
     ],
 )
 def test_a_name_is_short_and_says_what_it_is(meaning, name):
-    assert _slug(meaning) == name
+    assert slug(meaning) == name
 
 
 def test_numbers_that_the_table_excludes_come_first_when_they_are_observed():

@@ -7,10 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt.benchmarks.tasks.fast import FastEvaluator
-from llmopt.benchmarks.tasks.table import get_task
 from llmopt.errors import LLMOptError
-from llmopt.policies.rollout import Evaluator
 from llmopt.policies.wrapping import (
     WrapperError,
     acting_space,
@@ -130,15 +127,3 @@ def test_an_unknown_wrapper_is_refused(text, message):
 
 def test_a_wrapper_of_a_module():
     assert isinstance(wrap(Plain(), ("gymnasium.wrappers:TimeLimit=3",)), gym.wrappers.TimeLimit)
-
-
-@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Pusher-v5", "inverted-pendulum"])
-def test_scaled_tasks_run_as_fast_as_raw_ones_with_equal_returns(name):
-    task = get_task(name)
-    with Evaluator(task) as plain, FastEvaluator(task) as quick:
-        rng = np.random.default_rng(0)
-        params = rng.normal(0, 1, (3, plain.policy.n_parameters))
-        expected = [plain.evaluate(p, (2, 4)).returns for p in params]
-        assert [e.returns for e in quick.evaluate_batch(params, (2, 4))] == expected
-        assert name == "Pusher-v5" or quick.engine == "mj_step"
-        assert min(map(min, expected)) > -2000

@@ -7,6 +7,7 @@ shows the rest.
 from llmopt.policies.environment import EnvMaker
 from llmopt.policies.episode import Step
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.naming import Quantity
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
@@ -16,7 +17,7 @@ from llmopt.policies.rollout import (
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.search import PolicySearch
 from llmopt.policies.statistics import EpisodeStatistics
-from llmopt.policies.words import EnvironmentWords, Quantity, describe_environment
+from llmopt.policies.words import EnvironmentWords, describe_environment
 
 __all__ = [
     "BoundPolicy",

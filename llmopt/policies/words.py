@@ -1,50 +1,48 @@
 """An environment in words: its own docstring, spaces, limits and wrappers, and names for all.
 
 A model that knows the observations and actions by their meaning designs a controller; one
-that sees numbered weights searches blindly. Gymnasium's environments describe themselves in
-Markdown docstrings: tables or lists of observations and actions, sections on the reward, the
-start and the end of an episode. `describe_environment` reads them, drops the rest, and adds
-the facts that only the made environment knows: arguments, step limit, wrappers, and whether
-an action outside its bounds is clipped and charged.
+that sees numbered weights searches blindly. `describe_environment` reads what the environment
+says of itself (`docstrings`), and adds the facts that only the made environment knows: arguments,
+step limit, wrappers, physics, and whether an action outside its bounds is clipped and charged.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.errors import SpaceError
+from llmopt.policies.docstrings import (
+    Section,
+    chosen,
+    clean_markdown,
+    docstring_of,
+    find,
+    sections_of,
+)
+from llmopt.policies.naming import Quantity, names_of
 from llmopt.policies.physics import describe_physics
-from llmopt.policies.wrapping import acting_space, scaling
+from llmopt.policies.wrapping import acting_space, scaling, stack
 from llmopt.text import cut
 
 MAX_WORDS = 6000
 """Characters that an environment's description may take, about 1,500 tokens."""
 
-_MAX_NAME = 36  # characters
 _LISTED = 120  # with more observed numbers than this the nameless ones are one line
 _MAX_PICTURE = 800  # characters of a start drawn as text
 
-
-@dataclass(frozen=True)
-class Quantity:
-    """One observed number, one number of an action, or one choice.
-
-    Attributes:
-        name: Short and without spaces, for the names of parameters: ``"front_tip_angle"``.
-        meaning: What it is, in words; empty if not known.
-    """
-
-    name: str
-    meaning: str = ""
+# Gymnasium's wrappers with a step of their own that changes no reward and repeats no step.
+_SAME_RETURN = {
+    "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
+    "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
+}  # fmt: skip
+_SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,10 @@ def describe_environment(
     Raises:
         SpaceError: There is not one name for each observed number, or for each action.
     """
-    doc = _docstring(env)
-    sections = _sections(doc)
-    seen = _names_of(env, sections, "observation", observations)
-    done = _names_of(env, sections, "action", actions)
+    doc = docstring_of(env)
+    sections = sections_of(doc)
+    seen = names_of(env, sections, "observation", observations)
+    done = names_of(env, sections, "action", actions)
     spec = env.spec
     title = spec.id if spec is not None else type(env.unwrapped).__name__
     head = [f"Environment: {title}{_made_with(env)}."]
@@ -133,330 +131,10 @@ def describe_environment(
         must += _probe(probe)
     must += _wrappers(env)
     must += _scaled(env, seen)
-    rest = _chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
+    rest = chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
     text = _fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars)
     named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
     return EnvironmentWords(title, seen, done, named, text)
-
-
-# -- the docstring ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Section:
-    title: str
-    body: str
-
-
-def _docstring(env: gym.Env[Any, Any]) -> str:
-    """Return the docstring of the environment's class, or of the nearest base that has one.
-
-    A base class's docstring is used only if it has an Observation or Action heading.
-    """
-    kind = type(env.unwrapped)
-    own = vars(kind).get("__doc__")
-    if own:
-        return inspect.cleandoc(own)
-    for base in kind.__mro__[1:]:
-        text = vars(base).get("__doc__") or ""
-        if base is not gym.Env and re.search(r"^\s*#+ *(Observation|Action)", text, re.MULTILINE):
-            return inspect.cleandoc(text)
-    return ""
-
-
-_FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(
-    r"^[ \t]*(#{1,6})[ \t]+(.+?)[ \t:]*#*$|^([A-Z][A-Za-z]*(?: [A-Za-z]+)?):[ \t]*$"
-)
-
-
-def _sections(doc: str) -> list[_Section]:
-    """Split a docstring at its headings; deeper ones stay in the text of their section."""
-    found: list[tuple[str, list[str]]] = [("", [])]
-    for line in _FENCED.sub("", doc).splitlines():
-        heading = _HEADING.match(line)
-        if heading is None:
-            found[-1][1].append(line)
-        elif len(heading[1] or "") > 2:
-            found[-1][1].append(f"{heading[2]}:")
-        else:
-            found.append(((heading[2] or heading[3]).strip(), []))
-    return [_Section(title, "\n".join(lines).strip()) for title, lines in found]
-
-
-def _find(sections: Sequence[_Section], *starts: str) -> str:
-    """Return the text of all sections whose title starts with one of some words."""
-    return "\n\n".join(s.body for s in sections if s.body and s.title.lower().startswith(starts))
-
-
-# -- names --------------------------------------------------------------------------------
-
-_NUMBER_HEADS = {"num", "num.", "number", "index", "idx", "no", "no.", "#", "id", ""}
-_ITEM = re.compile(r"^\s*[-*]\s+`?(\d+)`?\s*[:=]\s*(.+?)\s*$")
-_NAMED_ITEM = re.compile(r"^\s*(?:[-*]\s+)?`?([A-Za-z_]\w*)`?(?:\s*\([^)]*\))?:\s+(.+?)\s*$")
-
-
-def _rows(text: str) -> tuple[dict[int, str], list[str]]:
-    """Return the meanings that a section's first numbered table or list gives.
-
-    Returns:
-        Meanings by number, with units, and those of the rows marked as excluded.
-    """
-    rows: dict[int, str] = {}
-    excluded: list[str] = []
-    head: list[str] = []
-    for line in text.splitlines():
-        if not line.lstrip().startswith("|"):
-            if rows:
-                break
-            head = []
-            continue
-        cells = [c.strip() for c in line.strip().strip("|").split("|")]
-        if not head:
-            head = [c.lower() for c in cells]
-        elif head[0] in _NUMBER_HEADS and len(cells) > 1 and len(head) > 1:
-            units = [c for c, h in zip(cells, head, strict=False) if "unit" in h]
-            unit = units[0] if units else ""
-            inside = re.search(r"\(([^()]+)\)", unit)
-            meaning = _plain(cells[1]) + (f" ({inside[1]})" if inside else "")
-            if cells[0].isdigit():
-                rows.setdefault(int(cells[0]), meaning)
-            elif cells[0].lower() == "excluded":
-                excluded.append(meaning)
-    if not rows:
-        for line in text.splitlines():
-            item = _ITEM.match(line)
-            if item is not None:
-                if int(item[1]) in rows:
-                    break  # a second list: of something else
-                rows[int(item[1])] = _plain(item[2])
-    return rows, excluded
-
-
-def _read(text: str, count: int) -> list[str]:
-    """Return one meaning for each of `count` quantities as a section gives them, or none."""
-    rows, excluded = _rows(text)
-    if rows and sorted(rows) == list(range(len(rows))):
-        listed = [rows[i] for i in range(len(rows))]
-        if len(listed) == count:
-            return listed
-        if excluded and len(excluded) + len(listed) == count:
-            return excluded + listed
-    if count == 1:
-        said = re.search(r"\brepresent(?:s|ing)\s+(?:the\s+)?([^.|]+)", text)
-        if said is not None:
-            return [" ".join(_plain(said[1]).split())]
-    named = [m for m in map(_NAMED_ITEM.match, text.splitlines()) if m]
-    if len(named) == count:
-        return [f"{m[1]}: {_plain(m[2])}" for m in named]
-    return []
-
-
-def _structured(env: gym.Env[Any, Any], text: str, count: int) -> list[str]:
-    """Return meanings where MuJoCo's own table covers the first numbers only."""
-    structure = getattr(env.unwrapped, "observation_structure", None)
-    rows, _ = _rows(text)
-    if not isinstance(structure, dict) or not structure.get("skipped_qpos"):
-        return []
-    parts = [(str(k), int(v)) for k, v in structure.items() if k != "skipped_qpos"]
-    first = sum(n for k, n in parts if k in ("qpos", "qvel"))
-    if sum(n for _, n in parts) != count or sorted(rows) != list(range(first)):
-        return []
-    more = [f"{k}{i}:" for k, n in parts if k not in ("qpos", "qvel") for i in range(n)]
-    return [rows[i] for i in range(first)] + more
-
-
-# Wrappers after which each observed number, or action, still means the same.
-_SAME_OBSERVATION = {
-    "RescaleObservation", "NormalizeObservation", "DtypeObservation", "ClipObservation",
-    "FlattenObservation", "ReshapeObservation",
-}  # fmt: skip
-_SAME_ACTION = {"ClipAction", "RescaleAction", "StickyAction", "DiscretizeAction"}
-# Gymnasium's wrappers with a step of their own that changes no reward and repeats no step.
-_SAME_RETURN = {
-    "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
-    "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
-}  # fmt: skip
-_SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
-
-
-def _stack(env: gym.Env[Any, Any]) -> list[gym.Wrapper[Any, Any, Any, Any]]:
-    """Return the wrappers from the innermost on."""
-    layers: list[gym.Wrapper[Any, Any, Any, Any]] = []
-    while isinstance(env, gym.Wrapper):
-        layers.append(env)
-        env = env.env
-    return layers[::-1]
-
-
-def _names_of(
-    env: gym.Env[Any, Any], sections: list[_Section], kind: str, given: Sequence[str]
-) -> tuple[Quantity, ...]:
-    """Return the names of what is observed, or done: the user's, the docstring's or numbers."""
-    watched = kind == "observation"
-    space = env.observation_space if watched else env.action_space
-    table = watched and isinstance(space, spaces.Discrete)
-    count = 1 if table else _count(space)
-    if given:
-        if isinstance(given, str) or len(given) != count:
-            raise SpaceError(
-                f"{kind}s={given!r}: got {1 if isinstance(given, str) else len(given)} names, "
-                f"expected {'one text on how the states are numbered' if table else count}"
-            )
-        if table:
-            return (Quantity("s", given[0]),)
-        return _quantities(given, kind[0], own=True)
-    text = _find(sections, kind, f"{kind}s")
-    if table:
-        same = env.unwrapped.observation_space == space
-        return (Quantity("s", _numbering(text) if same else ""),)
-    inner = env.unwrapped.observation_space if watched else env.unwrapped.action_space
-    found = _read(text, _count(inner))
-    if watched and not found:
-        found = _structured(env, text, _count(inner))
-    if watched and isinstance(inner, spaces.Dict):
-        found = _keys(inner)
-    for layer in _stack(env):
-        found = _through(layer, found, kind)
-    if len(found) != count:
-        found = []
-    return _quantities(found or [""] * count, kind[0])
-
-
-def _through(layer: gym.Wrapper[Any, Any, Any, Any], found: list[str], kind: str) -> list[str]:
-    """Return the meanings after a wrapper: kept, extended, replaced by its own, or unknown."""
-    name = type(layer).__name__
-    own = type(layer).__module__.partition(".")[0] != "gymnasium"
-    watched = kind == "observation"
-    before = layer.env.observation_space if watched else layer.env.action_space
-    after = layer.observation_space if watched else layer.action_space
-    doc = vars(type(layer)).get("__doc__")
-    if own and doc:
-        stated = _read(_find(_sections(inspect.cleandoc(doc)), kind), _count(after))
-        if stated:
-            return stated
-    if watched and name == "FrameStackObservation" and after.shape and found:
-        n = after.shape[0]
-        return [
-            f"{_slug(m)}_back{n - 1 - k}: {m}, {n - 1 - k} steps before" if k < n - 1 else m
-            for k in range(n)
-            for m in found
-        ]
-    if watched and name == "TimeAwareObservation" and _count(after) == _count(before) + 1:
-        return [*found, "time since the start of the episode"] if found else []
-    changes = gym.ObservationWrapper if watched else gym.ActionWrapper
-    known = _SAME_OBSERVATION if watched else _SAME_ACTION
-    if not own and name in known and _count(after) == _count(before):
-        return found
-    if isinstance(layer, changes) or _count(after) != _count(before):
-        return []
-    return found
-
-
-def _keys(space: spaces.Dict) -> list[str]:
-    """Name the numbers of a flattened dictionary by their keys."""
-    found: list[str] = []
-    for key, part in space.spaces.items():
-        n = int(spaces.flatdim(part))
-        found += [f"{key}:"] if n == 1 else [f"{key}{i}:" for i in range(n)]
-    return found
-
-
-def _count(space: spaces.Space[Any]) -> int:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    try:
-        return int(spaces.flatdim(space))
-    except (NotImplementedError, ValueError):
-        return 0
-
-
-def _numbering(text: str) -> str:
-    """Return the sentences that say how states are numbered."""
-    prose = _clean(text)
-    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`(])", prose.replace("\n", " "))
-    said = " ".join(s for s in sentences if re.search(r"\w\s*[*+]\s*\w|position", s))
-    return said[:400].rstrip(".")
-
-
-def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tuple[Quantity, ...]:
-    """Make distinct short names of ``"name: meaning"`` or of the meaning alone.
-
-    Args:
-        texts: One text for each; empty where nothing is known.
-        letter: What the names of nameless ones begin with.
-        own: Whether the user gave them: single words are then names, kept as they are.
-    """
-    made: list[Quantity] = []
-    for number, text in enumerate(texts):
-        name, colon, meaning = text.partition(":")
-        if (colon or own) and re.fullmatch(r"\s*[\w.\[\]-]+\s*", name):
-            made.append(Quantity(name.strip(), meaning.strip()))
-        elif text:
-            made.append(Quantity(_slug(text) or f"{letter}{number}", text))
-        else:
-            made.append(Quantity(f"{letter}{number}"))
-    if letter == "a" and not own:
-        made = _without_common(made)
-    often = Counter(q.name for q in made)
-    used: Counter[str] = Counter()
-    for i, q in enumerate(made):
-        if often[q.name] > 1:
-            used[q.name] += 1
-            made[i] = replace(q, name=f"{q.name}_{used[q.name]}")
-    if len({q.name for q in made}) < len(made):
-        made = [replace(q, name=f"{q.name}_{letter}{i}") for i, q in enumerate(made)]
-    return tuple(made)
-
-
-def _without_common(quantities: list[Quantity]) -> list[Quantity]:
-    """Drop the words that all names share but their last one: it says of what kind they are."""
-    words = [q.name.split("_") for q in quantities if q.meaning]
-    if len(words) < 2 or len(words) < len(quantities):
-        return quantities
-    shared = set.intersection(*map(set, words))
-    short = ["_".join([w for w in ws[:-1] if w not in shared] + ws[-1:]) for ws in words]
-    if len(set(short)) < len(short) or any(re.match(r"(minus)?\d", name) for name in short):
-        return quantities
-    return [replace(q, name=name) for q, name in zip(quantities, short, strict=True)]
-
-
-_SHORTER = (
-    (r"\bangular velocity\b", "angvel"),
-    (r"\bvelocity\b", "vel"),
-    (r"\b([xyz])[- ](?:coordinate|axis|value|position)\b", r"\1"),
-    (r"\b(?:along|around|in) the ([xyz])\b", r"\1"),
-    (r"\bcosine\b", "cos"),
-    (r"\bsine\b", "sin"),
-    (r"\b(\w+) of the angle\b", r"\1 of angle"),
-    (r"\s-\s", " minus "),
-    (r"\b(?:applied|acting) (?:on|at|to)\b", "of"),
-    (r"\balong the .*$", ""),
-    (r"\bbetween ([^|]*?) and (?:the )?([^|]*)$", r"of \1 \2"),
-    (r"\b\w = (?=(?:cos|sin)\()", ""),
-)
-_DROPPED = {"the", "a", "an", "to", "and", "by", "with", "value", "its", "on", "at", "two", "apply"}
-
-
-def _slug(meaning: str) -> str:
-    """Shorten a meaning to a name: ``"angle of the front tip"`` is ``front_tip_angle``."""
-    text = meaning.partition(";")[0].lower()
-    text = re.sub(r"\b(cos|sin)\((\w+)\)", r"\1 \2", re.sub(r"^\w = ", "", text))
-    text = re.sub(r"\([^()]*\)", "", text).split(", ")[0]
-    for pattern, short in _SHORTER:
-        text = re.sub(pattern, short, text)
-    parts = [re.findall(r"-?\d+(?:\.\d+)?|[a-z_']+\d*", p) for p in re.split(r"\bof\b", text)]
-    ordered = [w.replace("'", "").replace("-", "minus") for p in reversed(parts) for w in p]
-    kept = list(dict.fromkeys(w for w in ordered if w and w not in _DROPPED))
-    if kept[-1:] == ["angvel"] and "angle" in kept:
-        kept.remove("angle")
-    while len("_".join(kept)) > _MAX_NAME and len(kept) > 2:
-        # The last word says what kind of quantity it is, the ones before it whose.
-        kept.pop(len(kept) // 2)
-    return "_".join(kept)[:_MAX_NAME]
-
-
-# -- the made environment ------------------------------------------------------------------
 
 
 def _made_with(env: gym.Env[Any, Any]) -> str:
@@ -523,7 +201,7 @@ def _as_registered(env: gym.Env[Any, Any]) -> bool:
     if spec is None or spec.id not in gym.registry:
         return False
     changed = {k: v for k, v in spec.kwargs.items() if k != "render_mode"}
-    return changed == gym.registry[spec.id].kwargs and all(map(_keeps_return, _stack(env)))
+    return changed == gym.registry[spec.id].kwargs and all(map(_keeps_return, stack(env)))
 
 
 def _keeps_return(layer: gym.Wrapper[Any, Any, Any, Any]) -> bool:
@@ -542,7 +220,7 @@ _EACH_STEP = re.compile(
 
 
 def _ceiling(
-    env: gym.Env[Any, Any], sections: Sequence[_Section], step_cap: int | None
+    env: gym.Env[Any, Any], sections: Sequence[Section], step_cap: int | None
 ) -> list[str]:
     """Say the largest return there can be, where every step earns the same and nothing else does.
 
@@ -552,7 +230,7 @@ def _ceiling(
     limit = _limit(env, step_cap)
     if limit is None or not type(env.unwrapped).__module__.startswith("gymnasium.envs."):
         return []
-    text = _find(sections, "reward")
+    text = find(sections, "reward")
     said = [s for s in re.split(r"(?<=\.)\s+", text) if not s.lstrip().startswith("If `")]
     found = [m for m in map(_EACH_STEP.search, said) if m]
     if len(found) != 1 or not _as_registered(env):
@@ -566,7 +244,7 @@ def _ceiling(
 def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
     """Return the steps after which a wrapper, or the caller's own cap, ends an episode."""
     limits = [step_cap, None if env.spec is None else env.spec.max_episode_steps]
-    for layer in _stack(env):
+    for layer in stack(env):
         if type(layer).__name__ == "TimeLimit":
             limits.append(getattr(layer, "_max_episode_steps", None))
     return min((n for n in limits if isinstance(n, int)), default=None)
@@ -575,7 +253,7 @@ def _limit(env: gym.Env[Any, Any], step_cap: int | None = None) -> int | None:
 def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
     """Say which wrappers the actions and observations pass through."""
     lines = []
-    for layer in _stack(env):
+    for layer in stack(env):
         kind = type(layer)
         if kind.__name__ in _SILENT:
             continue
@@ -584,7 +262,7 @@ def _wrappers(env: gym.Env[Any, Any]) -> list[str]:
         line = f"- {kind.__name__}({options})"
         about = inspect.cleandoc(vars(kind).get("__doc__") or "").split("\n\n")[0]
         if about:
-            line += f": {_clean(about)[:300]}"
+            line += f": {clean_markdown(about)[:300]}"
         lines.append(line)
     return ["Wrapped, from the inside out, in:", *lines] if lines else []
 
@@ -686,88 +364,6 @@ def _probe(make: Callable[[], gym.Env[Any, Any]]) -> list[str]:
     return ["An action outside its bounds acts, and is charged, as the bound."]
 
 
-# -- the text -----------------------------------------------------------------------------
-
-_SKIPPED = ("version", "reference", "credit", "citation", "vectorized", "rendering", "information",
-            "installation", "attributes", "methods")  # fmt: skip
-
-
-def _chosen(
-    sections: list[_Section], doc: str, kwargs: dict[str, Any]
-) -> list[tuple[str, str, int]]:
-    """Return titles, texts and ranks (the lower, the sooner kept) of sections to show."""
-    chosen: list[tuple[str, str, int]] = []
-    if len(sections) == 1:  # no headings: all of it is the description
-        return [("Description", _clean(sections[0].body), 0)] if doc else []
-    for section in sections:
-        title = section.title.lower()
-        if not title:
-            title, section = "description", replace(section, title="Description")
-        text = _clean(section.body)
-        if not text or title.startswith(_SKIPPED):
-            continue
-        if title.startswith("argument"):
-            text = _arguments(section.body, kwargs)
-            rank = 9
-        elif title.startswith(("observation", "action")):
-            text = _notes(text)
-            rank = 4
-        elif title.startswith("reward"):
-            rank = 1
-        elif "end" in title.split() or title.startswith(("termin", "trunc", "episode")):
-            rank = 2
-        elif title == "description":
-            rank = 3
-        elif "dynamics" in title:
-            rank = 5
-        elif title.startswith("start"):
-            rank = 6
-        else:
-            rank = 7
-        if text and chosen and chosen[-1][0] == section.title:
-            chosen[-1] = (section.title, f"{chosen[-1][1]}\n{text}", rank)
-        elif text:
-            chosen.append((section.title, text, rank))
-    return chosen
-
-
-def _notes(text: str) -> str:
-    """Drop from the text around a table all that the list of names says, or that is advice."""
-    kept = []
-    for line in text.splitlines():
-        if line.startswith("- ") and re.match(r"- (?:`?\d+`?\s*[:=]|\w+ \(\d+ elements?)", line):
-            continue
-        sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", line)
-        useful = [
-            s
-            for s in sentences
-            if not re.search(
-                r"ndarray|elements? (?:are|correspond)|following parts|by default\b|during "
-                r"construction|(?:is|be) an? `?Box|shape is|regardless of|returned as an|"
-                r"discrete determ",
-                s,
-                re.IGNORECASE,
-            )
-        ]
-        if useful:
-            kept.append(" ".join(useful))
-    return "\n".join(kept)
-
-
-def _arguments(body: str, kwargs: dict[str, Any]) -> str:
-    """Return what is said of arguments: all of a list; of a table the rows that were given."""
-    rows = []
-    for line in body.splitlines():
-        if line.lstrip().startswith("|"):
-            cells = [c.strip().strip("`") for c in line.strip().strip("|").split("|")]
-            if cells[0] in kwargs:
-                rows.append(f"- {cells[0]}: {_plain(cells[-1])}")
-    if rows:
-        return "\n".join(rows)
-    items = re.split(r"^\s*\*\s+", body, flags=re.MULTILINE)[1:]
-    return "\n".join(f"- {_clean(item)}".replace("\n", " ") for item in items)
-
-
 def _fit(
     words: str, must: list[str], rest: list[tuple[str, str, int]], picture: str, most: int
 ) -> str:
@@ -796,64 +392,3 @@ def _cut(text: str, most: int) -> str:
     part = text[: most - 2]
     end = max(part.rfind(". "), part.rfind("\n"))
     return part[: end + 1].rstrip() + " …" if end > most // 3 else ""
-
-
-_MARKUP: tuple[tuple[str, str], ...] = (
-    (r"!\[[^\]]*\]\([^)]*\)", ""),
-    (r"\[([^\]\[]+)\]\([^)\s]*\)", r"\1"),
-    (r"<sub>(.*?)</sub>", r"_\1"),
-    (r"<sup>(.*?)</sup>", r"^\1"),
-    (r"</?\w+/?>", ""),
-    (r"\*\*\*|\*\*", ""),
-    (r"(?<![\w*])\*(?=\S)(.+?)(?<=\S)\*(?![\w*])", r"\1"),
-    (r"\(`?(observation\[[^\]]*\])`?\s+if\s+`?exclude[^)]*\)", r"(\1)"),
-    (r"\s*\(if\s+`exclude_[^)]*\)", ""),
-    (r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2"),
-    (r"\\times", "*"),
-    (r"\\infty", "inf"),
-    (r"\\\|", "|"),
-    (r"\\(?:mathcal|text|textit|mathrm)\{([^{}]*)\}", r"\1"),
-    (r"\\(?:left|right)\b", ""),
-    (r"\\_", "_"),
-    (r"\$+", ""),
-    (r"([_^])\{([^{}]*)\}", r"\1\2"),
-    (r"`", ""),
-    (r"[ \t]+", " "),
-)
-
-
-# History, credits and advertising in descriptions.
-_SENTENCE = re.compile(
-    r"(?:^|(?<=[.:] ))(?=[A-Z]|info )[^.]*?(?:described in|described by|"
-    r"based on the (?:work|environment)|"
-    r"independent state and control variables|MDP first appeared|two versions\b|"
-    r"of the mountain car domain|This version is|[Pp]ixel art|"
-    r"contains the individual reward terms|reward threshold|possible to pass a custom)"
-    r"(?:[^.]|\.(?=\S))*(?:\. |$)"
-)
-
-
-def _plain(text: str) -> str:
-    """Return Markdown as plain text."""
-    for pattern, replacement in _MARKUP:
-        text = re.sub(pattern, replacement, text)
-    return text.strip()
-
-
-def _clean(text: str) -> str:
-    """Return a section as plain text without tables and code: a line for each paragraph or item."""
-    lines: list[str] = []
-    fresh = True
-    for raw in _FENCED.sub("", text).splitlines():
-        line = raw.strip()
-        if not line or line.startswith(("|", ":name:", ">>>")):
-            fresh = True
-            continue
-        item = re.match(r"(?:[-*]|\d+\.)\s", line)
-        if lines and not fresh and not item:
-            lines[-1] += f" {line}"
-        else:
-            lines.append(re.sub(r"^\*\s", "- ", line))
-        fresh = False
-    said = (_SENTENCE.sub("", _plain(line) + " ").strip() for line in lines)
-    return "\n".join(s for s in said if s)

@@ -11,7 +11,7 @@ episodes of random policies (`measure_normal`). A policy then means the same in 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -126,6 +126,15 @@ def _title(env: Env) -> str:
 # -- the wrappers that an environment gets -------------------------------------------------
 
 
+def stack(env: gym.Env[Any, Any]) -> list[gym.Wrapper[Any, Any, Any, Any]]:
+    """Return the wrappers from the innermost on."""
+    layers: list[gym.Wrapper[Any, Any, Any, Any]] = []
+    while isinstance(env, gym.Wrapper):
+        layers.append(env)
+        env = env.env
+    return layers[::-1]
+
+
 def usual_wrappers(env: Env) -> tuple[str, ...]:
     """Return what an environment is wrapped in where nobody says in what.
 
@@ -186,7 +195,7 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     Returns:
         Two arrays, one entry for each observed number, or ``None`` where nothing is scaled.
     """
-    maps = list(_maps(env))
+    maps = _maps(env)
     if not maps:
         return None
     shape = env.observation_space.shape or ()
@@ -198,14 +207,10 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     return np.ravel(-zero * size), np.ravel(size)
 
 
-def _maps(env: Env) -> Iterator[Any]:
-    """Yield the scaling wrappers, the innermost first."""
-    layers = []
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation):
-            layers.append(env)
-        env = env.env
-    return iter(layers[::-1])
+def _maps(env: Env) -> list[Any]:
+    """Return the scaling wrappers, the innermost first."""
+    kinds = gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation
+    return [layer for layer in stack(env) if isinstance(layer, kinds)]
 
 
 def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
