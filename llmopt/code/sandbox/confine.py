@@ -1,9 +1,11 @@
-"""Kernel confinement of the calling process: rlimits, Landlock and seccomp through ctypes.
+"""Kernel confinement of the calling process: rlimits and seccomp, and Landlock where there is one.
 
-Needs no privilege, no package and no compiler. It is one way: a confined process cannot
-undo it. After `confine` the process can compute, allocate memory up to a limit, and use the
-file descriptors that are already open. It cannot open a file (except to read below
-`readable` folders), make a socket, a process or a thread, signal anything, or change a limit.
+Needs no privilege, no package and no compiler. Seccomp alone keeps every promise but `readable`;
+Landlock is a second layer under it. It is one way: a confined process cannot undo it.
+
+After `confine` the process can compute, allocate memory up to a limit, and use the file
+descriptors that are already open. It cannot open a file (except to read below `readable`
+folders), make a socket, a process or a thread, signal anything, or change a limit.
 
 Only the standard library is imported, so that a worker can load this file without llmopt.
 """
@@ -113,7 +115,8 @@ class Support:
     Attributes:
         landlock: Landlock version of the kernel; 0 for none.
         seccomp: Whether seccomp filters can be installed.
-        problems: Why confinement is not to be had; empty if it is.
+        problems: Why confinement is not to be had; empty if it is. That Landlock is missing is
+            no problem.
     """
 
     landlock: int
@@ -124,12 +127,10 @@ class Support:
 def support() -> Support:
     """Ask the kernel what confinement it offers; changes nothing."""
     if not sys.platform.startswith("linux"):
-        return Support(0, False, (f"Landlock and seccomp need Linux, this is {sys.platform}",))
+        return Support(0, False, (f"seccomp needs Linux, this is {sys.platform}",))
     libc, machine = _libc(), _MACHINES.get(platform.machine())
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     problems = []
-    if version < 1:
-        problems.append("the kernel has no Landlock (Linux 5.13 or later, enabled at boot)")
     filters = False
     if machine is None or struct.calcsize("P") != 8:
         known = ", ".join(_MACHINES)
@@ -227,15 +228,22 @@ def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ..
         folder = "/proc/self/task"
         running = len(os.listdir(folder)) if os.path.isdir(folder) else 1
         if running > 1:
-            # Landlock binds one thread only: another would stay free.
+            # Landlock and the dropped capabilities bind one thread only.
             raise ConfinementError(f"{running} threads run already; an import started them")
 
-    def truncation() -> None:
+    def readable_files() -> None:
         if readable and found.landlock < _TRUNCATE_SINCE:
             raise ConfinementError(
-                f"with Landlock {found.landlock} a readable file could be emptied; expected "
-                f"Landlock {_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
+                f"with Landlock {found.landlock} (0 is none) a readable file could be emptied; "
+                f"expected Landlock {_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
             )
+
+    def second_layer() -> None:
+        try:
+            _landlock(libc, found.landlock, readable)
+        except ConfinementError:
+            if readable:  # without these seccomp opens nothing
+                raise
 
     def privileges() -> None:
         for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
@@ -247,14 +255,14 @@ def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ..
         if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
             raise ConfinementError(f"capset failed: {_reason()}")
 
-    for part in (kernel, threads, truncation):
+    for part in (kernel, threads, readable_files):
         tolerate(part)
     if not sys.platform.startswith("linux"):
         return tuple(problems)
     libc = _libc()
     tolerate(privileges)
     if found.landlock:
-        tolerate(lambda: _landlock(libc, found.landlock, readable))
+        tolerate(second_layer)
     tolerate(capabilities)
     if found.seccomp:
         tolerate(lambda: _seccomp(libc, files=bool(readable)))

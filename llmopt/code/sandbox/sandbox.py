@@ -73,8 +73,8 @@ class Sandbox:
         imports: Modules that are imported before confinement, and so can be imported by the
             candidate. Their names are bound for it, and ``np`` for NumPy.
         readable: Files and folders that the candidate may read; none by default.
-        allow_unsandboxed: Run where Landlock or seccomp is not to be had, under what there is
-            of them. Rlimits, the scrubbed environment and the wall clock remain.
+        allow_unsandboxed: Run where seccomp is not to be had, or Landlock for `readable`, under
+            what there is of them. Rlimits, the scrubbed environment and the wall clock remain.
 
     Attributes:
         confined: Whether the running worker is confined in full; ``None`` before the first
