@@ -29,6 +29,7 @@ _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spen
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
+Kind = Literal["search", "check", "imported"]
 Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "refine", "user"]
 
 
@@ -90,6 +91,8 @@ class Trial(Generic[Params]):
         evaluations: How often the point was measured; `rewards` is the mean.
         samples: The numbers that the reward is the mean of, if they were told: one for each
             seeded start, in the same order for every point.
+        kind: ``"search"``; ``"check"`` for a point that was tried again on fresh starts before
+            the search would end; ``"imported"`` for one of an earlier search.
     """
 
     number: int
@@ -107,6 +110,7 @@ class Trial(Generic[Params]):
     stderr: float | None = None
     evaluations: int = 1
     samples: tuple[float, ...] = ()
+    kind: Kind = "search"
 
     def __post_init__(self) -> None:
         _clean_texts(self, "feedback", "explanation")

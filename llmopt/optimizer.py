@@ -48,7 +48,7 @@ from llmopt.errors import (
     StorageError,
 )
 from llmopt.files import write_bytes_atomically
-from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.history import Direction, History, Kind, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.imports import (
     ImportedRow,
     Importer,
@@ -531,7 +531,7 @@ class LLMOptimizer(Generic[Params]):
                 outcome: Outcome = "changed" if changed else "taken"
                 rows.append(ImportedRow(number, outcome, ", ".join(changed)))
             for one in told:
-                self._record(self._state.tell_event(*one, imported=True))
+                self._record(self._state.tell_event(*one, kind="imported"))
         notes = notes_on(found, self._task, self.space)
         return ImportReport(found.title, tuple(rows), tuple(notes))
 
@@ -539,7 +539,7 @@ class LLMOptimizer(Generic[Params]):
     def imported(self) -> frozenset[int]:
         """Numbers of the trials that were imported, from 0."""
         with self._changing:
-            return frozenset(self._state.imported)
+            return frozenset(t.number for t in self._state.trials if t.kind == "imported")
 
     # -- telling --------------------------------------------------------------------------
 
@@ -670,12 +670,13 @@ class LLMOptimizer(Generic[Params]):
         violation: float,
         stderr: float | None,
         samples: tuple[float, ...],
+        kind: Kind = "search",
     ) -> Trial[Params]:
         with self._changing:
             if rewards is not None and not samples:
                 self._note_another_reward(values, rewards)
             self._record(
-                self._state.tell_event(values, rewards, feedback, violation, stderr, samples)
+                self._state.tell_event(values, rewards, feedback, violation, stderr, samples, kind)
             )
             trial = self._state.trials[-1]
         if self._bell is not None:

@@ -655,6 +655,25 @@ def test_a_search_goes_on_where_its_best_point_falls_on_a_fresh_start():
         assert search.evaluate().mean == 10
 
 
+def test_what_a_trial_was_for_is_stored(tmp_path):
+    """A check counts as five evaluations after a resume, too; a user's own trial is no check."""
+    storage = tmp_path / "s.jsonl"
+    with at_the_cliff(0, "2", 1, storage=storage) as search:
+        search.run(8)
+        assert [t.kind for t in search.optimizer.trials] == ["search", "search", "check", "search"]
+        point = search.optimizer.trials[1].params
+        search.optimizer.tell(point, 10.0, samples=[10.0] * 8)
+        spent = search._spent()
+    assert spent == 1 + 1 + 5 + 1 + 2
+    with at_the_cliff(storage=storage) as resumed:
+        assert [t.kind for t in resumed.optimizer.trials][1:4] == ["search", "check", "search"]
+        assert resumed._spent() == spent
+        resumed.optimizer.save(tmp_path / "saved.jsonl")
+        with at_the_cliff(storage=tmp_path / "saved.jsonl") as again:
+            assert again.optimizer.trials[2].kind == "check"
+            assert again.best.number == 3
+
+
 def test_a_model_that_insists_is_not_asked_for_ever():
     with at_the_cliff(0, "2", "2") as search:
         assert search.run(10).number == 1

@@ -34,7 +34,7 @@ from llmopt.errors import (
     StorageError,
     install_hint,
 )
-from llmopt.history import Trial
+from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchOptions
@@ -397,13 +397,15 @@ class PolicySearch:
 
     def _spent(self) -> int:
         """Return the evaluations so far; one on more starts counts as several."""
-        size, failed = len(self.starts), 0
-        for trial in self._checks().values():
-            failed += trial.source == "user" and trial.state == "failed"
-        own = set(range(len(self.optimizer.trials))) - self.optimizer.imported
-        trials = self.optimizer.trials
-        several = sum(max(1, len(trials[i].samples) // size) for i in own)
-        return several + failed * (CHECKED - 1)
+
+        def size(trial: Trial[dict[str, Any]]) -> int:
+            if trial.kind == "imported":
+                return 0
+            if trial.kind == "check" and trial.state == "failed":
+                return CHECKED
+            return max(1, len(trial.samples) // len(self.starts))
+
+        return sum(map(size, self.optimizer.trials))
 
     def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
         """Return the point that a model recommends, if it is as good as the best, else the best."""
@@ -429,18 +431,12 @@ class PolicySearch:
             samples = (*trial.samples, *more.samples)
             return math.fsum(samples) / len(samples) if more.samples else -math.inf
 
-        tried = (t for t in history.complete if len(t.samples) <= len(self.starts))
+        tried = (t for t in history.complete if t.kind != "check")
         return max(tried, key=mean, default=history.best)
 
     def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
         """Return the trials in which a point failed on fresh starts, by its values."""
-        size, seen = len(self.starts), set()
-        found = {}
-        for trial in self.optimizer.trials:
-            if trial.values in seen and (len(trial.samples) > size or trial.state == "failed"):
-                found[trial.values] = trial
-            seen.add(trial.values)
-        return found
+        return {t.values: t for t in self.optimizer.trials if t.kind == "check"}
 
     def _failed_elsewhere(
         self, best: Trial[dict[str, Any]], left: int
@@ -467,11 +463,7 @@ class PolicySearch:
             least, before = min(outcome.returns), min(best.samples)
             seen += f" (least return {least:.5g}, on the starts before {before:.5g})"
         text = f"{seen}. {text}".strip()
-        if outcome.mean is None:
-            return self.optimizer.tell_failure(best.params, f"{outcome.failure}. {text}")
-        return self.optimizer.tell(
-            best.params, outcome.mean, feedback=text, samples=outcome.returns
-        )
+        return self._record(best.params, outcome, text, "check")
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
@@ -495,11 +487,18 @@ class PolicySearch:
         return outcome, statistics.text(outcome)
 
     def _tell(self, params: Any) -> Trial[dict[str, Any]]:
-        outcome, text = self.measure(params)
+        return self._record(params, *self.measure(params), "search")
+
+    def _record(
+        self, params: Any, outcome: Evaluation, text: str, kind: Kind
+    ) -> Trial[dict[str, Any]]:
+        """Tell the optimizer what came of a point."""
+        optimizer = self.optimizer
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
-            return self.optimizer.tell_failure(params, reason)
-        return self.optimizer.tell(params, outcome.mean, feedback=text, samples=outcome.returns)
+            return optimizer._tell(*optimizer._read_failure(params, reason), kind)
+        told = optimizer._read_told(params, outcome.mean, text, samples=outcome.returns)
+        return optimizer._tell(*told, kind)
 
     @property
     def best(self) -> Trial[dict[str, Any]]:
@@ -573,7 +572,7 @@ class PolicySearch:
         starts = 2 * len(self.starts) if starts is None else starts
         fresh = final_seeds(self.seed, whole_number("starts", starts, 1, MAX_STARTS))
         size, checks = len(self.starts), self._checks()
-        trials = [t for t in self.optimizer.history.complete if len(t.samples) <= size]
+        trials = [t for t in self.optimizer.history.complete if t.kind != "check"]
         points = [self._flat(t.params) for t in trials]
         best: tuple[float, Trial[dict[str, Any]]] | None = None
         for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):

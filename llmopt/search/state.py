@@ -16,7 +16,7 @@ import numpy as np
 from llmopt._version import __version__
 from llmopt.client.base import Reply
 from llmopt.errors import StorageError
-from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.history import Direction, History, Kind, Proposal, Trial, Usage
 from llmopt.search.eventlog import Event
 from llmopt.space import Space, Value
 
@@ -37,7 +37,6 @@ class SearchState:
         ready: Produced and not handed out yet.
         keys: `Space.key` of every point in `trials`, `pending` and `ready`.
         warmed: Warm-up points produced so far.
-        imported: Numbers of the trials that were imported.
         rng: The one source of randomness.
     """
 
@@ -49,7 +48,6 @@ class SearchState:
         self.ready: deque[Proposal] = deque()
         self.keys: set[Any] = set()
         self.warmed = 0
-        self.imported: set[int] = set()
         self.rng = np.random.default_rng(seed)
 
     def history(self) -> History:
@@ -78,7 +76,7 @@ class SearchState:
         violation: float,
         stderr: float | None = None,
         samples: tuple[float, ...] = (),
-        imported: bool = False,
+        kind: Kind = "search",
     ) -> Event:
         """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
         event = {
@@ -92,8 +90,8 @@ class SearchState:
             event["stderr"] = stderr
         if samples:
             event["samples"] = samples
-        if imported:
-            event["imported"] = True
+        if kind != "search":
+            event["kind"] = kind
         return event
 
     def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
@@ -111,7 +109,6 @@ class SearchState:
             "ready": [self._dump(p) for p in self.ready],
             "paid": [[digest, reply.to_dict()] for digest, reply in paid],
             "warmed": self.warmed,
-            **({"imported": sorted(self.imported)} if self.imported else {}),
             "rng": self.rng.bit_generator.state,
             # as it was before there were any: versions of then read it
             "usage": {k: v for k, v in asdict(usage).items() if k not in _RARE or v},
@@ -175,8 +172,6 @@ class SearchState:
                 proposal = self.pending.pop(i)
                 break
         self.keys.add(key)
-        if event.get("imported"):
-            self.imported.add(len(self.trials))
         self.trials.append(
             Trial(
                 number=len(self.trials),
@@ -193,6 +188,7 @@ class SearchState:
                 constraint_violation=event["violation"],
                 stderr=event.get("stderr"),
                 samples=tuple(event.get("samples", ())),
+                kind=event.get("kind", "search"),
             )
         )
 
@@ -206,7 +202,6 @@ class SearchState:
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])
         self.warmed = event["warmed"]
-        self.imported = set(event.get("imported", ()))
         self.rng.bit_generator.state = event["rng"]
         points = [t.values for t in self.trials]
         points += [p.values for p in (*self.pending, *self.ready)]
