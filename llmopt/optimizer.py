@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpa
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.arguments import one_of, whole_number
+from llmopt.arguments import MOST_POINTS, MOST_SEED, one_of, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import (
@@ -179,7 +179,7 @@ class LLMOptimizer(Generic[Params]):
         self.directions = _directions(direction)
         self.batch_size = given.batch_size
         if seed is not None:
-            seed = whole_number("seed", seed, 0)
+            seed = whole_number("seed", seed, 0, MOST_SEED)
         self._warmup_points: tuple[tuple[Any, ...], ...] | None = None
         if isinstance(given.warmup, Iterable):
             self._warmup_points = tuple(
@@ -324,7 +324,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
         """Return what `ask` does, and what it is to warn of at the caller's line."""
-        count = 1 if n is None else whole_number("n", n, 1)
+        count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
         proposals, warned = self._serve(count)
         return self._in_form(proposals, n), warned
 
@@ -714,7 +714,7 @@ class LLMOptimizer(Generic[Params]):
         for all their points, as ``ask(n)`` makes it. The points of an ask that was cancelled are
         handed out by the next one. Ctrl-C waits for no model.
         """
-        count = 1 if n is None else whole_number("n", n, 1)
+        count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
         proposals, warned = await self._joiner.ask(
             count, self._serve, self._give_back, self._meter.lock
         )
@@ -955,7 +955,7 @@ class LLMOptimizer(Generic[Params]):
                 start = start_of(log.events, path)
                 with as_written(path, 1, start):
                     check_same(start, self._start_event(), path, seed_given=self._seed_given)
-                    self.seed = whole_number("seed", start["seed"], 0)
+                    self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
                 self._emitter = self._make_emitter(self._model)
                 self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)

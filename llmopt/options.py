@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llmopt.arguments import one_of
+from llmopt.arguments import MOST_AT_ONCE, one_of
 from llmopt.client.base import Client
 from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner
@@ -93,7 +93,7 @@ class SearchOptions(AskOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._whole("batch_size", 1)
+        self._whole("batch_size", 1, MOST_AT_ONCE)
         one_of("warmup_distribution", self.warmup_distribution, ("uniform", "normal"))
         if isinstance(self.warmup, (str, Mapping)):
             raise ValueError(

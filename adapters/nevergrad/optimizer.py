@@ -28,7 +28,7 @@ from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.words import describe, number_of, warn
-from llmopt.arguments import whole_number
+from llmopt.arguments import MOST_AT_ONCE, MOST_POINTS, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
@@ -88,9 +88,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         max_tokens: int | None = None,
         max_cost: float | None = None,
     ) -> None:
-        batch_size = whole_number("batch_size", batch_size, 1)
+        batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         if warmup is not None:
-            warmup = whole_number("warmup", warmup, 0)
+            warmup = whole_number("warmup", warmup, 0, MOST_POINTS)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
         self._model = ModelEmitter(

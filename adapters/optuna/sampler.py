@@ -54,7 +54,7 @@ from llmopt.adapters.optuna.space import (
     trouble_with,
 )
 from llmopt.adapters.words import describe, warn
-from llmopt.arguments import whole_number
+from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready, is_permanent
 from llmopt.client.registry import get_client, one_model
@@ -212,7 +212,7 @@ class LLMSampler(BaseSampler):
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
         self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
-        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         self.hints = None if hints is None else tuple(hints)
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import shlex
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import Any, TextIO
 
 import gymnasium as gym
 
+from llmopt.arguments import MOST_AT_ONCE, MOST_COUNT
 from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import ALIASES, CodeTask
@@ -39,7 +39,7 @@ from llmopt.files import (
 )
 from llmopt.folders import check_given, to_give_again
 from llmopt.policies.picture import policy_gif
-from llmopt.text import clean, cut, first_line
+from llmopt.text import clean, cut, first_line, short
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,
@@ -80,6 +80,11 @@ _LEAST = {
     "call_seconds": 0.001,
 }
 """The smallest value of each number that an option gives."""
+_MOST = {
+    **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "trainings"), 100_000),
+    "repairs": MOST_AT_ONCE,
+    "training": 10**10,
+}
 _LEAST_PARAMETERS = 1_000_000_000
 """A model with fewer weights is warned of."""
 
@@ -187,10 +192,11 @@ def _check_numbers(settings: Mapping[str, Any]) -> None:
         if value is None and name in DEFAULTS and DEFAULTS[name] is None:
             continue
         # Not `<`: that is false for NaN, too.
-        if not (isinstance(value, (int, float)) and least <= value < math.inf):
-            raise LLMOptError(
-                f"--{name.replace('_', '-')} {value}: expected a number, {least} or more"
-            )
+        most = _MOST.get(name, MOST_COUNT)
+        if not (isinstance(value, (int, float)) and least <= value <= most):
+            span = f"from {least} to {most:,}" if name in _MOST else f"{least} or more"
+            option = f"--{name.replace('_', '-')}"
+            raise LLMOptError(f"{option} {short(value)}: expected a number, {span}")
 
 
 def make_optimizer(

@@ -156,6 +156,8 @@ def check_names(names: Sequence[str], *more: str) -> None:
     """
     valid = {*METHODS, *more}
     for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"method {name!r}: expected a name")
         parts = [part.strip() for part in name.split(",")]
         if len(parts) > 1 and valid.issuperset(parts):
             raise ValueError(

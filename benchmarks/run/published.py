@@ -81,8 +81,11 @@ class Record:
                 "returns": tuple(float(x) for x in data["returns"]),
                 "lengths": tuple(int(x) for x in data["lengths"]),
             }
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
+            record = cls(**fields)
+            if not isinstance(record.method, str):
+                raise TypeError(f"method {record.method!r}: expected a text")
+            return record
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise StorageError(
                 f"a line of the run's records cannot be read ({error!r}): the file was written "
                 "by another version of llmopt, or changed by something else"

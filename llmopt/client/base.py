@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -220,7 +219,7 @@ def amount(value: object) -> float | None:
     """Return a number of 0 or more, ``None`` for whatever is none."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    return value if 0 <= value < math.inf else None
+    return value if 0 <= value < 2**63 else None
 
 
 def whole(value: object) -> int | None:

@@ -18,6 +18,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from llmopt.arguments import whole_number
 from llmopt.client.base import (
     PROMPT_VERSION,
     Client,
@@ -360,7 +361,7 @@ def _parse(data: bytes, path: Path) -> _Recording:
             if "facts" in entry:
                 facts = _checked_facts(entry["facts"])
                 recording.facts.update(recording.facts or facts)
-                version = int(entry.get("prompts", 1))
+                version = whole_number("prompts", entry.get("prompts", 1), 1)
                 continue
             request = (
                 _unpack(entry, known, room)

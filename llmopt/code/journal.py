@@ -8,14 +8,13 @@ was not used), ``ask`` (candidates of one request), ``failure`` (an ask that fou
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import whole_number
+from llmopt.arguments import number, whole_number
 from llmopt.client.base import Reply
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
@@ -140,9 +139,8 @@ class CodeState:
             _text(text)
         whole_number("number", trial.number, 0)
         whole_number("parent", 0 if trial.parent is None else trial.parent, 0)
-        reward = trial.reward
-        if reward is not None and not (isinstance(reward, (int, float)) and math.isfinite(reward)):
-            raise ValueError(f"the score {reward!r} is no finite number")
+        if trial.reward is not None:
+            number("the score", trial.reward)
         if trial.origin not in ("llm", "user"):
             raise ValueError(f"origin {trial.origin!r}: expected 'llm' or 'user'")
         return trial
@@ -170,7 +168,7 @@ def check_start(start: Event, config: Mapping[str, Any], seed: int | None, path:
     try:
         stored = {**start["config"]}
         stored_seed = int(start["seed"])
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise _spoilt(path, 1, error) from error
     other = [k for k in (*config, *stored) if stored.get(k) != config.get(k)]
     if seed is not None and seed != stored_seed:
@@ -231,12 +229,7 @@ def _spoilt(path: Path, line: int, error: Exception) -> StorageError:
 def _numbers(values: Any) -> tuple[float, ...]:
     if not isinstance(values, (list, tuple)):
         raise TypeError(f"{values!r} is no list of numbers")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{value!r} is no number")
-        if not math.isfinite(value):
-            raise ValueError(f"{value!r} is no finite number")
-    return tuple(values)
+    return tuple(number("a number", value) for value in values)
 
 
 def _text(value: Any) -> str:

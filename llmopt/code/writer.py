@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from llmopt.arguments import whole_number
+from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.code.candidate import Candidate, CodeTrial
@@ -80,8 +80,8 @@ class Writer:
     max_output_tokens: int | None = 2000
 
     def __post_init__(self) -> None:
-        whole_number("repairs", self.repairs, 0)
-        whole_number("attempts", self.attempts, 1)
+        whole_number("repairs", self.repairs, 0, MOST_AT_ONCE)
+        whole_number("attempts", self.attempts, 1, MOST_AT_ONCE)
 
     def write(
         self, situation: CodeSituation, n: int, refuse: Callable[[Refusal], None]

@@ -24,7 +24,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.arguments import check_names, whole_number
+from llmopt.arguments import MOST_SEED, check_names, whole_number
 from llmopt.client.base import Client
 from llmopt.errors import (
     LLMOptError,
@@ -171,7 +171,7 @@ class PolicySearch:
         if words not in ("all", "names", "none"):
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
         starts = whole_number("starts", starts, 1, MAX_STARTS)
-        seed = whole_number("seed", seed, 0)
+        seed = whole_number("seed", seed, 0, MOST_SEED)
         max_words = whole_number("max_words", max_words, 0)
         max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
-from llmopt.arguments import check_names, one_of, whole_number
+from llmopt.arguments import MOST_AT_ONCE, MOST_COUNT, check_names, one_of, whole_number
 from llmopt.search.meter import Limits
 
 
@@ -69,18 +69,20 @@ class AskOptions:
         if not isinstance(self.description, str):
             raise ValueError(f"description={self.description!r}: expected a string")
         self._whole("total", 1, optional=True)
-        self._whole("attempts", 1)
+        self._whole("attempts", 1, MOST_AT_ONCE)
         one_of("out_of_range", self.out_of_range, ("clip", "reject"))
         one_of("on_error", self.on_error, ("raise", "fallback"))
         for name in ("noisy", "may_stop"):
             one_of(name, getattr(self, name), (True, False))
         _ = self.limits
 
-    def _whole(self, name: str, least: int, *, optional: bool = False) -> None:
+    def _whole(
+        self, name: str, least: int, most: int = MOST_COUNT, *, optional: bool = False
+    ) -> None:
         """Check a whole number, and keep it as an ``int``."""
         value = getattr(self, name)
         if value is not None or not optional:
-            object.__setattr__(self, name, whole_number(name, value, least))
+            object.__setattr__(self, name, whole_number(name, value, least, most))
 
     @property
     def limits(self) -> Limits:

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from llmopt._version import __version__
+from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.base import Reply
 from llmopt.errors import StorageError
-from llmopt.history import Direction, History, Kind, Proposal, Trial, Usage
+from llmopt.history import Direction, History, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.search.eventlog import Event
 from llmopt.space import Space, Value
+from llmopt.text import short
 
 _RARE = ("unpriced", "estimated")
 
@@ -172,7 +174,7 @@ class SearchState:
                 proposal = self.pending.pop(i)
                 break
         self.keys.add(key)
-        self.trials.append(
+        self._append(
             Trial(
                 number=len(self.trials),
                 params=self.space.unflatten(values),
@@ -198,14 +200,38 @@ class SearchState:
             rewards = stored["rewards"] and tuple(stored["rewards"])
             samples = tuple(stored.get("samples", ()))
             fields = {**stored, "values": values, "rewards": rewards, "samples": samples}
-            self.trials.append(Trial(params=self.space.unflatten(values), **fields))
+            self._append(Trial(params=self.space.unflatten(values), **fields))
         self.pending = [self._load(p) for p in event["pending"]]
         self.ready = deque(self._load(p) for p in event["ready"])
-        self.warmed = event["warmed"]
+        self.warmed = whole_number("warmed", event["warmed"], 0)
         self.rng.bit_generator.state = event["rng"]
         points = [t.values for t in self.trials]
         points += [p.values for p in (*self.pending, *self.ready)]
         self.keys = {self.space.key(values) for values in points}
+
+    def _append(self, trial: Trial) -> None:
+        """Take a trial, which a file may give any content.
+
+        Raises:
+            ValueError: A number of it is none, or is out of its range.
+        """
+        if trial.number != len(self.trials):
+            raise ValueError(f"trial {short(trial.number)} follows {len(self.trials)} others")
+        one_of("state", trial.state, get_args(State))
+        one_of("source", trial.source, get_args(Source))
+        one_of("kind", trial.kind, get_args(Kind))
+        if (trial.rewards is None) != (trial.state == "failed"):
+            raise ValueError(f"a {trial.state} trial with rewards={short(trial.rewards)}")
+        rewards = trial.rewards or ()
+        if trial.rewards is not None and len(rewards) != len(self.directions):
+            raise ValueError(f"{len(rewards)} rewards: expected {len(self.directions)}")
+        for reward in (*rewards, *trial.samples):
+            number("reward", reward)
+        for name in ("constraint_violation", "prompt_tokens", "completion_tokens", "seconds"):
+            number(name, getattr(trial, name), 0)
+        number("stderr", trial.stderr or 0, 0)
+        whole_number("evaluations", trial.evaluations, 1)
+        self.trials.append(trial)
 
     def _dump(self, proposal: Proposal) -> dict[str, Any]:
         return {**vars(proposal), "values": self.space.to_json_values(proposal.values)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.journal import CodeState, check_start, replay, start_event
 from llmopt.errors import LLMOptError
+from llmopt.files import seal, unseal
 from llmopt.history import Usage
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
@@ -125,6 +127,88 @@ def attack(path: Path, read, *, exact: bool, numbered: bool) -> dict[str, int]:
     return seen
 
 
+HOSTILE = [
+    *(10**400, -(10**400), 10**30, 2**63, -1, 0.5, math.nan, math.inf, True, None),
+    *([], {}, [[]], [None], {"a": 1}, {"x": []}, [10**400], "", "x", "nan", "\ud800", "9" * 400),
+]
+
+
+def places(value, at=()):
+    """Yield where each value within a value is."""
+    yield at
+    keys = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        yield from places(value[key], (*at, key))
+
+
+def put(value, at, new):
+    """Return a value with another one in a place of it; `HOSTILE` itself stands for none."""
+    if not at:
+        return new
+    value = json.loads(json.dumps(value))
+    inner = value
+    for key in at[:-1]:
+        inner = inner[key]
+    if new is HOSTILE:
+        del inner[at[-1]]
+    else:
+        inner[at[-1]] = new
+    return value
+
+
+def replace_values(path: Path, read) -> None:
+    """Put values of other kinds into a file, sealed as if llmopt wrote it: read, or refused."""
+    whole = path.read_bytes()
+    read(path)
+    lines = [unseal(line) for line in (whole.splitlines() if whole.count(b"crc") > 1 else [whole])]
+    rng = np.random.default_rng(0)
+    every = [
+        (number, at, new)
+        for number, (line, _) in enumerate(lines)
+        for at in places(json.loads(line))
+        for new in [*HOSTILE, *[HOSTILE] * bool(at)]
+    ]
+    for pick in rng.permutation(len(every))[:FLIPS]:
+        number, at, new = every[pick]
+        changed = json.dumps(put(json.loads(lines[number][0]), at, new)).encode()
+        data = [
+            seal(text) if sealed and len(text) > 2 and text[:1] == b"{" else text
+            for text, sealed in [*lines[:number], (changed, lines[number][1]), *lines[number + 1 :]]
+        ]
+        path.write_bytes(b"\n".join(data) + b"\n")
+        with contextlib.suppress(LLMOptError):
+            read(path)
+    path.write_bytes(whole)
+
+
+@pytest.mark.defect(48)
+@pytest.mark.parametrize("kind", ["storage", "saved", "journal", "recording", "policy", "run"])
+def test_a_value_of_another_kind_is_refused_in_our_words(tmp_path, kind):
+    if kind in ("storage", "saved"):
+        path, _ = run_file(tmp_path, save=kind == "saved")
+
+        def read(path):
+            search = LLMOptimizer.load(path, ScriptedClient(answer))
+            assert repr(search)
+            search.ask()
+    elif kind == "journal":
+        path, read = journal(tmp_path)
+    elif kind == "recording":
+        path = recording(tmp_path)
+
+        def read(path):
+            search = LLMOptimizer(SPACE, ReplayClient(path), "props", seed=1, warmup=1)
+            search.tell(search.ask(), 1.0)
+            search.ask()
+    elif kind == "policy":
+        path, read = policy_file(tmp_path), load_policy
+    else:
+        read = made_run(tmp_path)
+        path = tmp_path / "r" / "trials.jsonl"
+        replace_values(tmp_path / "r" / "config.json", read)
+    replace_values(path, read)
+
+
 @pytest.mark.parametrize("kind", ["storage", "saved", "journal", "plain"])
 def test_search_files(tmp_path, kind):
     if kind == "journal":
@@ -137,40 +221,53 @@ def test_search_files(tmp_path, kind):
         assert seen["changed"] == 0
 
 
-def test_run_folders(tmp_path):
+def made_run(folder):
     from llmopt.benchmarks.run import run
 
     config = RunConfig("cartpole", iterations=2, episodes=1, warmup=1, heldout=1, gif=False,
                        methods=("random",))  # fmt: skip
-    run(config, tmp_path / "r")
+    run(config, folder / "r")
 
     def read(path):
-        RunConfig.from_dict(read_config(tmp_path / "r")["run"])
-        with RunFolder(tmp_path / "r") as folder:
-            return folder.records, folder.heldout
+        RunConfig.from_dict(read_config(folder / "r")["run"])
+        with RunFolder(folder / "r") as opened:
+            return opened.records, opened.heldout
 
+    return read
+
+
+def test_run_folders(tmp_path):
+    read = made_run(tmp_path)
     for name in ("config.json", "trials.jsonl", "heldout.jsonl"):
         attack(tmp_path / "r" / name, read, exact=True, numbered=name != "config.json")
 
 
-def test_recordings(tmp_path):
-    path = tmp_path / "r.jsonl"
+def recording(folder):
+    path = folder / "r.jsonl"
     client = RecordClient(ScriptedClient(answer), path)
     optimizer = LLMOptimizer(SPACE, client, "props", seed=1, warmup=1)
     for _ in range(4):
         optimizer.tell(optimizer.ask(), 1.0)
+    return path
 
+
+def test_recordings(tmp_path):
     def read(path):
         return [e.reply for e in ReplayClient(path)._read().exchanges]
 
-    attack(path, read, exact=True, numbered=True)
+    attack(recording(tmp_path), read, exact=True, numbered=True)
+
+
+def policy_file(folder):
+    env = gym.make("CartPole-v1")
+    form = LinearPolicy.for_env(env)
+    path = folder / "policy.json"
+    save_policy(form.bind(np.linspace(-1, 1, form.n_parameters)), path)
+    return path
 
 
 def test_policies(tmp_path):
-    env = gym.make("CartPole-v1")
-    form = LinearPolicy.for_env(env)
-    path = tmp_path / "policy.json"
-    save_policy(form.bind(np.linspace(-1, 1, form.n_parameters)), path)
+    path = policy_file(tmp_path)
     attack(path, lambda p: load_policy(p).parameters.tolist(), exact=True, numbered=False)
 
 
