@@ -30,7 +30,7 @@ from llmopt.benchmarks.runner import draw_warmup
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError
-from llmopt.policies.rollout import Evaluator, held_out_seeds, selection_seeds
+from llmopt.policies.rollout import held_out_seeds, selection_seeds
 from llmopt.trackers import Log
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -85,10 +85,10 @@ def test_a_line_holds_what_happened():
     assert line["selection"] == pytest.approx(line["means"][best])
     # Judged again from the line alone, by the plain evaluator.
     task = get_task("cartpole")
-    with Evaluator(task) as plain:
+    with task.evaluator() as plain:
         again = plain.evaluate(line["best_params"], selection_seeds(3, 2))
     assert again.mean == pytest.approx(line["selection"])
-    with Evaluator(task) as plain:
+    with task.evaluator() as plain:
         judged = plain.evaluate(line["best_params"], held_out_seeds(3, 4))
     assert line["heldout_returns"] == list(judged.returns)
     assert line["heldout"] == pytest.approx(judged.mean)

@@ -8,7 +8,6 @@ from gymnasium import spaces
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import ParameterError
-from llmopt.policies.rollout import Evaluator
 
 # Large seeds and small, policies near zero and at the border of the box: gentle and wild ones.
 SEEDS = (0, 12, 2**31 - 1)
@@ -46,7 +45,7 @@ def solving(task: str) -> np.ndarray:
     ],
 )
 def test_every_episode_equals_the_plain_evaluator(task, count):
-    with Evaluator(get_task(task)) as plain, FastEvaluator(get_task(task)) as quick:
+    with get_task(task).evaluator() as plain, FastEvaluator(get_task(task)) as quick:
         drawn = policies(plain.policy.n_parameters, count)
         drawn = np.concatenate([drawn, solving(task)]) if solving(task).size else drawn
         expected = [plain.evaluate(p, SEEDS) for p in drawn]
@@ -64,7 +63,7 @@ def test_every_episode_equals_the_plain_evaluator(task, count):
 @pytest.mark.parametrize("task", ["mountaincar", "cliffwalking"])
 def test_the_box_and_the_bias_are_the_tasks_own(task):
     changed = get_task(task, bias=not get_task(task).bias, box=(-15.0, 15.0))
-    with Evaluator(changed) as plain, FastEvaluator(changed) as quick:
+    with changed.evaluator() as plain, FastEvaluator(changed) as quick:
         params = np.random.default_rng(0).uniform(-15, 15, (3, plain.policy.n_parameters))
         expected = [plain.evaluate(p, (1, 3)).returns for p in params]
         assert [e.returns for e in quick.evaluate_batch(params, (1, 3))] == expected
@@ -81,7 +80,7 @@ def test_what_ran_before_leaves_no_trace():
 
 def test_more_episodes_than_fit_at_a_time():
     task = get_task("cartpole")
-    with FastEvaluator(task) as quick, Evaluator(task) as plain:
+    with FastEvaluator(task) as quick, task.evaluator() as plain:
         params = policies(quick.policy.n_parameters, 1)
         seeds = range(150)
         assert quick.evaluate_batch(params, seeds)[0].returns == (
@@ -126,7 +125,7 @@ def test_a_failed_policy_fails_alone_and_in_the_same_words():
     gym.register("llmopt-test/Faulty2-v0", entry_point=Faulty)
     try:
         task = Task("faulty", "llmopt-test/Faulty2-v0")
-        with FastEvaluator(task) as quick, Evaluator(task) as plain:
+        with FastEvaluator(task) as quick, task.evaluator() as plain:
             params = [[0.0, 2.0], [0.0, -1.0], [0.0, np.inf], [0.0, 3.0]]
             found = quick.evaluate_batch(params, (1, 2))
             expected = [plain.evaluate(p, (1, 2)) for p in params]
@@ -140,7 +139,7 @@ def test_a_failed_policy_fails_alone_and_in_the_same_words():
 
 @pytest.mark.parametrize("task", ["mountaincar", "pendulum"])
 def test_a_policy_that_breaks_the_arithmetic_is_judged_by_gymnasium(task):
-    with FastEvaluator(get_task(task)) as quick, Evaluator(get_task(task)) as plain:
+    with FastEvaluator(get_task(task)) as quick, get_task(task).evaluator() as plain:
         params = np.zeros((2, quick.policy.n_parameters))
         params[1, -1] = 1e200  # infinite in float32
         sound, broken = quick.evaluate_batch(params, (4,))

@@ -30,6 +30,10 @@ class Task:
     def step_cap(self, env):
         return env.spec.max_episode_steps
 
+    def evaluator(self):
+        env = self.make_env()
+        return Evaluator(self.make_env, self.policy(env), self.step_cap(env), env)
+
 
 def watched(rows, *, policy=POLICY, names=NAMES, actions=None, ends="terminated", **options):
     """Statistics of one episode for each list of rows; a row is an observation."""
@@ -290,7 +294,7 @@ def test_observations_are_copied():
     ],
 )
 def test_statistics_cost_no_second_rollout_and_change_nothing(env_id, bias, said):
-    with Evaluator(Task(env_id, bias)) as evaluator:
+    with Task(env_id, bias).evaluator() as evaluator:
         params = np.random.default_rng(0).normal(0, 3, evaluator.policy.n_parameters)
         statistics = EpisodeStatistics(
             evaluator.policy, actions=("torque",) if evaluator.policy.n_outputs == 1 else ()
@@ -305,7 +309,7 @@ def test_statistics_cost_no_second_rollout_and_change_nothing(env_id, bias, said
 
 
 def test_the_parts_of_the_reward_add_up():
-    with Evaluator(Task("Swimmer-v5")) as evaluator:
+    with Task("Swimmer-v5").evaluator() as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.ones(18), (2,), watch=statistics)
     line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("Parts"))
@@ -315,7 +319,7 @@ def test_the_parts_of_the_reward_add_up():
 
 def test_a_wave_through_the_swimmer_is_seen_as_one():
     params = np.array([2, -2, 0, 4, -4, 0] + [0] * 7 + [0.6, -0.6, 0, 0, 0.0])
-    with Evaluator(Task("Swimmer-v5")) as evaluator:
+    with Task("Swimmer-v5").evaluator() as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         text = statistics.text(evaluator.evaluate(params, (2, 4), watch=statistics))
     period = float(re.search(r"in the oscillation of ([\d.]+) steps", text)[1])
@@ -342,7 +346,7 @@ def test_pictures_are_not_kept():
         def step_cap(self, env):
             return 5
 
-    with Evaluator(CameraTask()) as evaluator:
+    with CameraTask().evaluator() as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
         assert statistics.text(outcome).startswith("Mean return 1 ± 0")

@@ -7,14 +7,13 @@ from gymnasium import spaces
 from gymnasium.wrappers import ClipAction, RescaleObservation
 
 from llmopt.benchmarks.tasks.table import (
-    MAX_PARAMETERS,
-    STEP_CAP,
     TASKS,
     UnknownTaskError,
     get_task,
 )
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
-from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.episode import STEP_CAP
+from llmopt.policies.linear import MAX_PARAMETERS, LinearPolicy
 from llmopt.policies.wrapping import WrapperError
 
 BOX = spaces.Box(-1, 1, (2,), dtype=np.float32)

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, ParameterError
 from llmopt.policies.episode import episode, mean_return
+from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
@@ -18,7 +19,7 @@ from llmopt.policies.rollout import (
 
 
 def evaluate(task, params, seeds):
-    with Evaluator(task) as evaluator:
+    with task.evaluator() as evaluator:
         return evaluator.evaluate(params, seeds)
 
 
@@ -96,7 +97,7 @@ def test_mountaincar_charges_the_unclipped_action():
 
 @pytest.mark.parametrize("task", ["mountaincar", "swimmer", "frozenlake"])
 def test_an_evaluation_does_not_depend_on_those_before_it(task):
-    with Evaluator(get_task(task)) as evaluator:
+    with get_task(task).evaluator() as evaluator:
         rng = np.random.default_rng(0)
         a, b = rng.normal(0, 2, (2, evaluator.policy.n_parameters))
         first = evaluator.evaluate(a, (1, 2))
@@ -124,7 +125,7 @@ def test_step_cap_ends_an_episode_without_a_time_limit():
     ],
 )
 def test_a_fault_of_the_environment_is_a_failed_evaluation(faulty, fault, reason):
-    with Evaluator(faulty) as evaluator:
+    with faulty.evaluator() as evaluator:
         good = evaluator.evaluate([0.0, 0.0], (1, 2))
         bad = evaluator.evaluate([0.0, fault], (1, 2))
         after = evaluator.evaluate([0.0, 0.0], (1, 2))
@@ -137,7 +138,7 @@ def test_a_fault_of_the_environment_is_a_failed_evaluation(faulty, fault, reason
 
 def test_the_environment_is_kept_and_replaced_after_an_exception(faulty):
     Faulty.made = 0
-    with Evaluator(faulty) as evaluator:
+    with faulty.evaluator() as evaluator:
         for _ in range(3):
             evaluator.evaluate([0.0, 0.0], (1, 2))
         assert Faulty.made == 1
@@ -147,7 +148,7 @@ def test_the_environment_is_kept_and_replaced_after_an_exception(faulty):
 
 
 def test_a_wrong_call_is_no_failed_evaluation(faulty):
-    with Evaluator(faulty) as evaluator, pytest.raises(ParameterError):
+    with faulty.evaluator() as evaluator, pytest.raises(ParameterError):
         evaluator.evaluate([0.0], (1,))
 
 
@@ -156,14 +157,14 @@ def test_ctrl_c_is_not_taken_for_a_failure(faulty, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Faulty, "step", step)
-    with Evaluator(faulty) as evaluator, pytest.raises(KeyboardInterrupt):
+    with faulty.evaluator() as evaluator, pytest.raises(KeyboardInterrupt):
         evaluator.evaluate([0.0, 0.0], (1,))
 
 
 def test_an_environment_that_breaks_when_made_again_fails_the_evaluation(faulty, monkeypatch):
-    with Evaluator(faulty) as evaluator:
-        evaluator.close()
-        monkeypatch.setattr(Task, "make_env", lambda self: (_ for _ in ()).throw(LLMOptError("no")))
+    monkeypatch.setattr(Task, "make_env", lambda self: (_ for _ in ()).throw(LLMOptError("no")))
+    policy = LinearPolicy(Faulty.observation_space, Faulty.action_space)
+    with Evaluator(faulty.make_env, policy, 5) as evaluator:
         assert "no" in evaluator.evaluate([0.0, 0.0], (1,)).failure
 
 
@@ -173,7 +174,7 @@ def test_an_environment_that_breaks_when_made_again_fails_the_evaluation(faulty,
 )
 def test_a_watcher_sees_the_whole_step(task, ends):
     steps = []
-    with Evaluator(get_task(task)) as evaluator:
+    with get_task(task).evaluator() as evaluator:
         params = np.zeros(evaluator.policy.n_parameters)
         outcome = evaluator.evaluate(params, (1,), steps.append)
     assert sum(s.reward for s in steps) == pytest.approx(outcome.returns[0])
@@ -186,7 +187,7 @@ def test_what_a_watcher_raises_is_no_failure_of_the_policy(faulty):
     def watch(step):
         raise KeyError("mine")
 
-    with Evaluator(faulty) as evaluator, pytest.raises(KeyError, match="mine"):
+    with faulty.evaluator() as evaluator, pytest.raises(KeyError, match="mine"):
         evaluator.evaluate([0.0, 0.0], (1,), watch=watch)
 
 

@@ -22,7 +22,6 @@ from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
-from llmopt.policies.rollout import Evaluator
 from llmopt.text import estimate_tokens
 
 pytest.importorskip("matplotlib")
@@ -110,7 +109,7 @@ def test_tables_and_tasks_without_own_words(task):
     client = ScriptedClient(STOP)
     run(RunConfig(**{**vars(config(episodes=1, heldout=1)), "task": task}), "r", client=client)
     text = client.requests[0].text
-    with Evaluator(get_task(task)) as evaluator:
+    with get_task(task).evaluator() as evaluator:
         table = evaluator.policy.observation_space.shape == ()
     assert ("<-s0" in text) == table
 

@@ -17,7 +17,7 @@ from llmopt.benchmarks.tasks.fast_control import CONTROL, ControlEngine, Wrapped
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.errors import ParameterError
 from llmopt.policies.episode import Watcher
-from llmopt.policies.rollout import Evaluation, Evaluator
+from llmopt.policies.rollout import Evaluation
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 
@@ -41,7 +41,7 @@ class FastEvaluator:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self._plain = Evaluator(task)
+        self._plain = task.evaluator()
         self.policy = self._plain.policy
         self.step_cap = self._plain.step_cap
         self._env = task.make_env()

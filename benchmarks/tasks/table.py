@@ -13,8 +13,10 @@ import gymnasium as gym
 
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import make_gymnasium, missing_environment
+from llmopt.policies.episode import STEP_CAP, step_cap
 from llmopt.policies.goal import describe_parameters
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluator
 from llmopt.policies.wrapping import (
     CLIP,
     NORMALIZE,
@@ -32,12 +34,6 @@ PUBLISHED_BOX = (-6.0, 6.0)
 
 SCALED_BOX = (-2.0, 2.0)
 """Bounds of every parameter where what is observed is scaled to a size of about 1."""
-
-STEP_CAP = 1000
-"""Environment steps an episode may take where the environment sets no limit of its own."""
-
-MAX_PARAMETERS = 10_000
-"""Larger policies are refused: no prompt holds them, and CMA-ES needs their square in memory."""
 
 
 class UnknownTaskError(LLMOptError, ValueError):
@@ -104,13 +100,7 @@ class Task:
         Raises:
             SpaceError: Its spaces are not supported, or it would be too large.
         """
-        policy = LinearPolicy.for_env(env, self.bias)
-        if policy.n_parameters > MAX_PARAMETERS:
-            raise SpaceError(
-                f"{self.env_id}: a linear policy has {policy.n_parameters} parameters, expected "
-                f"at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
-            )
-        return policy
+        return LinearPolicy.for_env(env, self.bias)
 
     def words(self, policy: LinearPolicy) -> str:
         """Return the task and what the policy's parameters mean, in words.
@@ -134,9 +124,21 @@ class Task:
 
     def step_cap(self, env: gym.Env[Any, Any]) -> int:
         """Environment steps after which an episode ends."""
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        caps = [c for c in (self.max_steps, limit) if c is not None]
-        return min(caps) if caps else STEP_CAP
+        return step_cap(env, self.max_steps)
+
+    def evaluator(self) -> Evaluator:
+        """Return what runs episodes of this task.
+
+        Raises:
+            LLMOptError: The environment cannot be made.
+            SpaceError: A linear policy cannot serve its spaces.
+        """
+        env = self.make_env()
+        try:
+            return Evaluator(self.make_env, self.policy(env), self.step_cap(env), env)
+        except BaseException:
+            env.close()
+            raise
 
 
 # Measured in random policies' episodes (`measure_normal`), and kept, as they are part of the task.

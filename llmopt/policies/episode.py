@@ -17,6 +17,9 @@ import gymnasium as gym
 
 from llmopt.text import first_line
 
+STEP_CAP = 1000
+"""Environment steps an episode may take where the environment sets no limit of its own."""
+
 TERMINATED, LIMIT, FAILED = "terminated", "step limit", "failed"
 """How an episode ends: by the environment, at a limit of steps, by a failure."""
 
@@ -137,6 +140,17 @@ def episode(
     if failure:
         return Episode(seed, None, length, FAILED, failure, error, by_policy, observation, info)
     return Episode(seed, total, length, end, last=observation, info=info)
+
+
+def step_cap(env: gym.Env[Any, Any], most: int | None = None) -> int:
+    """Return how many steps an episode may take.
+
+    Args:
+        env: The environment, which may have a limit of its own.
+        most: The user's limit.
+    """
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    return min((cap for cap in (most, limit) if cap is not None), default=STEP_CAP)
 
 
 def mean_return(episodes: Iterable[Episode]) -> float | None:

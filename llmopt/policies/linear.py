@@ -14,6 +14,9 @@ from llmopt.errors import ParameterError, SpaceError
 from llmopt.policies.layers import Layer
 from llmopt.policies.wrapping import acting_space
 
+MAX_PARAMETERS = 10_000
+"""Larger policies are refused: no prompt holds them."""
+
 _SUPPORTED = (
     "supported are Box and Discrete observations with Box and Discrete actions; wrap the "
     "environment (gymnasium.wrappers has FlattenObservation and RescaleAction) to make one of them"
@@ -57,6 +60,8 @@ class LinearPolicy:
         cls,
         env_or_spaces: gym.Env[Any, Any] | tuple[spaces.Space[Any], spaces.Space[Any]],
         bias: bool = True,
+        *,
+        clip: bool = False,
     ) -> LinearPolicy:
         """Make the policy that fits an environment.
 
@@ -64,13 +69,25 @@ class LinearPolicy:
             env_or_spaces: An environment, or its observation and action spaces. Of one in a
                 `ClipAction`, which takes every action, the bounds to which it clips count.
             bias: Whether to add a constant to each output.
+            clip: Whether a ``Box`` action is clipped to its bounds.
 
         Raises:
-            SpaceError: The policy cannot serve these spaces; the message names those it can.
+            SpaceError: The policy cannot serve these spaces, and the message names those it can;
+                or it would have more than `MAX_PARAMETERS` parameters.
         """
         if isinstance(env_or_spaces, tuple):
-            return cls(*env_or_spaces, bias=bias)
-        return cls(env_or_spaces.observation_space, acting_space(env_or_spaces), bias=bias)
+            title, (seen, acts) = "", env_or_spaces
+        else:
+            spec, kind = env_or_spaces.spec, type(env_or_spaces.unwrapped)
+            title = f"{spec.id if spec is not None else kind.__name__}: "
+            seen, acts = env_or_spaces.observation_space, acting_space(env_or_spaces)
+        policy = cls(seen, acts, bias, clip)
+        if policy.n_parameters > MAX_PARAMETERS:
+            raise SpaceError(
+                f"{title}a linear policy has {policy.n_parameters} parameters, expected at most "
+                f"{MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
+            )
+        return policy
 
     @property
     def n_inputs(self) -> int:

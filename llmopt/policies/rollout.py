@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -189,44 +189,31 @@ class Evaluation:
         return f"<{type(self).__name__}: {self}>"
 
 
-class PolicyTask(Protocol):
-    """What is evaluated: an environment and the policy whose parameters are searched."""
-
-    def make_env(self) -> gym.Env[Any, Any]:
-        """Make the environment."""
-
-    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
-        """Return the policy whose parameters are searched."""
-
-    def step_cap(self, env: gym.Env[Any, Any]) -> int:
-        """Return how many steps an episode may take."""
-
-
 class Evaluator:
-    """Runs episodes of one task in one environment that is kept from episode to episode.
+    """Runs episodes of policies in one environment that is kept from episode to episode.
 
     Args:
-        task: What to run.
-
-    Attributes:
-        task: What is run.
+        make_env: Makes the environment.
         policy: The policy whose parameters are evaluated.
         step_cap: Environment steps after which an episode ends.
+        env: An environment that was made already; it is taken over.
 
-    Raises:
-        LLMOptError: The environment cannot be made.
-        SpaceError: A linear policy cannot serve its spaces.
+    Attributes:
+        policy: The policy whose parameters are evaluated.
+        step_cap: Environment steps after which an episode ends.
     """
 
-    def __init__(self, task: PolicyTask) -> None:
-        self.task = task
-        self._env: gym.Env[Any, Any] | None = task.make_env()
-        try:
-            self.policy: LinearPolicy = task.policy(self._env)
-            self.step_cap = task.step_cap(self._env)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any]],
+        policy: LinearPolicy,
+        step_cap: int,
+        env: gym.Env[Any, Any] | None = None,
+    ) -> None:
+        self._make_env = make_env
+        self.policy = policy
+        self.step_cap = step_cap
+        self._env = env
 
     def __enter__(self) -> Evaluator:
         return self
@@ -272,7 +259,7 @@ class Evaluator:
         for number, seed in enumerate(seeds):
             if self._env is None:
                 try:
-                    self._env = self.task.make_env()
+                    self._env = self._make_env()
                 except Exception as error:
                     failure = f"episode {number}: {first_line(error) or type(error).__name__}"
                     break

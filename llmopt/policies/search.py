@@ -30,7 +30,6 @@ from llmopt.errors import (
     LLMOptError,
     NoTrialsError,
     SearchStopped,
-    SpaceError,
     StorageError,
     install_hint,
 )
@@ -39,8 +38,10 @@ from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker
+from llmopt.policies.episode import step_cap
 from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
+from llmopt.policies.parameters import PolicySpace
 from llmopt.policies.picture import choose_renderer, follow, policy_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
@@ -60,14 +61,7 @@ from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
 from llmopt.policies.wrapping import acting_space, scaling
 from llmopt.sanity import Sanity
-from llmopt.space import Categorical, Float, Space
 from llmopt.text import cut
-
-STEP_CAP = 1000
-"""Environment steps an episode may take where the environment sets no limit of its own."""
-
-MAX_PARAMETERS = 10_000
-"""Larger policies are refused: no prompt holds them."""
 
 CHECKED = 5
 """Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
@@ -179,14 +173,15 @@ class PolicySearch:
         if ceiling is not None and not math.isfinite(ceiling):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env, wrappers)
-        self._bias, self._max_steps, self._clip = bias, max_steps, clip
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
         self.seed = seed
         self.starts = selection_seeds(seed, starts)
         made = self._make()
         try:
-            self.policy = self._policy(made)
-            self._step_cap = self._cap(made)
+            if bias is None:
+                bias = not isinstance(made.observation_space, spaces.Discrete)
+            self.policy = LinearPolicy.for_env(made, bias, clip=clip)
+            self._step_cap = step_cap(made, max_steps)
             scaled = self._scaled = scaling(made) is not None
             clipped = acting_space(made) is not made.action_space
             self.words: EnvironmentWords = describe_environment(
@@ -207,12 +202,14 @@ class PolicySearch:
         table = isinstance(self.policy.observation_space, spaces.Discrete)
         self._inputs = () if table or not named else _names(self.words.observations)
         self._outputs = _names(self.words.actions) if named else ()
-        self._choices = table and isinstance(self.policy.action_space, spaces.Discrete)
-        self._space = self._table_space() if self._choices else self._box_space(_pair(box))
+        self._parameters = PolicySpace(self.policy, self._inputs, self._outputs, box)
         text = description.strip()
         if named:
             meaning = describe_parameters(
-                self.policy, choices=self._choices, scaled=scaled, clipped=clipped
+                self.policy,
+                choices=self._parameters.choices,
+                scaled=scaled,
+                clipped=clipped,
             )
             parts = [describe_goal(starts, ceiling), self.words.text, meaning]
             if words == "all" and feedback and self._inputs:
@@ -226,7 +223,7 @@ class PolicySearch:
         options.setdefault("may_stop", True)
         self.stopped = ""
         self.optimizer = LLMOptimizer(
-            self._space,
+            self._parameters.space,
             client,
             prompt,
             seed=seed,
@@ -244,7 +241,7 @@ class PolicySearch:
             storage=storage,
             **options,
         )
-        self._evaluator = Evaluator(_Task(self))
+        self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
 
     # -- what is searched -----------------------------------------------------------------
 
@@ -260,71 +257,13 @@ class PolicySearch:
         finally:
             env.close()
 
-    def _policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
-        table = isinstance(env.observation_space, spaces.Discrete)
-        policy = LinearPolicy.for_env(env, not table if self._bias is None else self._bias)
-        if policy.n_parameters > MAX_PARAMETERS:
-            raise SpaceError(
-                f"{self._make.title}: a linear policy has {policy.n_parameters} parameters, "
-                f"expected at most {MAX_PARAMETERS}; wrap the environment to observe fewer numbers"
-            )
-        return replace(policy, clip=self._clip)
-
-    def _cap(self, env: gym.Env[Any, Any]) -> int:
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        caps = [c for c in (self._max_steps, limit) if c is not None]
-        return min(caps) if caps else STEP_CAP
-
-    def _table_space(self) -> Space:
-        first = int(getattr(self.policy.observation_space, "start", 0))
-        choices = list(self._outputs) or [f"a{j}" for j in range(self.policy.n_outputs)]
-        return Space({f"s{first + i}": Categorical(choices) for i in range(self.policy.n_inputs)})
-
-    def _box_space(self, box: tuple[float, float]) -> Space:
-        names = self.policy.names(self._inputs, self._outputs)
-        rows = np.append(_scales(self.policy.observation_space, self.policy.n_inputs, most=1.0), 1)
-        columns = np.ones(self.policy.n_outputs)
-        if isinstance(self.policy.action_space, spaces.Box):
-            columns = _scales(self.policy.action_space, self.policy.n_outputs, least=1.0)
-        if not self.policy.bias:
-            rows = rows[:-1]
-        sizes = np.outer(1 / rows, columns).ravel()
-        return Space(
-            {
-                name: Float(_rounded(float(box[0] * size)), _rounded(float(box[1] * size)))
-                for name, size in zip(names, sizes, strict=True)
-            },
-            decimals=3,
-        )
-
     @property
     def ranges(self) -> str:
         """What is searched, and in which range, in a line."""
-        title, count = self._make.title, len(self._space)
-        if self._choices:
-            choices = ", ".join(map(str, self._space.dimensions[0].choices))  # type: ignore[union-attr]
-            return f"{title}: the action in each of {count} states, one of {choices}"
-        sizes = sorted({(d.low, d.high) for d in self._space.dimensions})  # type: ignore[union-attr]
-        span = f"from {sizes[0][0]:g} to {sizes[0][1]:g}"
-        if len(sizes) > 1:
-            (low, high), (least, most) = sizes[-1], sizes[0]
-            span = f"in ranges from [{low:g}, {high:g}] to [{least:g}, {most:g}]"
-        units = "of scaled numbers" if self._scaled else "of numbers in the environment's own units"
-        return f"{title}: {count} weights {units}, {span}"
+        return f"{self._make.title}: {self._parameters.describe(self._scaled)}"
 
     def __repr__(self) -> str:
         return f"<PolicySearch {self.ranges}; {len(self.optimizer.trials)} evaluations>"
-
-    def _flat(self, params: Mapping[str, Any]) -> np.ndarray:
-        """Return a point as the flat parameters of the policy."""
-        if not self._choices:
-            return np.array([params[name] for name in self._space.names], dtype=np.float64)
-        choices = self._space.dimensions[0].choices  # type: ignore[union-attr]
-        weights = np.zeros((self.policy.n_inputs, self.policy.n_outputs))
-        for row, name in zip(weights, self._space.names, strict=True):
-            row[choices.index(params[name])] = 1.0
-        flat = weights.ravel()
-        return np.append(flat, np.zeros(self.policy.n_outputs)) if self.policy.bias else flat
 
     # -- searching ------------------------------------------------------------------------
 
@@ -482,7 +421,9 @@ class PolicySearch:
             contacts=True,
         )
         outcome = self._evaluator.evaluate(
-            self._flat(params), seeds or self.starts, watch=statistics if self._feedback else None
+            self._parameters.flat(params),
+            seeds or self.starts,
+            watch=statistics if self._feedback else None,
         )
         return outcome, statistics.text(outcome)
 
@@ -532,7 +473,7 @@ class PolicySearch:
 
     def policy_of(self, params: Mapping[str, Any]) -> BoundPolicy:
         """Return the policy of a point, such as ``search.optimizer.trials[3].params``."""
-        bound = self.policy.bind(self._flat(params))
+        bound = self.policy.bind(self._parameters.flat(params))
         return replace(bound, inputs=self._inputs, outputs=self._outputs)
 
     def evaluate(
@@ -573,7 +514,7 @@ class PolicySearch:
         fresh = final_seeds(self.seed, whole_number("starts", starts, 1, MAX_STARTS))
         size, checks = len(self.starts), self._checks()
         trials = [t for t in self.optimizer.history.complete if t.kind != "check"]
-        points = [self._flat(t.params) for t in trials]
+        points = [self._parameters.flat(t.params) for t in trials]
         best: tuple[float, Trial[dict[str, Any]]] | None = None
         for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):
             trial = trials[i]
@@ -657,49 +598,8 @@ class PolicySearch:
         self.close()
 
 
-class _Task:
-    """A search's environment and policy in the form that an `Evaluator` takes."""
-
-    def __init__(self, search: PolicySearch) -> None:
-        self._search = search
-
-    def make_env(self) -> gym.Env[Any, Any]:
-        return self._search._make()
-
-    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
-        return self._search.policy
-
-    def step_cap(self, env: gym.Env[Any, Any]) -> int:
-        return self._search._step_cap
-
-
 def _names(quantities: Sequence[Any]) -> tuple[str, ...]:
     return tuple(q.name for q in quantities)
-
-
-def _pair(box: float | tuple[float, float]) -> tuple[float, float]:
-    low, high = (-box, box) if isinstance(box, int | float) else box
-    if not -1e300 < low < high < 1e300:
-        raise SpaceError(
-            f"box={box!r}: expected a positive number, or two finite numbers, the lower first"
-        )
-    return float(low), float(high)
-
-
-def _scales(
-    space: spaces.Space[Any], count: int, *, least: float = 0.0, most: float = math.inf
-) -> np.ndarray:
-    """Return the largest size of each number of a space within limits, 1 where unbounded."""
-    if not isinstance(space, spaces.Box):
-        return np.ones(count)
-    size = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).ravel()
-    size = np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, 1.0)
-    return np.clip(size, least, most)
-
-
-def _rounded(value: float) -> float:
-    """Return a bound in three significant digits."""
-    return float(f"{value:.3g}")
 
 
 def _print_trial(trial: Trial) -> None:
