@@ -25,8 +25,8 @@ from llmopt.benchmarks.bench.cells import (
     run_cell,
 )
 from llmopt.benchmarks.bench.suites import SUITES
+from llmopt.benchmarks.engine.asking import draw_warmup
 from llmopt.benchmarks.methods.table import METHODS
-from llmopt.benchmarks.runner import draw_warmup
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.errors import ClientError, StorageError

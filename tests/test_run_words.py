@@ -17,7 +17,7 @@ import pytest
 from llmopt import ReplayClient, ScriptedClient
 from llmopt.benchmarks.run import RunConfig, RunConfigError, contestants, estimate, run
 from llmopt.benchmarks.run import session as session_module
-from llmopt.benchmarks.run.results import Progress
+from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
@@ -260,7 +260,7 @@ def test_a_model_too_small_for_words_is_told_of_first():
 def test_without_a_terminal_there_are_lines(monkeypatch, capsys):
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("llmopt.benchmarks.run.results.time", clock)
+    monkeypatch.setattr("llmopt.benchmarks.run.progress.time", clock)
 
     def slow(request):
         now[0] += 11

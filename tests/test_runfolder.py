@@ -7,17 +7,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from llmopt.benchmarks.engine.contest import step_line
+from llmopt.benchmarks.engine.records import Record
+from llmopt.benchmarks.engine.search import choose
 from llmopt.benchmarks.run.folder import RunFolder, is_empty, read_config
 from llmopt.benchmarks.run.published import (
     OVERALL_HEADER,
     OverallLog,
-    Record,
     load_warmup,
     parameters_text,
     rollout_text,
-    step_line,
 )
-from llmopt.benchmarks.runner import choose
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
@@ -233,7 +233,7 @@ def test_parameters_file():
 def test_what_a_run_writes_can_be_loaded(tmp_path):
     with RunFolder.create(tmp_path, CONFIG) as folder:
         for i in range(12):
-            folder.write_warmup(record(i, "warmup", returns=(float(i), i + 0.1)), ["s | a | r\n"])
+            folder.add(record(i, "warmup", returns=(float(i), i + 0.1)), ["s | a | r\n"])
     for path in (tmp_path, tmp_path / "warmup"):
         points = load_warmup(path, 3)
         assert [p.returns[0] for p in points] == list(map(float, range(12)))  # by number, not name

@@ -10,11 +10,11 @@ import pytest
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.bench import BenchCell, run_cell
+from llmopt.benchmarks.engine.asking import repeatable
 from llmopt.benchmarks.methods import METHODS
 from llmopt.benchmarks.run import RunConfig, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.benchmarks.runner import repeatable
 from llmopt.client.local import LocalClient
 
 N = 10  # parameters of cartpole

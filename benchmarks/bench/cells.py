@@ -10,46 +10,28 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
+from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
+from llmopt.benchmarks.engine.pool import run_pool
+from llmopt.benchmarks.engine.records import WARMUP, Records
+from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
-from llmopt.benchmarks.methods.model import ModelMethod
-from llmopt.benchmarks.methods.protocol import method_seed
-from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method, check_names
-from llmopt.benchmarks.pool import run_pool
+from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, check_names
 from llmopt.benchmarks.run.config import MOST_POINTS, RANGES, check_whole
-from llmopt.benchmarks.runner import (
-    FEEDBACK_PROMPTS,
-    FINAL_ROUNDS,
-    FINALISTS,
-    WORDS,
-    Asked,
-    Outcome,
-    check_prompt,
-    choose,
-    draw_warmup,
-    make_problem,
-    prompt_name,
-    repeatable,
-    search,
-)
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
-from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client, client_name
 from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
-    Evaluation,
-    final_seeds,
-    held_out_seeds,
-    selection_seeds,
 )
-from llmopt.sanity import Sanity
 from llmopt.search.eventlog import EventLog, read_events
 from llmopt.trackers.base import Bell, Callback, Search
 
@@ -183,120 +165,61 @@ def run_cell(
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
         client = repeatable(load_model(cell.model), spec.prompt)
-    task = cell.get_task()
+    task, name = cell.get_task(), cell.method
     evaluator = _evaluator(task)
-    policy = evaluator.policy
-    seeds = selection_seeds(cell.seed, cell.episodes)
-    check_prompt(spec, task, policy, cell.evaluations, seeds)
+    terms = Terms(cell.seed, cell.evaluations, cell.episodes, cell.heldout, cell.finalists)
+    kept = Records()
+    contest = Contest(evaluator, terms, [Entrant(name, spec)], kept)
+    contest.check()
     started = time.perf_counter()
-    warmup = draw_warmup(task.box, policy.n_parameters, cell.warmup, cell.seed).tolist()
-    measure = _measurer(evaluator, spec, seeds)
-    if measure is None:
-        outcomes = evaluator.evaluate_batch(warmup, seeds) if warmup else []
-        told = [Outcome.of(outcome) for outcome in outcomes]
-    else:
-        outcomes, told = map(list, zip(*map(measure, warmup), strict=True)) if warmup else ([], [])
-    sanity = Sanity(task.env_id)
-    for outcome in outcomes:
-        sanity.see(outcome.failure)
-    points: list[list[float]] = list(warmup)
-    evaluating = time.perf_counter() - started
-    method = spec.make(
-        make_problem(
-            task,
-            policy,
-            cell.evaluations,
-            list(zip(warmup, told, strict=True)),
-            spec.prompt,
-            seeds,
-        ),
-        method_seed(cell.seed, cell.method),
-        Asking(client, max(cell.batch, 1), cell.max_tokens or None),
-    )
-    sources: dict[str, int] = {}
-    said: list[list[Any]] = []
-
-    def evaluate(asked: Asked) -> Outcome:
-        nonlocal evaluating
-        began = time.perf_counter()
-        if measure is None:
-            outcome = evaluator.evaluate(asked.params, seeds)
-            answer = Outcome.of(outcome)
-        else:
-            outcome, answer = measure(asked.params)
-        evaluating += time.perf_counter() - began
-        points.append(asked.params.tolist())
-        outcomes.append(outcome)
-        sanity.see(outcome.failure)
-        if asked.proposal is not None:
-            source, words = asked.proposal.source, asked.proposal.explanation.strip()
-            sources[source] = sources.get(source, 0) + 1
-            if words:
-                said.append([asked.index, words[:_EXPLANATION]])
-        return answer
-
+    n = contest.policy.n_parameters
+    contest.warm_up([(p, ()) for p in draw_warmup(task.box, n, cell.warmup, cell.seed).tolist()])
+    bell = None
+    if callbacks:
+        names = tuple(f"params[{i}]" for i in range(n))
+        title = f"{cell.task}-{name}-{cell.seed}"
+        bell = Bell(callbacks, Search(title, names, ("maximize",), asdict(cell)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
-        bell = None
-        if callbacks:
-            names = tuple(f"params[{i}]" for i in range(policy.n_parameters))
-            title = f"{cell.task}-{cell.method}-{cell.seed}"
-            bell = Bell(callbacks, Search(title, names, ("maximize",), asdict(cell)))
-        search(method, cell.evaluations, evaluate, bell)
-        if bell is not None:
-            bell.end()
+        asking = Asking(client, max(cell.batch, 1), cell.max_tokens or None)
+        contest.search(name, asking, bell)
+    own = kept.records[name]
+    points = [*kept.records[WARMUP], *own]
+    evaluating = sum(record.evaluation_seconds for record in points)
     proposing = time.perf_counter() - started - evaluating
-    means = [outcome.mean for outcome in outcomes]
-    fresh = final_seeds(cell.seed, FINAL_ROUNDS * cell.episodes)
-    best, finals = choose(
-        points, outcomes, cell.finalists, lambda i: evaluator.evaluate(points[i], fresh)
-    )
-    judged = None
-    if best is not None:
-        judged = evaluator.evaluate(points[best], held_out_seeds(cell.seed, cell.heldout))
-    asks = spec.asks_model and isinstance(method, ModelMethod)
+    chosen = contest.judge(name)
+    finals = () if chosen is None else chosen.finals
+    heldout = None if chosen is None else chosen.heldout
+    proposed = name in contest.usage  # by a model, or what stands in its place
     return {
         "cell": asdict(cell),
         "task": task.id,
         "env_id": task.env_id,
         "box": list(task.box),
         "bias": task.bias,
-        "parameters": policy.n_parameters,
-        "model": client_name(client) if client is not None and asks else "",
-        "means": [_short(mean) for mean in means],
-        "failures": means.count(None),
-        "best_index": best,
-        "best_params": None if best is None else points[best],
-        "selection": None if best is None else means[best],
+        "parameters": n,
+        "model": client_name(client) if client is not None and spec.asks_model else "",
+        "means": [_short(record.mean) for record in points],
+        "failures": sum(record.mean is None for record in points),
+        "best_index": None if chosen is None else chosen.place,
+        "best_params": None if chosen is None else list(chosen.record.params),
+        "selection": None if chosen is None else chosen.record.mean,
         "finals": [[final.index, _short(final.mean)] for final in finals],
-        "heldout": None if judged is None else judged.mean,
-        "heldout_returns": [] if judged is None else [_short(r) for r in judged.returns],
-        "episodes": sum(len(outcome.lengths) for outcome in outcomes)
+        "heldout": None if heldout is None else heldout.mean,
+        "heldout_returns": [] if heldout is None else [_short(r) for r in heldout.returns],
+        "episodes": sum(len(record.lengths) for record in points)
         + sum(len(final.returns) for final in finals),
-        "steps": sum(sum(outcome.lengths) for outcome in outcomes),
+        "steps": sum(sum(record.lengths) for record in points),
         "seconds": {"proposing": round(proposing, 3), "evaluating": round(evaluating, 3)},
-        "sources": sources,
-        "usage": asdict(method.usage) if asks and isinstance(method, ModelMethod) else None,
-        "explanations": said,
+        "sources": Counter(record.source for record in own) if proposed else {},
+        "usage": asdict(contest.usage[name]) if spec.asks_model else None,
+        "explanations": [
+            [record.index, words[:_EXPLANATION]]
+            for record in own
+            if (words := record.explanation.strip())
+        ],
         "versions": package_versions(),
     }
-
-
-def _measurer(
-    evaluator: FastEvaluator, spec: MethodSpec, seeds: Sequence[int]
-) -> Callable[[Any], tuple[Evaluation, Outcome]] | None:
-    """Return what evaluates a point for a prompt that is told what each policy did."""
-    prompt = prompt_name(spec.prompt)
-    if not spec.asks_model or prompt not in FEEDBACK_PROMPTS:
-        return None
-    words = task_words(evaluator.task, seeds) if prompt == WORDS else None
-
-    def measure(params: Any) -> tuple[Evaluation, Outcome]:
-        statistics = episode_statistics(evaluator.policy, words)
-        outcome = evaluator.evaluate(params, seeds, watch=statistics)
-        return outcome, Outcome.of(outcome, statistics.text(outcome))
-
-    return measure
 
 
 @functools.lru_cache(maxsize=4)

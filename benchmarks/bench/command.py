@@ -20,10 +20,10 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
-from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.facts import model_facts
 from llmopt.client.ready import check_ready

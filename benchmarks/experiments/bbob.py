@@ -37,12 +37,12 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
+from llmopt.benchmarks.engine.pool import cell_reader, run_pool
 from llmopt.benchmarks.experiments.bbob_page import MAIN, WARMUP, draw, make_page
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
-from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.search.eventlog import EventLog, read_events

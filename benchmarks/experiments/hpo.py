@@ -47,11 +47,11 @@ from optuna.distributions import (
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
+from llmopt.benchmarks.engine.pool import cell_reader, run_pool
 from llmopt.benchmarks.experiments.bbob import model_client
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.grammar_clients import NetworkClient
-from llmopt.benchmarks.pool import cell_reader, run_pool
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.scripted import RecordClient

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from llmopt.benchmarks.bench import cells as policies
+from llmopt.benchmarks.engine.pool import cell_reader
 from llmopt.benchmarks.experiments import bbob, hpo
-from llmopt.benchmarks.pool import cell_reader
 from llmopt.benchmarks.report.table import Table
 from llmopt.files import write_bytes_atomically
 from llmopt.search.eventlog import read_events

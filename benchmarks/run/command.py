@@ -11,13 +11,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.search import FINAL_ROUNDS, FINALISTS
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
-from llmopt.benchmarks.run.results import MethodResult
+from llmopt.benchmarks.run.progress import MethodResult
 from llmopt.benchmarks.run.session import run
-from llmopt.benchmarks.runner import FINAL_ROUNDS, FINALISTS
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import check_names
 from llmopt.benchmarks.run.folder import read_config
-from llmopt.benchmarks.runner import FINALISTS
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, StorageError
 
@@ -73,7 +73,7 @@ class RunConfig:
         description: The task in words, for prompts that use it; ``None`` for the task's own.
         statistics: Whether the model is told with each reward what the policy did in its
             episodes, for prompts that show feedback; ``None`` for yes under those of
-            `llmopt.benchmarks.runner.FEEDBACK_PROMPTS`.
+            `llmopt.benchmarks.engine.asking.FEEDBACK_PROMPTS`.
         finalists: The best few policies of a method, among which `FINAL_ROUNDS` times as many
             fresh starts as an evaluation has choose. They are episodes of the search. 0 to take
             the best on the selection starts.

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.asking import prompt_name, repeatable
+from llmopt.benchmarks.engine.contest import Entrant
 from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
 from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
-from llmopt.benchmarks.runner import FEEDBACK_PROMPTS, WORDS, prompt_name, repeatable
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client
@@ -36,6 +37,7 @@ class Contestants:
         specs: By name in `RunConfig.methods`.
         labels: What tables and pictures call each.
         seed_names: The name from which each draws its seed.
+        entrants: The methods as they take part.
         client: The model; ``None`` where no method asks one.
         model: Its name.
         prompt: The names of the prompts that it is asked with.
@@ -71,22 +73,10 @@ class Contestants:
         prompts = [prompt_name(spec.prompt) for spec in self.specs.values() if spec.asks_model]
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
         self._record, self._max_cost = config.record, config.max_cost
-        self._statistics = config.statistics
-
-    def named(self, method: str) -> bool:
-        """Whether a method is told names, and not the numbers of parameters."""
-        return prompt_name(self.specs[method].prompt) == WORDS
-
-    def told(self, method: str) -> bool:
-        """Whether a method is told what each policy did in its episodes."""
-        if self._statistics is not None:
-            return self._statistics and self.specs[method].asks_model
-        return self.told_unasked(method)
-
-    def told_unasked(self, method: str) -> bool:
-        """Whether a method is told so where nobody says whether it is to be."""
-        spec = self.specs[method]
-        return spec.asks_model and prompt_name(spec.prompt) in FEEDBACK_PROMPTS
+        self.entrants = {
+            name: Entrant(name, self.specs[name], self.seed_names[name], config.statistics)
+            for name in config.methods
+        }
 
     def check_ready(self, resume: bool) -> None:
         """Look for what the model and its recording need; nothing is sent.

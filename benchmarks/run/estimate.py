@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from llmopt.benchmarks.methods.model import parameter_space
-from llmopt.benchmarks.run.command import add_config_options, config_of
-from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.runner import (
+from llmopt.benchmarks.engine.asking import (
     FEEDBACK_PROMPTS,
     WORDS,
     make_problem,
     prompt_name,
     usual_batch,
 )
+from llmopt.benchmarks.methods.model import parameter_space
+from llmopt.benchmarks.run.command import add_config_options, config_of
+from llmopt.benchmarks.run.config import RunConfig
+from llmopt.benchmarks.tasks.description import episode_statistics, task_words
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
 from llmopt.client.registry import get_client

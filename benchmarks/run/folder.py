@@ -32,17 +32,14 @@ formats, so that what reads those reads these:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.run.published import (
-    WARMUP,
-    Record,
-    parameters_text,
-    rollout_text,
-)
+from llmopt.benchmarks.engine.records import WARMUP, Record, Records
+from llmopt.benchmarks.run.published import OverallLog, parameters_text, rollout_text
 from llmopt.errors import StorageError
 from llmopt.files import (
     read_json_object,
@@ -58,6 +55,8 @@ SUMMARY = "summary.json"
 """Is there once a run has ended."""
 
 _STOPPED = "stopped.json"
+_WORDS = "statistics.jsonl"
+_BY_MODEL = ("llm", "fallback", "refine")  # sources of points that a model, or its stand-in, gave
 _RECORD = b'{"method":'
 
 
@@ -69,8 +68,8 @@ def _records(log: EventLog) -> Iterator[Record]:
             raise StorageError(f"{log.path}, line {number}: {error}. Restore it") from error
 
 
-class RunFolder:
-    """The files of one run, open for writing; made by `create` or `resume`.
+class RunFolder(Records):
+    """The files of one run, open for writing; a new one is made by `create`.
 
     Args:
         path: The folder, which holds a ``config.json``.
@@ -78,19 +77,29 @@ class RunFolder:
     Attributes:
         path: The folder.
         config: What ``config.json`` holds.
-        records: Every record so far, by method, in the order of their indices.
-        finals: The records of the last round, by method.
-        heldout: The held-out records, by method; the latest of each.
         stopped: Why the model ended a method's search, by method.
+        policy: Whose parameters are searched; for the files of the published layout.
+        added: Called with each new record.
     """
 
+    policy: LinearPolicy
+
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         refuse_links(path)
         self.config = read_config(path)
-        self._trials = EventLog(path / "trials.jsonl", durable=True, start=_RECORD)
-        try:
-            self.records: dict[str, list[Record]] = {}
+        self.stopped: dict[str, str] = {}
+        self.added: Callable[[Record], None] = lambda record: None
+        self._overall: dict[str, OverallLog] = {}
+        self._words: EventLog | None = None
+        with contextlib.ExitStack() as files:
+            self._trials, self._heldout, self._finals = (
+                files.enter_context(
+                    contextlib.closing(EventLog(path / name, durable=True, start=_RECORD))
+                )
+                for name in ("trials.jsonl", "heldout.jsonl", "finals.jsonl")
+            )
             for record in _records(self._trials):
                 rows = self.records.setdefault(record.method, [])
                 if record.index != len(rows):
@@ -99,27 +108,15 @@ class RunFolder:
                         f"{len(rows)} others, so some are missing or double; restore the file"
                     )
                 rows.append(record)
-            self._heldout = EventLog(path / "heldout.jsonl", durable=True, start=_RECORD)
-        except BaseException:
-            self._trials.close()
-            raise
-        try:
-            self._finals = EventLog(path / "finals.jsonl", durable=True, start=_RECORD)
-        except BaseException:
-            self._trials.close()
-            self._heldout.close()
-            raise
-        try:
-            self.finals: dict[str, list[Record]] = {}
             for record in _records(self._finals):
-                self.finals.setdefault(record.method, []).append(record)
-            self.heldout = {record.method: record for record in _records(self._heldout)}
-            self.stopped: dict[str, str] = {}
+                super().add_final(record)
+            for record in _records(self._heldout):
+                super().add_heldout(record)
             if (path / _STOPPED).exists():
                 self.stopped = read_json_object(path / _STOPPED)
-        except BaseException:
-            self.close()
-            raise
+            if (path / _WORDS).exists():
+                self._open_words()
+            self._files = files.pop_all()
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -149,9 +146,17 @@ class RunFolder:
 
     def close(self) -> None:
         """Close the files."""
-        self._trials.close()
-        self._heldout.close()
-        self._finals.close()
+        self._files.close()
+
+    def _open_words(self) -> EventLog:
+        if self._words is None:
+            self._words = EventLog(self.path / _WORDS)
+            if hasattr(self, "_files"):
+                self._files.callback(self._words.close)
+            for event in self._words.events:
+                key = event.get("method", ""), event.get("index", -1), event.get("named", False)
+                self.words[key] = event.get("text", "")
+        return self._words
 
     def extend(self, iterations: int) -> None:
         """Give the run more evaluations; nothing changes where it has as many.
@@ -169,14 +174,34 @@ class RunFolder:
         for name in (_STOPPED, SUMMARY):
             (self.path / name).unlink(missing_ok=True)
 
-    def add(self, record: Record) -> None:
+    def wants_steps(self, record_of: str, *, by_model: bool) -> bool:
+        """Whether the published layout has a file of the steps: for warm-up and models."""
+        return by_model or record_of == WARMUP
+
+    def add(self, record: Record, steps: Sequence[str] = ()) -> None:
         """Write one record; it is on disk when this returns.
 
         Raises:
             StorageError: It could not be written. The file is as it was.
         """
+        # The other files come first: a kill in between makes them again, and a record is
+        # never without its files.
+        if record.method == WARMUP:
+            file = self.path / WARMUP / f"warmup_rollout_{record.index}.txt"
+            write_text_atomically(file, rollout_text(record, steps))
+        elif record.source in _BY_MODEL:
+            self._write_episode(record, steps)
         self._trials.append(asdict(record))
-        self.records.setdefault(record.method, []).append(record)
+        super().add(record)
+        self.added(record)
+        if record.method in self._overall:
+            self._overall[record.method].add(record)
+
+    def add_words(self, record: Record, text: str, named: bool) -> None:
+        """Write what is told with a record's reward, so that a resumed run tells the same."""
+        event = {"event": "statistics", "method": record.method, "index": record.index}
+        self._open_words().append({**event, "named": named, "text": text})
+        super().add_words(record, text, named)
 
     def add_final(self, record: Record) -> None:
         """Write what one of a method's finalists did on the fresh starts.
@@ -185,7 +210,7 @@ class RunFolder:
             StorageError: It could not be written. The file is as it was.
         """
         self._finals.append(asdict(record))
-        self.finals.setdefault(record.method, []).append(record)
+        super().add_final(record)
 
     def add_heldout(self, record: Record) -> None:
         """Write the held-out result of a method's best point.
@@ -194,7 +219,15 @@ class RunFolder:
             StorageError: It could not be written. The file is as it was.
         """
         self._heldout.append(asdict(record))
-        self.heldout[record.method] = record
+        super().add_heldout(record)
+
+    def begin(self, method: str) -> None:
+        """Write a method's ``overall_log.txt`` anew, and go on with it."""
+        self._overall[method] = OverallLog(
+            self.home(method) / "overall_log.txt",
+            self.records[WARMUP],
+            self.records.setdefault(method, []),
+        )
 
     def stop(self, method: str, reason: str) -> None:
         """Write that the model ended a method's search.
@@ -212,23 +245,11 @@ class RunFolder:
         """Return the folder of a method's files: for ``"llm"`` the run folder itself."""
         return self.path if method == "llm" else self.path / "baselines" / method
 
-    def write_warmup(self, record: Record, steps: Sequence[str]) -> None:
-        """Write one warm-up point's rollout file.
-
-        Raises:
-            StorageError: It could not be written.
-        """
-        path = self.path / WARMUP / f"warmup_rollout_{record.index}.txt"
-        write_text_atomically(path, rollout_text(record, steps))
-
-    def write_episode(self, record: Record, policy: LinearPolicy, steps: Sequence[str]) -> None:
-        """Write the folder of one iteration of a model.
-
-        Raises:
-            StorageError: It could not be written.
-        """
+    def _write_episode(self, record: Record, steps: Sequence[str]) -> None:
         folder = self.home(record.method) / "evaluations" / f"episode_{record.index}"
-        write_text_atomically(folder / "parameters.txt", parameters_text(policy, record.params))
+        write_text_atomically(
+            folder / "parameters.txt", parameters_text(self.policy, record.params)
+        )
         write_text_atomically(folder / "parameters_reasoning.txt", record.explanation)
         write_text_atomically(folder / "training_rollout.txt", rollout_text(record, steps))
 

@@ -5,91 +5,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from llmopt.benchmarks.engine.records import WARMUP, Record
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_bytes, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation
 
 OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
-WARMUP = "warmup"
-
-
-@dataclass(frozen=True)
-class Record:
-    """One evaluated point: a line of ``trials.jsonl``.
-
-    Attributes:
-        method: ``"warmup"``, ``"llm"`` or a baseline's name.
-        index: Position among the method's own points, from 0.
-        params: Flat policy parameters.
-        returns: Return of each episode.
-        lengths: Steps of each episode; empty where they are not known (a warm-up point that
-            was loaded with its returns).
-        failure: Why there is no score; empty for a sound evaluation.
-        source: Who proposed the point: ``"warmup"``, ``"llm"``, ``"fallback"`` or a
-            baseline's name.
-        explanation: What the model said.
-        prompt_tokens: The point's share of its requests' prompt tokens.
-        completion_tokens: Likewise for completion tokens.
-        model_seconds: Likewise for the seconds spent waiting for the model.
-        evaluation_seconds: Wall-clock seconds of the episodes.
-        cpu_seconds: Processor seconds of proposing and evaluating.
-    """
-
-    method: str
-    index: int
-    params: tuple[float, ...]
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
-    failure: str = ""
-    source: str = ""
-    explanation: str = ""
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-    model_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-
-    @property
-    def evaluation(self) -> Evaluation:
-        """The episodes' outcome alone."""
-        return Evaluation(self.returns, self.lengths, self.failure, self.evaluation_seconds)
-
-    @property
-    def mean(self) -> float | None:
-        """Mean return, or ``None`` if the evaluation failed."""
-        return self.evaluation.mean
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read what `dataclasses.asdict` and JSON made of a record.
-
-        Raises:
-            StorageError: It is not a record.
-        """
-        try:
-            fields = {
-                **data,
-                "params": tuple(float(x) for x in data["params"]),
-                "returns": tuple(float(x) for x in data["returns"]),
-                "lengths": tuple(int(x) for x in data["lengths"]),
-            }
-            record = cls(**fields)
-            if not isinstance(record.method, str):
-                raise TypeError(f"method {record.method!r}: expected a text")
-            return record
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise StorageError(
-                f"a line of the run's records cannot be read ({error!r}): the file was written "
-                "by another version of llmopt, or changed by something else"
-            ) from error
 
 
 class OverallLog:
@@ -163,16 +88,6 @@ def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
     rows = [", ".join(map(repr, row)) for row in weights.tolist()]
     tail = ["Bias:", ", ".join(map(repr, bias.tolist()))] if policy.bias else []
     return "\n".join(["Weights:", *rows, *tail]) + "\n"
-
-
-def step_line(observation: Any, action: Any, reward: float) -> str:
-    """Return one line ``state | action | reward`` of a rollout file."""
-    return f"{_vector(observation)} | {_vector(action)} | {reward:.9g}\n"
-
-
-def _vector(values: Any) -> str:
-    flat = np.ravel(values).tolist()
-    return "[" + " ".join(f"{v:.9g}" for v in flat) + "]"
 
 
 @dataclass(frozen=True)

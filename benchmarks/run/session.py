@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
 import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -20,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from llmopt.benchmarks.engine.asking import check_prompt, usual_batch
+from llmopt.benchmarks.engine.contest import Chosen, Contest, Terms
+from llmopt.benchmarks.engine.records import WARMUP
 from llmopt.benchmarks.extras import require_packages
-from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import method_seed
 from llmopt.benchmarks.methods.table import METHODS, Asking, MethodSpec, check_method
 from llmopt.benchmarks.report.figures import learning_curve, policy_gif
@@ -35,14 +35,7 @@ from llmopt.benchmarks.run.folder import (
     is_empty,
     read_config,
 )
-from llmopt.benchmarks.run.published import (
-    WARMUP,
-    OverallLog,
-    Record,
-    WarmupPoint,
-    step_line,
-)
-from llmopt.benchmarks.run.results import (
+from llmopt.benchmarks.run.progress import (
     STANDS_STILL,
     UNSOLVED,
     MethodResult,
@@ -50,20 +43,10 @@ from llmopt.benchmarks.run.results import (
     RunResult,
     format_table,
 )
-from llmopt.benchmarks.run.shared import Feedback, warmup_points
-from llmopt.benchmarks.runner import (
-    FINAL_ROUNDS,
-    Asked,
-    Outcome,
-    check_prompt,
-    choose,
-    make_problem,
-    search,
-    usual_batch,
-)
+from llmopt.benchmarks.run.published import WarmupPoint
+from llmopt.benchmarks.run.shared import warmup_points
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.benchmarks.tasks.words import episode_statistics, task_words
 from llmopt.client.base import Client
 from llmopt.errors import StorageError
 from llmopt.files import (
@@ -73,17 +56,11 @@ from llmopt.files import (
     write_text_atomically,
 )
 from llmopt.history import Usage
-from llmopt.policies.episode import Step
 from llmopt.policies.picture import choose_renderer
 from llmopt.policies.rollout import (
-    Evaluation,
-    final_seeds,
-    held_out_seeds,
     selection_seeds,
 )
-from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import solved_from
-from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell, Callback, Search
 
 _ZERO = "zero"  # the policy whose parameters are all zero, in heldout.jsonl
@@ -136,8 +113,10 @@ def run(
     choose_renderer()
     task = config.get_task()
     contestants = Contestants(config, client)
-    if config.statistics is None and not any(map(contestants.told_unasked, config.methods)):
+    if config.statistics is None and not any(e.reads for e in contestants.entrants.values()):
         config = replace(config, statistics=False)
+    episodes = config.episodes or task.episodes
+    terms = Terms(config.seed, config.iterations, episodes, config.heldout, config.finalists)
     with contextlib.closing(contestants), FastEvaluator(task) as evaluator:
         if out is not None:
             path = Path(out)
@@ -148,7 +127,7 @@ def run(
         ended = (path / SUMMARY).exists() and resume
         if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
             contestants.check_ready(resume)  # else nothing is asked any more
-            seeds = selection_seeds(config.seed, config.episodes or task.episodes)
+            seeds = selection_seeds(config.seed, terms.episodes)
             for spec in contestants.specs.values():
                 check_prompt(spec, task, evaluator.policy, config.iterations, seeds)
         points = None  # a run that was begun has its own
@@ -163,8 +142,11 @@ def run(
         with folder:
             if announce is not None:
                 announce(path)
-            session = _Session(config, task, evaluator, folder, contestants, callbacks)
-            return session.all(points, progress)
+            folder.policy = evaluator.policy
+            planned = int(folder.config.get("planned", config.iterations))
+            entrants = contestants.entrants.values()
+            contest = Contest(evaluator, terms, entrants, folder, planned)
+            return _Session(config, contest, folder, contestants, callbacks).all(points, progress)
 
 
 class _Session:
@@ -173,40 +155,27 @@ class _Session:
     def __init__(
         self,
         config: RunConfig,
-        task: Task,
-        evaluator: FastEvaluator,
+        contest: Contest,
         folder: RunFolder,
         contestants: Contestants,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.callbacks = callbacks
         self.config = config
-        self.task = task
-        self.evaluator = evaluator
+        self.contest, self.task = contest, contest.task
         self.folder = folder
         self.contestants = contestants
-        self.episodes = config.episodes or task.episodes
-        self.seeds = selection_seeds(config.seed, self.episodes)
-        self.final_seeds = final_seeds(config.seed, FINAL_ROUNDS * self.episodes)
-        self.heldout_seeds = held_out_seeds(config.seed, config.heldout)
-        self.chosen: dict[str, tuple[Record, float | None]] = {}
-        self.usage: dict[str, Usage] = {}
-        asking = [name for name in config.methods if contestants.told(name)]
-        self.styles = {contestants.named(name) for name in asking}
-        self.feedback = Feedback(folder.path / "statistics.jsonl", bool(asking))
-        known = (r for records in folder.records.values() for r in records)
-        self.sanity = Sanity(task.env_id, any(record.mean is not None for record in known))
-        # Some libraries plan their search by the number of evaluations.
-        self.planned = int(folder.config.get("planned", config.iterations))
+        self.chosen: dict[str, Chosen | None] = {}
 
     def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
         points = self._kept_points(points)
         methods = self.config.methods
         total = len(points) + len(methods) * self.config.iterations
         labels = {name: self.contestants.labels[name] for name in methods}
-        with self.feedback, Progress(total, labels, progress) as self.progress:
+        with Progress(total, labels, progress) as self.progress:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
-            self._warm_up(points)
+            self.folder.added = self.progress.step
+            self.contest.warm_up([(p.params, p.returns) for p in points])
             for method in methods:
                 self._search(method)
                 self._judge(method)
@@ -224,111 +193,16 @@ class _Session:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(f"cannot read {file} ({error!r}): restore it") from error
 
-    def _warm_up(self, points: Sequence[WarmupPoint]) -> None:
-        done = self.folder.records.setdefault(WARMUP, [])
-        for index in range(len(done), len(points)):
-            point = points[index]
-            if point.returns:
-                record = Record(WARMUP, index, point.params, point.returns, (), source="loaded")
-                self.folder.write_warmup(record, ())
-                self._keep(record)
-            else:
-                self._evaluate(WARMUP, index, point.params, published=True, source=WARMUP)
-
-    def _evaluate(
-        self,
-        method: str,
-        index: int,
-        params: Sequence[float],
-        published: bool,
-        cpu_seconds: float = 0.0,
-        **facts: Any,
-    ) -> Record:
-        started = time.process_time()
-        steps: list[str] = []
-        styles = self.styles
-        if method != WARMUP:
-            told = self.contestants.told(method)
-            styles = {self.contestants.named(method)} if told else set()
-        statistics = {named: self._statistics(named) for named in styles}
-
-        def watch(step: Step) -> None:
-            if published and step.episode == 0 and math.isfinite(step.reward):
-                steps.append(step_line(step.observation, step.action, step.reward))
-            for watcher in statistics.values():
-                watcher(step)
-
-        watched = published or bool(statistics)
-        outcome = self.evaluator.evaluate(params, self.seeds, watch if watched else None)
-        record = Record(
-            method,
-            index,
-            tuple(map(float, params)),
-            outcome.returns,
-            outcome.lengths,
-            outcome.failure,
-            evaluation_seconds=outcome.seconds,
-            cpu_seconds=cpu_seconds + time.process_time() - started,
-            **facts,
-        )
-        # The other files come first: a kill in between makes them again, and a record is
-        # never without its files.
-        for named, watcher in statistics.items():
-            self.feedback.add(record, watcher.text(outcome), named)
-        if method == WARMUP:
-            self.folder.write_warmup(record, steps)
-        elif published:
-            self.folder.write_episode(record, self.evaluator.policy, steps)
-        self._keep(record)
-        return record
-
-    def _statistics(self, named: bool) -> EpisodeStatistics:
-        words = task_words(self.task, self.seeds) if named else None
-        return episode_statistics(self.evaluator.policy, words)
-
-    def _keep(self, record: Record) -> None:
-        self.folder.add(record)
-        self.progress.step(record)
-        self.sanity.see(record.failure)
-
     def _search(self, name: str) -> None:
-        spec = self.contestants.specs[name]
-        warmup = self.folder.records[WARMUP]
-        done = self.folder.records.setdefault(name, [])
-        log = OverallLog(self.folder.home(name) / "overall_log.txt", warmup, done)
-        if spec.group == "baseline" and len(done) == self.config.iterations:
-            return
-        label = self.contestants.labels[name]
+        spec, label = self.contestants.specs[name], self.contestants.labels[name]
+        self.folder.begin(name)
         self.progress.say(label)
-        problem = make_problem(
-            self.task,
-            self.evaluator.policy,
-            self.config.iterations if spec.asks_model else self.planned,
-            [(record.params, self._told(name, record)) for record in warmup],
-            spec.prompt,
-            self.seeds,
-        )
-
-        wait = functools.partial(self.progress.wait, label)
-        client = self.contestants.client_for(spec, wait)
+        client = self.contestants.client_for(spec, functools.partial(self.progress.wait, label))
         batch = self.config.batch or usual_batch(spec.prompt)
         asking = Asking(client, batch, options=self._model_options(name, spec))
-        seed = method_seed(self.config.seed, self.contestants.seed_names[name])
-        method = spec.make(problem, seed, asking)
-        evaluate = functools.partial(self._answer, name, list(done), log)
-        bell, known = self._bell(name), len(done)
-        try:
-            if not isinstance(method, ModelMethod):
-                search(method, self.config.iterations, evaluate, bell, known)
-                return
-            # What the model ended is not asked for further points when the run goes on.
-            count = known if name in self.folder.stopped else self.config.iterations
-            reason = search(method, count, evaluate, bell, known)
-            self.usage[name] = method.usage
-        finally:
-            if isinstance(method, ModelMethod):
-                method.close()
-            bell.end()
+        # What the model ended is not asked for further points when the run goes on.
+        over = name in self.folder.stopped
+        reason = self.contest.search(name, asking, self._bell(name), over=over)
         if reason:
             self.folder.stop(name, reason)
             self.progress.tell(f"{label}: {reason}")
@@ -336,63 +210,22 @@ class _Session:
             self.progress.drop(self.config.iterations - len(self.folder.records[name]))
 
     def _bell(self, name: str) -> Bell:
-        names = tuple(f"params[{i}]" for i in range(self.evaluator.policy.n_parameters))
+        names = tuple(f"params[{i}]" for i in range(self.contest.policy.n_parameters))
         settings = {**asdict(self.config), "method": name, "model": self.contestants.model}
         title = f"{self.folder.path.name}-{name}"
         place = os.path.abspath(self.folder.path)
         return Bell(self.callbacks, Search(title, names, ("maximize",), settings, place))
 
-    def _answer(self, name: str, done: Sequence[Record], log: OverallLog, asked: Asked) -> Outcome:
-        """Look a point up among those of an interrupted run, or evaluate it."""
-        proposal = asked.proposal
-        if asked.index < len(done):
-            record = done[asked.index]
-            if np.array_equal(asked.params, record.params):
-                return self._told(name, record)
-            if proposal is not None:
-                raise StorageError(
-                    f"{self.folder.path}: trials.jsonl and optimizer.jsonl do not belong to one "
-                    f"run (they differ at point {asked.index} of {name}); restore both"
-                )
-            raise StorageError(
-                f"{name} does not propose again what it did before the interruption "
-                f"(at point {asked.index}): its package or NumPy has changed since. Go on with "
-                "the versions in config.json, or start a new run"
-            )
-        facts: dict[str, Any] = {"source": name}
-        if proposal is not None:
-            facts = {
-                "source": proposal.source,
-                "explanation": proposal.explanation,
-                "prompt_tokens": proposal.prompt_tokens,
-                "completion_tokens": proposal.completion_tokens,
-                "model_seconds": proposal.seconds,
-            }
-        record = self._evaluate(
-            name,
-            asked.index,
-            asked.params.tolist(),
-            published=proposal is not None,
-            cpu_seconds=asked.cpu_seconds,
-            **facts,
-        )
-        log.add(record)
-        return self._told(name, record)
-
-    def _told(self, method: str, record: Record) -> Outcome:
-        told = self.contestants.told(method)
-        text = self.feedback.of(record, self.contestants.named(method)) if told else ""
-        return Outcome.of(record.evaluation, text)
-
     def _model_options(self, name: str, spec: MethodSpec) -> dict[str, Any]:
         """Return storage and caps of a method that asks a model, or of its stand-in."""
         options: dict[str, Any] = {
             "storage": self.folder.home(name) / "optimizer.jsonl",
-            "may_stop": self.contestants.named(name),
+            "may_stop": self.contestants.entrants[name].named,
             "requests": self.config.requests if name == "llm" else None,
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
-            spent = [self.usage[n] for n in self.usage if self.contestants.specs[n].asks_model]
+            usage = self.contest.usage
+            spent = [usage[n] for n in usage if self.contestants.specs[n].asks_model]
             caps = {
                 "max_requests": sum(u.requests for u in spent),
                 "max_tokens": sum(u.prompt_tokens + u.completion_tokens for u in spent),
@@ -403,64 +236,19 @@ class _Session:
                 options[cap] = None if most is None else max(most - used, 0)
         return options
 
-    def _judge(self, method: str) -> None:
-        """Choose a method's policy on fresh starts, and run it on the held-out ones."""
-        records = [*self.folder.records[WARMUP], *self.folder.records[method]]
-        known = {r.params: r.evaluation for r in self.folder.finals.get(method, ())}
-
-        def evaluate(index: int) -> Evaluation:
-            record = records[index]
-            if record.params not in known:
-                known[record.params] = self._fresh(method, index, record, self.final_seeds, "final")
-            return known[record.params]
-
-        label = self.contestants.labels[method]
+    def _judge(self, name: str) -> None:
+        label = self.contestants.labels[name]
         if self.config.finalists:
             self.progress.say(f"{label}: the best {self.config.finalists} on fresh starts")
-        chosen, finals = choose(
-            [r.params for r in records],
-            [r.evaluation for r in records],
-            self.config.finalists,
-            evaluate,
-        )
-        if chosen is None:
-            return
-        best = records[chosen]
-        self.chosen[method] = best, next((f.mean for f in finals if f.index == chosen), best.mean)
-        heldout = self.folder.heldout.get(method)
-        if heldout is None or heldout.params != best.params:
-            self.progress.say(f"{label}: held-out starts")
-            self._fresh(method, best.index, best, self.heldout_seeds, best.source)
-
-    def _fresh(
-        self, method: str, index: int, record: Record, seeds: Sequence[int], source: str
-    ) -> Evaluation:
-        """Evaluate a policy on starts that the search did not have, and keep the outcome."""
-        outcome = self.evaluator.evaluate(record.params, seeds)
-        fresh = Record(
-            method,
-            index,
-            record.params,
-            outcome.returns,
-            outcome.lengths,
-            outcome.failure,
-            source=source,
-            evaluation_seconds=outcome.seconds,
-        )
-        if source == "final":
-            self.folder.add_final(fresh)
-        else:
-            self.folder.add_heldout(fresh)
-        return outcome
+        self.chosen[name] = self.contest.judge(name)
 
     def _stands_still(self, best: MethodResult) -> bool:
         """Whether a policy whose parameters are all zero does as well as the best one."""
         if best.heldout is None or best.params is None:
             return False
         if _ZERO not in self.folder.heldout:
-            params = (0.0,) * len(best.params)
-            record = Record(_ZERO, 0, params, (), ())
-            self._fresh(_ZERO, 0, record, self.heldout_seeds[:_STILL_STARTS], _ZERO)
+            params, seeds = (0.0,) * len(best.params), self.contest.heldout_seeds[:_STILL_STARTS]
+            self.folder.add_heldout(self.contest.run_on(params, seeds, _ZERO, 0, _ZERO))
         zero = self.folder.heldout[_ZERO].mean
         return zero is not None and best.heldout <= zero + _STILL_SHARE * max(abs(zero), 1.0)
 
@@ -479,7 +267,7 @@ class _Session:
         results = tuple(self._result(name) for name in self.config.methods)
         scored = [r for r in results if r.final is not None]
         best = max(scored, key=_final, default=None)
-        table = format_table(results, self.config, self.episodes)
+        table = format_table(results, self.config, self.contest.terms.episodes)
         if best is not None and self._stands_still(best):
             table += f"{STANDS_STILL}\n"
         elif best is not None:
@@ -498,7 +286,7 @@ class _Session:
                 },
                 warmup=len(warmup),
                 title=f"{self.task.id}, seed {self.config.seed}",
-                episodes=self.episodes,
+                episodes=self.contest.terms.episodes,
                 heldout={r.label: r.heldout for r in results},
             ),
         )
@@ -510,20 +298,20 @@ class _Session:
 
     def _result(self, name: str) -> MethodResult:
         records = [*self.folder.records[WARMUP], *self.folder.records[name]]
-        best, final = self.chosen.get(name, (None, None))
-        heldout = None if best is None else self.folder.heldout.get(name)
+        chosen = self.chosen.get(name)
+        heldout = None if chosen is None else chosen.heldout
         finals = self.folder.finals.get(name, [])
         score = None if heldout is None else heldout.mean
         error = None
         if heldout is not None and score is not None and len(heldout.returns) > 1:
             error = float(np.std(heldout.returns, ddof=1) / np.sqrt(len(heldout.returns)))
         asks = self.contestants.specs[name].asks_model
-        usage = self.usage.get(name, Usage()) if asks else Usage()
+        usage = self.contest.usage.get(name, Usage()) if asks else Usage()
         return MethodResult(
             method=name,
             label=self.contestants.labels[name],
-            selection=None if best is None else best.mean,
-            final=final,
+            selection=None if chosen is None else chosen.record.mean,
+            final=None if chosen is None else chosen.final,
             heldout=score,
             heldout_error=error,
             episodes=sum(len(r.lengths) for r in [*records, *finals]),
@@ -533,7 +321,7 @@ class _Session:
             seconds=sum(r.evaluation_seconds for r in [*records, *finals]) + usage.seconds,
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
-            params=None if best is None else best.params,
+            params=None if chosen is None else chosen.record.params,
             stopped=self.folder.stopped.get(name, ""),
         )
 
@@ -542,7 +330,7 @@ class _Session:
         score = "failed" if result.heldout is None else f"{result.heldout:.2f}"
         caption = f"{result.label}: {score} on fresh starts"
         try:
-            picture = policy_gif(self.task, result.params, self.heldout_seeds[0], caption)
+            picture = policy_gif(self.task, result.params, self.contest.heldout_seeds[0], caption)
         except Exception as error:
             warnings.warn(
                 f"no GIF of the policy: {self.task.env_id} could not be rendered "

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from llmopt.benchmarks.engine.records import WARMUP, Record
+from llmopt.benchmarks.engine.search import FINAL_ROUNDS
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.run.published import WARMUP, Record
-from llmopt.benchmarks.runner import FINAL_ROUNDS
 from llmopt.text import clean
 
 STANDS_STILL = (

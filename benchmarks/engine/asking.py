@@ -1,0 +1,156 @@
+"""What a method of a policy task is asked with: the problem, its words, the model's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llmopt.benchmarks.engine.search import Outcome
+from llmopt.benchmarks.methods.model import parameter_space, shown_decimals
+from llmopt.benchmarks.methods.protocol import Problem
+from llmopt.benchmarks.methods.table import MethodSpec
+from llmopt.benchmarks.tasks.description import task_words
+from llmopt.benchmarks.tasks.table import Task
+from llmopt.client.base import Client
+from llmopt.client.local import LocalClient
+from llmopt.history import History
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import stream
+from llmopt.prompt import Prompt, Situation, get_prompt
+from llmopt.prompt.columns import ColumnsPrompt
+
+WORDS = "words"
+"""The prompt that is told names, standard errors and what each policy did."""
+
+FEEDBACK_PROMPTS = (WORDS,)
+"""Prompts that are told what each policy did without being asked."""
+
+# Prompts that search numbers, whatever these mean, or show no description; "auto" is one.
+_NUMERIC = ("auto", "props", "props-ab", "opro", "columns")
+
+
+def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.ndarray:
+    """Draw the warm-up points of a run.
+
+    They are normal with half the box's half-width as standard deviation, so N(0, 3) for the
+    published box, clipped to it and rounded to the decimals that a prompt shows.
+
+    Args:
+        box: Low and high bound of every parameter.
+        n: Number of parameters.
+        count: Points wanted.
+        seed: The run's seed.
+
+    Returns:
+        ``(count, n)`` array.
+    """
+    low, high = box
+    rng = np.random.default_rng(stream(seed, "warmup"))
+    drawn = rng.normal((low + high) / 2, (high - low) / 4, (count, n))
+    points: np.ndarray = np.clip(drawn.round(shown_decimals(low, high)), low, high)
+    return points
+
+
+def make_problem(
+    task: Task,
+    policy: LinearPolicy,
+    evaluations: int,
+    warmup: Sequence[tuple[Sequence[float], Outcome]],
+    prompt: str | Prompt | None = None,
+    seeds: Sequence[int] = (),
+) -> Problem:
+    """Return what a method of a task is to solve.
+
+    Args:
+        task: What is searched.
+        policy: Whose parameters are searched.
+        evaluations: Points that the method will be asked for.
+        warmup: The shared points, each with its outcome.
+        prompt: The prompt of a method that has one.
+        seeds: Seeds of the starts of one evaluation.
+    """
+    low, high = task.box
+    words = task_words(task, seeds) if prompt_name(prompt) == WORDS else None
+    return Problem(
+        low,
+        high,
+        policy.n_parameters,
+        evaluations,
+        tuple((tuple(map(float, params)), outcome.reward) for params, outcome in warmup),
+        prompt_description(task, policy, prompt) if words is None else words.text,
+        tuple(outcome.note for _, outcome in warmup),
+        () if words is None else words.parameters,
+        tuple(outcome.stderr for _, outcome in warmup),
+    )
+
+
+def prompt_name(prompt: str | Prompt | None) -> str:
+    """Return a prompt's name; empty for a method without one."""
+    return (prompt if isinstance(prompt, str) else getattr(prompt, "name", "")) or ""
+
+
+def prompt_description(task: Task, policy: LinearPolicy, prompt: str | Prompt | None) -> str:
+    """Return the task in words, for prompts that make use of it with the parameters' meaning.
+
+    The prompts `_NUMERIC` do without the meaning, as published ProPS does.
+
+    Args:
+        task: What is searched.
+        policy: Whose parameters are searched.
+        prompt: The prompt, its name or its template; ``None`` for a method without one.
+    """
+    name = prompt_name(prompt)
+    if not name or name in _NUMERIC or (name == "props-plus" and not task.description):
+        return task.description
+    return task.words(policy)
+
+
+def usual_batch(prompt: str | Prompt | None) -> int:
+    """Return how many points a model is asked for in one request under a prompt."""
+    numbers = prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt)
+    return 4 if numbers else 1
+
+
+def check_prompt(
+    spec: MethodSpec, task: Task, policy: LinearPolicy, evaluations: int, seeds: Sequence[int]
+) -> None:
+    """Make a method's first question, so that what no prompt can show is known before it costs.
+
+    Raises:
+        LLMOptError: The prompt needs words that the task lacks, or cannot hold its parameters.
+    """
+    if not spec.asks_model or spec.prompt is None:
+        return
+    problem = make_problem(task, policy, evaluations, (), spec.prompt, seeds)
+    situation = Situation(
+        parameter_space(problem.low, problem.high, problem.n, problem.names),
+        History(),
+        1,
+        total=max(evaluations, 1),
+        description=problem.description,
+    )
+    get_prompt(spec.prompt).prepare(situation)
+
+
+def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
+    """Have a local model answer one and the same request always alike.
+
+    What is left in its cache changes llama.cpp's rounding, so that a resumed run would part
+    from a whole one. The prompt `columns` changes near its beginning with every new elite:
+    for it the cache would serve next to nothing, and is turned off.
+
+    Args:
+        client: The model, whose settings are changed.
+        prompt: The prompt that it will be asked with.
+
+    Returns:
+        The client.
+    """
+    if isinstance(client, LocalClient):
+        if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt):
+            client.sampling.update(cache_prompt=False, id_slot=0)
+        else:
+            for name in ("cache_prompt", "id_slot"):
+                client.sampling.pop(name, None)
+    return client

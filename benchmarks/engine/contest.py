@@ -1,0 +1,355 @@
+"""Several methods on one task from one seed, on equal terms: what `run` and `bench` both do.
+
+All methods meet the same warm-up points, the same starts in every evaluation and the same problem,
+and are asked and told by one loop. A method draws from a stream of its own, so that it finds the
+same points whichever command runs it, and whatever runs beside it. The best few points of each are
+compared on fresh starts, and the chosen one is judged on starts that no search saw.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from llmopt.benchmarks.engine.asking import (
+    FEEDBACK_PROMPTS,
+    WORDS,
+    check_prompt,
+    make_problem,
+    prompt_name,
+)
+from llmopt.benchmarks.engine.records import WARMUP, Record, Records
+from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Asked, Final, Outcome, choose, search
+from llmopt.benchmarks.methods.model import ModelMethod
+from llmopt.benchmarks.methods.protocol import Method, method_seed
+from llmopt.benchmarks.methods.table import Asking, MethodSpec
+from llmopt.benchmarks.tasks.description import episode_statistics, task_words
+from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.errors import StorageError
+from llmopt.history import Usage
+from llmopt.policies.episode import Step
+from llmopt.policies.rollout import (
+    Evaluation,
+    final_seeds,
+    held_out_seeds,
+    selection_seeds,
+)
+from llmopt.sanity import Sanity
+from llmopt.trackers.base import Bell
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A method that takes part.
+
+    Attributes:
+        name: Under which its records are kept.
+        spec: What it is.
+        seed_name: The name from which it draws its seed.
+        told: Whether it is told what each policy did in its episodes; ``None`` for yes under the
+            prompts of `FEEDBACK_PROMPTS`.
+    """
+
+    name: str
+    spec: MethodSpec
+    seed_name: str = ""
+    told: bool | None = None
+
+    @property
+    def named(self) -> bool:
+        """Whether it is told names, and not the numbers of parameters."""
+        return prompt_name(self.spec.prompt) == WORDS
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is told what each policy did."""
+        if self.told is not None:
+            return self.told and self.spec.asks_model
+        return self.spec.asks_model and prompt_name(self.spec.prompt) in FEEDBACK_PROMPTS
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is equal for all methods of a contest.
+
+    Attributes:
+        seed: Of everything random.
+        evaluations: Points of each method after the warm-up.
+        episodes: Starts of one evaluation.
+        heldout: Fresh starts on which each method's best policy is judged.
+        finalists: Best few policies, among which fresh starts choose; 0 for none.
+    """
+
+    seed: int
+    evaluations: int
+    episodes: int
+    heldout: int
+    finalists: int
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method's policy.
+
+    Attributes:
+        place: Its place among warm-up and own points.
+        record: The point.
+        final: Its mean return over all starts that chose it.
+        finals: The finalists, the best on the selection starts first.
+        heldout: What it did on the held-out starts.
+    """
+
+    place: int
+    record: Record
+    final: float | None
+    finals: Sequence[Final]
+    heldout: Record
+
+
+class Contest:
+    """Runs methods on a task and keeps what they find.
+
+    Args:
+        evaluator: Of the task.
+        terms: Equal for all.
+        entrants: The methods.
+        kept: Takes the records; what it holds already is not evaluated again.
+        planned: The number of evaluations that methods without a model are told, where it is not
+            that of the terms.
+
+    Attributes:
+        seeds: Of the starts of every evaluation.
+        heldout_seeds: Of those on which policies are judged.
+        usage: What each model's search has cost, by method.
+    """
+
+    def __init__(
+        self,
+        evaluator: FastEvaluator,
+        terms: Terms,
+        entrants: Iterable[Entrant],
+        kept: Records,
+        planned: int | None = None,
+    ) -> None:
+        self.task, self.policy = evaluator.task, evaluator.policy
+        self.terms, self.kept = terms, kept
+        self.seeds = selection_seeds(terms.seed, terms.episodes)
+        self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)
+        self.usage: dict[str, Usage] = {}
+        self._evaluator = evaluator
+        self._final_seeds = final_seeds(terms.seed, FINAL_ROUNDS * terms.episodes)
+        self._entrants = {entrant.name: entrant for entrant in entrants}
+        self._planned = terms.evaluations if planned is None else planned
+        known = (r for records in kept.records.values() for r in records)
+        self._sanity = Sanity(self.task.env_id, any(record.mean is not None for record in known))
+
+    def check(self) -> None:
+        """Make each method's first question; see `check_prompt`."""
+        for entrant in self._entrants.values():
+            check_prompt(entrant.spec, self.task, self.policy, self.terms.evaluations, self.seeds)
+
+    def warm_up(self, points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
+        """Evaluate the shared points.
+
+        Args:
+            points: Each with its returns, where these are known; empty ones where not.
+        """
+        done = self.kept.records.setdefault(WARMUP, [])
+        for index in range(len(done), len(points)):
+            params, returns = points[index]
+            if returns:
+                self._keep(
+                    Record(WARMUP, index, tuple(params), tuple(returns), (), source="loaded")
+                )
+            else:
+                self._evaluate(WARMUP, index, params, by_model=False, source=WARMUP)
+
+    def search(
+        self, name: str, asking: Asking, bell: Bell | None = None, *, over: bool = False
+    ) -> str:
+        """Search with one method; what it has found already is looked up.
+
+        Args:
+            name: The method's.
+            asking: How a model is asked.
+            bell: Whom to tell what happens.
+            over: Whether the model has ended the search before.
+
+        Returns:
+            Why the model ended the search; empty where it did not.
+        """
+        entrant = self._entrants[name]
+        spec, done = entrant.spec, list(self.kept.records.setdefault(name, []))
+        if spec.group == "baseline" and len(done) == self.terms.evaluations:
+            return ""
+        problem = make_problem(
+            self.task,
+            self.policy,
+            # Some libraries plan their search by the number of evaluations.
+            self.terms.evaluations if spec.asks_model else self._planned,
+            [(record.params, self._told(entrant, record)) for record in self.kept.records[WARMUP]],
+            spec.prompt,
+            self.seeds,
+        )
+        seed = method_seed(self.terms.seed, entrant.seed_name or name)
+        method: Method = spec.make(problem, seed, asking)
+        count = len(done) if over else self.terms.evaluations
+        try:
+            reason = search(method, count, partial(self._answer, entrant, done), bell, len(done))
+            if isinstance(method, ModelMethod):
+                self.usage[name] = method.usage
+            return reason
+        finally:
+            if isinstance(method, ModelMethod):
+                method.close()
+            if bell is not None:
+                bell.end()
+
+    def _answer(self, entrant: Entrant, done: Sequence[Record], asked: Asked) -> Outcome:
+        """Look a point up among those of an interrupted contest, or evaluate it."""
+        name, proposal = entrant.name, asked.proposal
+        if asked.index < len(done):
+            record = done[asked.index]
+            if np.array_equal(asked.params, record.params):
+                return self._told(entrant, record)
+            if proposal is not None:
+                raise StorageError(
+                    f"{name}: trials.jsonl and optimizer.jsonl do not belong to one run (they "
+                    f"differ at point {asked.index}); restore both"
+                )
+            raise StorageError(
+                f"{name} does not propose again what it did before the interruption "
+                f"(at point {asked.index}): its package or NumPy has changed since. Go on with "
+                "the versions in config.json, or start a new run"
+            )
+        facts: dict[str, Any] = {"source": name}
+        if proposal is not None:
+            facts = {
+                "source": proposal.source,
+                "explanation": proposal.explanation,
+                "prompt_tokens": proposal.prompt_tokens,
+                "completion_tokens": proposal.completion_tokens,
+                "model_seconds": proposal.seconds,
+            }
+        record = self._evaluate(
+            name,
+            asked.index,
+            asked.params.tolist(),
+            by_model=proposal is not None,
+            cpu_seconds=asked.cpu_seconds,
+            **facts,
+        )
+        return self._told(entrant, record)
+
+    def _told(self, entrant: Entrant, record: Record) -> Outcome:
+        key = record.method, record.index, entrant.named
+        return Outcome.of(record.evaluation, self.kept.words.get(key, "") if entrant.reads else "")
+
+    def _evaluate(
+        self,
+        method: str,
+        index: int,
+        params: Sequence[float],
+        *,
+        by_model: bool,
+        cpu_seconds: float = 0.0,
+        **facts: Any,
+    ) -> Record:
+        started = time.process_time()
+        readers = [e for e in self._entrants.values() if method in (WARMUP, e.name) and e.reads]
+        statistics = {}
+        for named in {entrant.named for entrant in readers}:
+            words = task_words(self.task, self.seeds) if named else None
+            statistics[named] = episode_statistics(self.policy, words)
+        shown = self.kept.wants_steps(method, by_model=by_model)
+        steps: list[str] = []
+
+        def watch(step: Step) -> None:
+            if shown and step.episode == 0 and math.isfinite(step.reward):
+                steps.append(step_line(step.observation, step.action, step.reward))
+            for watcher in statistics.values():
+                watcher(step)
+
+        watched = watch if shown or statistics else None
+        outcome = self._evaluator.evaluate(params, self.seeds, watched)
+        record = Record(
+            method,
+            index,
+            tuple(map(float, params)),
+            outcome.returns,
+            outcome.lengths,
+            outcome.failure,
+            evaluation_seconds=outcome.seconds,
+            cpu_seconds=cpu_seconds + time.process_time() - started,
+            **facts,
+        )
+        # Words come first: a kill in between makes them again, and a record is never without.
+        for named, watcher in statistics.items():
+            self.kept.add_words(record, watcher.text(outcome), named)
+        self._keep(record, steps)
+        return record
+
+    def _keep(self, record: Record, steps: Sequence[str] = ()) -> None:
+        self.kept.add(record, steps)
+        self._sanity.see(record.failure)
+
+    def judge(self, name: str) -> Chosen | None:
+        """Choose a method's policy on fresh starts, and run it on the held-out ones.
+
+        Returns:
+            ``None`` where no evaluation was sound.
+        """
+        records = [*self.kept.records[WARMUP], *self.kept.records[name]]
+        known = {r.params: r.evaluation for r in self.kept.finals.get(name, ())}
+
+        def evaluate(index: int) -> Evaluation:
+            params = records[index].params
+            if params not in known:
+                fresh = self.run_on(params, self._final_seeds, name, index, "final")
+                self.kept.add_final(fresh)
+                known[params] = fresh.evaluation
+            return known[params]
+
+        points, outcomes = [r.params for r in records], [r.evaluation for r in records]
+        place, finals = choose(points, outcomes, self.terms.finalists, evaluate)
+        if place is None:
+            return None
+        best = records[place]
+        heldout = self.kept.heldout.get(name)
+        if heldout is None or heldout.params != best.params:
+            heldout = self.run_on(best.params, self.heldout_seeds, name, best.index, best.source)
+            self.kept.add_heldout(heldout)
+        final = next((f.mean for f in finals if f.index == place), best.mean)
+        return Chosen(place, best, final, finals, heldout)
+
+    def run_on(
+        self, params: Sequence[float], seeds: Sequence[int], method: str, index: int, source: str
+    ) -> Record:
+        """Evaluate a policy on starts that the search did not have."""
+        outcome = self._evaluator.evaluate(params, seeds)
+        return Record(
+            method,
+            index,
+            tuple(params),
+            outcome.returns,
+            outcome.lengths,
+            outcome.failure,
+            source=source,
+            evaluation_seconds=outcome.seconds,
+        )
+
+
+def step_line(observation: Any, action: Any, reward: float) -> str:
+    """Return one line ``state | action | reward``, as the published rollout files have it."""
+    return f"{_vector(observation)} | {_vector(action)} | {reward:.9g}\n"
+
+
+def _vector(values: Any) -> str:
+    flat = np.ravel(values).tolist()
+    return "[" + " ".join(f"{v:.9g}" for v in flat) + "]"

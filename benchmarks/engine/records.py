@@ -1,0 +1,125 @@
+"""What a contest of methods has found so far: every evaluated point, and words on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmopt.errors import StorageError
+from llmopt.policies.rollout import Evaluation
+
+WARMUP = "warmup"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluated point: a line of ``trials.jsonl``.
+
+    Attributes:
+        method: ``"warmup"``, ``"llm"`` or a baseline's name.
+        index: Position among the method's own points, from 0.
+        params: Flat policy parameters.
+        returns: Return of each episode.
+        lengths: Steps of each episode; empty where they are not known (a warm-up point that
+            was loaded with its returns).
+        failure: Why there is no score; empty for a sound evaluation.
+        source: Who proposed the point: ``"warmup"``, ``"llm"``, ``"fallback"`` or a
+            baseline's name.
+        explanation: What the model said.
+        prompt_tokens: The point's share of its requests' prompt tokens.
+        completion_tokens: Likewise for completion tokens.
+        model_seconds: Likewise for the seconds spent waiting for the model.
+        evaluation_seconds: Wall-clock seconds of the episodes.
+        cpu_seconds: Processor seconds of proposing and evaluating.
+    """
+
+    method: str
+    index: int
+    params: tuple[float, ...]
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    failure: str = ""
+    source: str = ""
+    explanation: str = ""
+    prompt_tokens: float = 0.0
+    completion_tokens: float = 0.0
+    model_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The episodes' outcome alone."""
+        return Evaluation(self.returns, self.lengths, self.failure, self.evaluation_seconds)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return, or ``None`` if the evaluation failed."""
+        return self.evaluation.mean
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Record:
+        """Read what `dataclasses.asdict` and JSON made of a record.
+
+        Raises:
+            StorageError: It is not a record.
+        """
+        try:
+            fields = {
+                **data,
+                "params": tuple(float(x) for x in data["params"]),
+                "returns": tuple(float(x) for x in data["returns"]),
+                "lengths": tuple(int(x) for x in data["lengths"]),
+            }
+            record = cls(**fields)
+            if not isinstance(record.method, str):
+                raise TypeError(f"method {record.method!r}: expected a text")
+            return record
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise StorageError(
+                f"a line of the run's records cannot be read ({error!r}): the file was written "
+                "by another version of llmopt, or changed by something else"
+            ) from error
+
+
+class Records:
+    """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk.
+
+    Attributes:
+        records: Every record so far, by method, in the order of their indices.
+        finals: The records of the last round, by method.
+        heldout: The held-out records, by method; the latest of each.
+        words: What is told with a record's reward, by method, index and whether with names.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, list[Record]] = {}
+        self.finals: dict[str, list[Record]] = {}
+        self.heldout: dict[str, Record] = {}
+        self.words: dict[tuple[str, int, bool], str] = {}
+
+    def add(self, record: Record, steps: Sequence[str] = ()) -> None:
+        """Keep an evaluated point.
+
+        Args:
+            record: The point.
+            steps: Lines of its first episode, where `wants_steps`.
+        """
+        self.records.setdefault(record.method, []).append(record)
+
+    def wants_steps(self, record_of: str, *, by_model: bool) -> bool:
+        """Whether `add` makes something of the steps of a method's points."""
+        return False
+
+    def add_final(self, record: Record) -> None:
+        """Keep what one of a method's finalists did on the fresh starts."""
+        self.finals.setdefault(record.method, []).append(record)
+
+    def add_heldout(self, record: Record) -> None:
+        """Keep the held-out result of a method's best point."""
+        self.heldout[record.method] = record
+
+    def add_words(self, record: Record, text: str, named: bool) -> None:
+        """Keep what is told with a record's reward, with the task's names or with numbers."""
+        self.words[record.method, record.index, named] = text

@@ -1,0 +1,182 @@
+"""The one loop in which a method is asked and told, and the choice among its best points."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmopt.benchmarks.methods.model import ModelMethod
+from llmopt.benchmarks.methods.protocol import Method
+from llmopt.errors import SearchStopped
+from llmopt.history import Proposal, Trial, Usage
+from llmopt.policies.rollout import Evaluation, finalists
+from llmopt.trackers.base import Bell
+
+FINALISTS = 5
+"""The best few policies of a search, of which the best on fresh starts is chosen."""
+
+FINAL_ROUNDS = 2
+"""Fresh starts of a finalist, for each start of an evaluation."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A point that a method proposes.
+
+    Attributes:
+        index: Position among the method's own points, from 0.
+        params: ``(n,)`` point, or one in the form of the method's own space.
+        proposal: What a model said with it; ``None`` for a method without one.
+        cpu_seconds: Processor seconds of proposing it.
+    """
+
+    index: int
+    params: Any
+    proposal: Proposal | None
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method is told about a point.
+
+    Attributes:
+        reward: Mean return, or ``None`` for a failed evaluation.
+        note: Why it failed; of a sound evaluation the feedback that a model is shown.
+        stderr: Standard error of the reward, for a prompt that shows it.
+    """
+
+    reward: float | None
+    note: str = ""
+    stderr: float | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:
+        """Return what is told of an evaluation, with words on what the policy did."""
+        note = ". ".join(filter(None, [evaluation.failure, feedback]))
+        return cls(evaluation.mean, note, evaluation.standard_error)
+
+
+def search(
+    method: Method,
+    count: int,
+    evaluate: Callable[[Asked], Outcome],
+    bell: Bell | None = None,
+    known: int = 0,
+) -> str:
+    """Ask a method for its points one by one, and tell it what each one scored.
+
+    Args:
+        method: What searches.
+        count: Points wanted.
+        evaluate: Evaluates a point, or looks it up where a run goes on.
+        bell: Whom to tell what happens.
+        known: Points of before the run went on, which are no news.
+
+    Returns:
+        Why the model ended the search before; empty where it did not.
+    """
+    model = method if isinstance(method, ModelMethod) else None
+    if bell is not None and model is not None:
+        model.observe(bell)
+    best: Trial | None = None
+    for index in range(count):
+        started = time.process_time()
+        try:
+            params = method.ask()
+        except SearchStopped as end:
+            if bell is not None:
+                bell.reason = str(end)
+            return str(end)
+        proposal = model.last if model is not None else None
+        if bell is not None:
+            point = proposal or Proposal(tuple(map(float, params)), "user")
+            if index >= known:
+                bell.ring("asked", point)
+        outcome = evaluate(Asked(index, params, proposal, time.process_time() - started))
+        if outcome.reward is None:
+            method.tell_failure(params, outcome.note)
+        elif model is not None:
+            model.tell(params, outcome.reward, outcome.note, outcome.stderr)
+        else:
+            method.tell(params, outcome.reward)
+        if bell is not None:
+            trial = _trial(index, point, outcome)
+            best = max(filter(None, [best, trial]), key=lambda t: t.rewards or (-math.inf,))
+            if index >= known:
+                usage = Usage() if model is None else model.usage
+                bell.ring("told", trial, best if best.rewards else None, usage)
+    return ""
+
+
+def _trial(index: int, point: Proposal, outcome: Outcome) -> Trial:
+    return Trial(
+        index,
+        point.values,
+        point.values,
+        None if outcome.reward is None else (outcome.reward,),
+        "failed" if outcome.reward is None else "complete",
+        outcome.note,
+        point.source,
+        point.explanation,
+        stderr=outcome.stderr,
+    )
+
+
+def best_index(means: Sequence[float | None]) -> int | None:
+    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    return max(sound, key=lambda i: (means[i], -i), default=None)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last round of a search: one of its best few policies on fresh starts.
+
+    Attributes:
+        index: Place among the search's points, warm-up first.
+        returns: Of the fresh starts.
+        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
+    """
+
+    index: int
+    returns: tuple[float, ...]
+    mean: float | None
+
+
+def choose(
+    points: Sequence[Sequence[float]],
+    outcomes: Sequence[Evaluation],
+    count: int,
+    evaluate: Callable[[int], Evaluation],
+) -> tuple[int | None, list[Final]]:
+    """Choose a search's policy: of the best few, the best on fresh starts, too.
+
+    What was the best of many on a few starts was lucky on them. The finalists are evaluated
+    on further starts, and the mean over all of a finalist's starts decides.
+
+    Args:
+        points: Parameters of every point.
+        outcomes: What came of each on the selection starts.
+        count: Finalists; 0 for none, and the best on the selection starts is chosen.
+        evaluate: Evaluates the point of a place on the fresh starts.
+
+    Returns:
+        The chosen place, ``None`` where no evaluation was sound, and the finalists, the best on
+        the selection starts first.
+    """
+    means = [outcome.mean for outcome in outcomes]
+    if not count:
+        return best_index(means), []
+    finals: list[Final] = []
+    for index in finalists(points, means, count):
+        fresh = evaluate(index)
+        both = (*outcomes[index].returns, *fresh.returns)
+        finals.append(
+            Final(index, fresh.returns, None if fresh.failure else math.fsum(both) / len(both))
+        )
+    best = best_index([final.mean for final in finals])
+    return (best_index(means) if best is None else finals[best].index), finals
