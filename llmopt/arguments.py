@@ -32,7 +32,7 @@ def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> i
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
-        span = f"of at least {least}" if most == MOST_COUNT else f"from {least} to {most:,}"
+        span = f"of at least {least}" if most >= MOST_COUNT else f"from {least} to {most:,}"
         raise ValueError(f"{name}={short(value)}: expected a whole number {span}")
     return int(value)
 

@@ -188,7 +188,7 @@ class TestAsk:
 
     @pytest.mark.parametrize("n", [0, -1, 1.5, True, "2"])
     def test_bad_count(self, n):
-        with pytest.raises(ValueError, match="whole number of at least 1"):
+        with pytest.raises(ValueError, match="whole number from 1 to 100,000"):
             make().ask(n)
 
     def test_pending_points_reach_the_prompt(self):
