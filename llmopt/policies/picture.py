@@ -7,12 +7,14 @@ import io
 import itertools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from llmopt.errors import LLMOptError, install_hint
+from llmopt.errors import LLMOptError, StorageError, install_hint
+from llmopt.files import write_bytes_atomically
 from llmopt.policies.episode import episode
 
 FRAMES = 100
@@ -30,6 +32,49 @@ def choose_renderer() -> None:
         if ctypes.util.find_library("EGL"):
             os.environ.setdefault("MUJOCO_GL", "egl")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def write_gif(
+    path: str | os.PathLike[str],
+    make: Callable[[str], gym.Env[Any, Any]],
+    title: str,
+    act: Callable[[Any], Any],
+    seed: int,
+    step_cap: int,
+) -> None:
+    """Write one episode of a policy as an animated GIF.
+
+    Args:
+        path: The file.
+        make: Makes the environment with a render mode.
+        title: The environment's name, for messages.
+        act: The policy.
+        seed: Seed of the start.
+        step_cap: Steps after which the episode ends.
+
+    Raises:
+        LLMOptError: A package is missing, or the environment renders no picture.
+        StorageError: The file cannot be written.
+    """
+    choose_renderer()
+    env = make("rgb_array")
+    try:
+        follow(env)
+        data = policy_gif(env, act, seed, step_cap)
+    except NotImplementedError as error:
+        raise LLMOptError(
+            f"{title} renders no picture: it needs a method render() and must take "
+            "render_mode='rgb_array' (a function that makes it, as an argument of that name)"
+        ) from error
+    except (gym.error.Error, ImportError) as error:
+        raise LLMOptError(
+            f"{title} cannot be drawn ({error}): {install_hint('bench')} brings the renderers"
+        ) from error
+    finally:
+        env.close()
+    if not Path(path).absolute().parent.is_dir():  # a folder that is misspelt is not made
+        raise StorageError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    write_bytes_atomically(Path(path), data)
 
 
 def policy_gif(

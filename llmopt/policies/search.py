@@ -17,7 +17,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -27,11 +26,8 @@ from gymnasium import spaces
 from llmopt.arguments import MOST_SEED, check_names, whole_number
 from llmopt.client.base import Client
 from llmopt.errors import (
-    LLMOptError,
     NoTrialsError,
     SearchStopped,
-    StorageError,
-    install_hint,
 )
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
@@ -42,7 +38,7 @@ from llmopt.policies.episode import step_cap
 from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import PolicySpace
-from llmopt.policies.picture import choose_renderer, follow, policy_gif
+from llmopt.policies.picture import write_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
     MAX_STARTS,
@@ -561,30 +557,8 @@ class PolicySearch:
                 renders no picture.
             StorageError: The file cannot be written.
         """
-        policy = self.best_policy
-        choose_renderer()
-        env = self._make("rgb_array")
-        try:
-            follow(env)
-            try:
-                data = policy_gif(env, policy, held_out_seeds(self.seed, 1)[0], self._step_cap)
-            except NotImplementedError as error:
-                raise LLMOptError(
-                    f"{self._make.title} renders no picture: it needs a method render() "
-                    "and must take render_mode='rgb_array' (a function that makes it, as an "
-                    "argument of that name)"
-                ) from error
-            except (gym.error.Error, ImportError) as error:
-                raise LLMOptError(
-                    f"{self._make.title} cannot be drawn ({error}): "
-                    f"{install_hint('bench')} brings the renderers"
-                ) from error
-        finally:
-            env.close()
-        try:
-            Path(path).write_bytes(data)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        seed = held_out_seeds(self.seed, 1)[0]
+        write_gif(path, self._make, self._make.title, self.best_policy, seed, self._step_cap)
 
     def close(self) -> None:
         """Close the environment and the storage file; results can still be read."""
