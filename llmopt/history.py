@@ -93,6 +93,7 @@ class Trial(Generic[Params]):
             seeded start, in the same order for every point.
         kind: ``"search"``; ``"check"`` for a point that was tried again on fresh starts before
             the search would end; ``"imported"`` for one of an earlier search.
+        clipped: Whether a value of it was proposed outside its range, and moved into it.
     """
 
     number: int
@@ -111,6 +112,7 @@ class Trial(Generic[Params]):
     evaluations: int = 1
     samples: tuple[float, ...] = ()
     kind: Kind = "search"
+    clipped: bool = False
 
     def __post_init__(self) -> None:
         _clean_texts(self, "feedback", "explanation")
@@ -151,12 +153,14 @@ class History:
         directions: One direction for each objective.
         noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
             much. True of a history that is `merged`.
+        metrics: What the objectives are called, one name for each; none if not known.
     """
 
     trials: tuple[Trial, ...] = ()
     pending: tuple[tuple[Value, ...], ...] = ()
     directions: tuple[Direction, ...] = ("maximize",)
     noisy: bool = False
+    metrics: tuple[str, ...] = ()
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:

@@ -693,3 +693,28 @@ def test_reading_in_any_order_gives_the_same(name, data):
     expected = [read(i) for i in range(samples)]
     order = data.draw(st.lists(st.integers(0, samples - 1), max_size=12))
     assert [read(i) for i in order] == [expected[i] for i in order]
+
+
+@pytest.mark.defect(12)
+def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
+    from llmopt.policies.statistics import MAX_FEEDBACK
+    from llmopt.prompt.words import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
+
+    assert MAX_FEEDBACK == get_prompt("words").feedback_chars == FEEDBACK_CHARS
+    long = trials(BOX, 1)[0]
+    long = replace(long, feedback="word " * 2000)
+    for name, most in (("words", FEEDBACK_CHARS), ("props", SHORT_FEEDBACK_CHARS)):
+        told = (
+            get_prompt(name)
+            .prepare(situation(history=History((replace(long, source="llm"),))))
+            .request.text
+        )
+        assert most - 20 < told.count("word ") * 5 <= most + 20
+    docs = Path(__file__).parents[1] / "docs"
+    text = (docs / "prompts.md").read_text()
+    assert f"`words` shows {FEEDBACK_CHARS:,} characters" in text
+    assert f"the other prompts show {SHORT_FEEDBACK_CHARS} characters" in text
+    for page in docs.glob("*.md"):
+        for number in ("1,500", "500", "2,700"):
+            assert f"{number} characters under" not in page.read_text(), page
+            assert f"report at {number}" not in page.read_text(), page

@@ -25,7 +25,7 @@ from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
-from llmopt.text import cut
+from llmopt.text import clean, cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
@@ -53,6 +53,14 @@ def known_params(trial: FrozenTrial, latest: Distributions) -> dict[str, Any]:
     return params
 
 
+def metrics_of(study: Study) -> tuple[str, ...]:
+    """Return the names of a study's objectives, if it has them."""
+    names = getattr(study, "_study", study).metric_names
+    if not isinstance(names, (list, tuple)) or len(names) != len(study.directions):
+        return ()
+    return tuple(" ".join(clean(name).split()) for name in names)
+
+
 def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what the user wrote about the study, and what is already set in the trial.
 
@@ -64,9 +72,8 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
     lines = []
-    if isinstance(study.metric_names, (list, tuple)):
-        names_told = [name for name in study.metric_names if isinstance(name, str)]
-        lines.append(f"objective names: {', '.join(names_told)}")
+    if metrics := metrics_of(study):
+        lines.append(f"objective names: {', '.join(metrics)}")
     # Not `study.user_attrs`, whose copy fails on deeply nested values.
     attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
@@ -182,7 +189,9 @@ class GroupHistory:
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
         places = self._places(finished)
-        history = History(self._told(finished, places), open_points, directions)
+        history = History(
+            self._told(finished, places), open_points, directions, metrics=metrics_of(study)
+        )
         if self._noisy:
             history = history.merged(self.group.space.key)
         numbers = {place: number for number, place in reversed(places.items())}

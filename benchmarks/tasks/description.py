@@ -15,8 +15,7 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import describe_environment
 from llmopt.policies.wrapping import acting_space, scaling
-
-_SHORT_FEEDBACK = 480  # characters; the prompts other than "words" show no more
+from llmopt.prompt.words import SHORT_FEEDBACK_CHARS
 
 
 @dataclass(frozen=True)
@@ -88,5 +87,5 @@ def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> Episode
             o1, ...`` and actions ``a0, a1, ...``, as in `LinearPolicy.describe`.
     """
     if words is None:
-        return EpisodeStatistics(policy, max_chars=_SHORT_FEEDBACK)
+        return EpisodeStatistics(policy, max_chars=SHORT_FEEDBACK_CHARS)
     return EpisodeStatistics(policy, words.observations, words.actions, max_chars=MAX_FEEDBACK)

@@ -19,8 +19,9 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
 from llmopt.policies.recording import Part, Recording, Track, names_of
 from llmopt.policies.rollout import Evaluation
+from llmopt.prompt.words import FEEDBACK_CHARS
 
-MAX_FEEDBACK = 2600
+MAX_FEEDBACK = FEEDBACK_CHARS
 """Characters of one evaluation's feedback, about 1,100 tokens."""
 
 _LISTED_EPISODES = 20

@@ -24,7 +24,7 @@ The variables:
   ranges in words, one line each, equal neighbours together;
 - ``answer``: the answer's first line with ``<value>`` for each value;
 - ``goal``: "the global maximum of an unknown function f" or the like; ``directions``:
-  ``"maximize"`` or ``"minimize"`` for each objective;
+  ``"maximize"`` or ``"minimize"`` for each objective, and ``objectives`` what they are called;
 - ``history``: the trials shown, each with ``number``, ``params``, ``f``, ``rewards``,
   ``state``, ``feedback``, ``violation``, ``line`` (see `Entry`); ``lines``: their
   ``line`` alone; ``order``: ``"time"`` or ``"ascending"``;

@@ -20,6 +20,7 @@ from functools import cached_property
 
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import Answer, notes_of, zero_point
+from llmopt.prompt.words import FEEDBACK_CHARS, names_of, quoted
 from llmopt.space import Float, Space
 from llmopt.text import cut, estimate_tokens
 
@@ -63,7 +64,7 @@ class Evidence:
     space: Space
     labels: tuple[str, ...]
     shown: tuple[Trial, ...]
-    feedback_limit: int = 2700
+    feedback_limit: int = FEEDBACK_CHARS
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
     partial: bool = False
@@ -74,8 +75,7 @@ class Evidence:
     @property
     def header(self) -> str:
         """The log's one header row."""
-        objectives = len(self.history.directions)
-        f = ["f"] if objectives == 1 else [f"f{i + 1}" for i in range(objectives)]
+        f = names_of(self.history.directions, self.history.metrics)
         if len(self.labels) <= _COLUMNS:
             return " | ".join(["#", *f, *self.labels, "made from"])
         rest = "; those not named are 0" if self._sparse else ""
@@ -258,18 +258,16 @@ class Evidence:
         return f" -> {'; '.join(notes)}" if notes else ""
 
     def _feedback(self, trial: Trial) -> str:
-        lines = (
-            " ".join(line.split()) for line in trial.feedback.replace("\x00", " ").splitlines()
-        )
+        lines = (" ".join(line.split()) for line in trial.feedback.splitlines())
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
         if trial.source != "llm" and self._best_of_run(trial) is not trial:
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
-            return text
+            return quoted(text)
         shown = text[:limit]
         # A line is shown whole or not at all.
-        return (shown.rpartition("\n")[0] or shown) + "\n…"
+        return quoted((shown.rpartition("\n")[0] or shown) + "\n…")
 
     # -- where a point came from ----------------------------------------------------------
 
@@ -326,12 +324,16 @@ class Evidence:
 
     def difference(self, trial: Trial) -> str:
         """Return what a trial changed, and from which point; else who proposed it."""
+        moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
+        return self._difference(trial) + moved
+
+    def _difference(self, trial: Trial) -> str:
         wide = len(self.labels) > _COLUMNS
         parent = self.parent(trial)
         if parent is None:
             text = _SOURCES.get(trial.source, "new")
             if trial.source == "user" and trial.explanation.strip():
-                text = " ".join(trial.explanation.split())[:_MAX_LESSON]
+                text = _quoted(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
                 asked = self.history.trials[: trial.number]
                 text = "given" if any(t.source == "llm" for t in asked) else "warm-up"
@@ -366,8 +368,14 @@ class Evidence:
 
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first."""
-        best = self.history.ranked[:n]
-        return ", ".join(f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best)
+        best, front = self.history.ranked[:n], self.history.pareto_front
+        shown = [f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best]
+        if len(self.history.directions) == 1:
+            return ", ".join(shown)
+        first = min(len(front), len(best))
+        more = f" and {len(front) - first} more" if len(front) > first else ""
+        behind = f"; behind them {', '.join(shown[first:])}" if shown[first:] else ""
+        return f"{', '.join(shown[:first]) or 'none'}{more}{behind}"
 
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
@@ -418,7 +426,7 @@ def _thought(trial: Trial) -> Answer:
 def _quoted(note: str, most: int) -> str:
     """Return a model's words as they are shown again: one short line without double quotes."""
     # Marks of chat templates must not come back as such through a server that reads them.
-    text = note.replace("\x00", " ").replace("<|", "< |").replace("**", "").translate(_QUOTES)
+    text = note.replace("<|", "< |").replace("**", "").translate(_QUOTES)
     return cut(" ".join(text.split()), most)
 
 

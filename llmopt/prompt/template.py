@@ -23,14 +23,18 @@ from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.prompt.words import (
+    FEEDBACK_CHARS,
     Entry,
     describe_goal,
     describe_params,
     describe_space,
     describe_step,
     describe_trial,
+    names_of,
+    quoted,
 )
 from llmopt.space import Space
+from llmopt.text import clean
 
 SHIPPED = ("words", "props", "props-ab", "props-plus", "opro")
 _BEGIN_USER = f"\x00{secrets.token_hex(16)}\x00"  # what `begin_user` renders to: none can know it
@@ -101,7 +105,7 @@ class TemplatePrompt:
     answer_last: bool = False
     changes: bool = False
     reasons: tuple[str, ...] = ()
-    feedback_chars: int = 2700
+    feedback_chars: int = FEEDBACK_CHARS
     log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
@@ -324,11 +328,12 @@ class TemplatePrompt:
             "zero": len(space) > 8 and zero_point(space) is not None,
             "answer": ", ".join(f"{label}: <value>" for label in labels),
             "directions": situation.history.directions,
-            "goal": describe_goal(situation.history.directions),
+            "goal": describe_goal(situation.history.directions, situation.history.metrics),
+            "objectives": names_of(situation.history.directions, situation.history.metrics),
             "step_size": describe_step(space, self.step_size),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
-            "description": situation.description.strip(),
-            "notes": situation.notes,
+            "description": quoted(clean(situation.description).strip(), headings_alone=True),
+            "notes": [quoted(clean(note), headings_alone=True) for note in situation.notes],
             "iteration": situation.iteration,
             "total": situation.total,
             "samples": situation.samples,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +11,12 @@ from llmopt.history import Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
 from llmopt.text import cut
 
-_MAX_FEEDBACK = 500  # characters of feedback, or of a reason, shown for one trial
+FEEDBACK_CHARS = 2600
+"""Characters of the feedback on one trial that the prompt `words` shows."""
+
+SHORT_FEEDBACK_CHARS = 480
+"""The same of the other prompts, which show it in one line."""
+
 _MAX_CHOICES = 100  # choices of one dimension that are listed
 
 
@@ -123,14 +129,33 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
     return text + (" (logarithmic scale)" if dimension.log else "")
 
 
-def describe_goal(directions: tuple[Direction, ...]) -> str:
+def quoted(text: str, *, headings_alone: bool = False) -> str:
+    """Return text from outside, marked so that no line of it reads as a row or a heading.
+
+    Args:
+        text: What a user, a file or a program told.
+        headings_alone: Mark the lines that begin with ``#``, and no others.
+    """
+    marked = re.compile(r"^(?=[ \t]*#)" if headings_alone else r"^", re.MULTILINE)
+    return marked.sub("> ", text) if text else ""
+
+
+def names_of(directions: tuple[Direction, ...], metrics: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what the objectives are called: by their names, or ``f``, or ``f1`` and so on."""
+    if len(directions) == 1:
+        return ("f",)
+    names = metrics or tuple(f"f{i + 1}" for i in range(len(directions)))
+    return tuple(name.replace("|", "/") for name in names)
+
+
+def describe_goal(directions: tuple[Direction, ...], metrics: tuple[str, ...] = ()) -> str:
     """Return the goal in words, to follow "find"."""
     if len(directions) == 1:
         extreme = "maximum" if directions[0] == "maximize" else "minimum"
         return f"the global {extreme} of an unknown function f"
-    wanted = ", ".join(f"{d} f{i + 1}" for i, d in enumerate(directions))
-    names = ", ".join(f"f{i + 1}" for i in range(len(directions)))
-    return f"the best trade-offs of an unknown function f = ({names}) ({wanted})"
+    names = names_of(directions, metrics)
+    wanted = ", ".join(f"{d} {name}" for d, name in zip(directions, names, strict=True))
+    return f"the best trade-offs of an unknown function f = ({', '.join(names)}) ({wanted})"
 
 
 def describe_step(space: Space, step_size: float | None) -> str:
@@ -145,4 +170,4 @@ def describe_step(space: Space, step_size: float | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    return cut(" ".join(text.replace("\x00", " ").split()), _MAX_FEEDBACK)
+    return cut(" ".join(text.split()), SHORT_FEEDBACK_CHARS)

@@ -191,6 +191,7 @@ class SearchState:
                 stderr=event.get("stderr"),
                 samples=tuple(event.get("samples", ())),
                 kind=event.get("kind", "search"),
+                clipped=proposal.clipped,
             )
         )
 
