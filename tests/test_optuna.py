@@ -347,9 +347,9 @@ class TestPrompt:
         told(study, XY, {"x": 0.5, "y": 0}, [3.5, 0.25])
         study.ask(XY)
         text = requests(sampler)[0].text
-        assert "minimize f1, maximize f2" in text
+        assert "minimize latency, maximize accuracy" in text
         assert "(3.5, 0.25)" in text
-        assert "latency, accuracy" in text
+        assert "objective names" not in text  # they are said once
 
     def test_shows_words_that_the_objective_left(self):
         sampler = make()

@@ -72,8 +72,8 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
     lines = []
-    if metrics := metrics_of(study):
-        lines.append(f"objective names: {', '.join(metrics)}")
+    if len(metrics := metrics_of(study)) == 1:  # several are named where they are shown
+        lines.append(f"the objective f is called {metrics[0]}")
     # Not `study.user_attrs`, whose copy fails on deeply nested values.
     attributes = study._storage.get_study_user_attrs(study._study_id)
     shown = attributes if names is None else names
