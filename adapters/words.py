@@ -1,73 +1,18 @@
-"""What adapters tell the model of the user's objective, and the user of the model's failures."""
+"""What a storage holds, as text and numbers; and warnings at the line of the user's code."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import math
 import sys
-import textwrap
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from llmopt.errors import FallbackWarning
 from llmopt.text import clean, cut
 
-MOST_TEXT = 20_000  # characters of one text out of a storage, or of a function's source
+MOST_TEXT = 20_000  # characters of one text out of a storage
 _LIBRARIES = ("llmopt", "optuna", "nevergrad", "threading", "concurrent", "contextlib")
-
-
-def describe(description: str | Callable[..., Any]) -> str:
-    """Return a description in words: the text itself, or the source of a function.
-
-    Args:
-        description: The task in words; or the objective, whose source (with its docstring)
-            the model is then shown. A lambda, a ``functools.partial``, a method or an object
-            with ``__call__`` may be given. Of bound arguments the names are shown, never
-            the values.
-
-    Raises:
-        ValueError: It is neither, or its source cannot be had.
-    """
-    if isinstance(description, str):
-        return description
-    if not callable(description):
-        raise ValueError(
-            f"description is a {type(description).__name__}: expected a text, or the objective "
-            "function, whose source the model is then shown"
-        )
-    function: Any = description
-    bound: list[str] = []
-    while isinstance(function, functools.partial):
-        positional = list(_parameter_names(function.func))[: len(function.args)]
-        bound = [*positional, *function.keywords, *bound]
-        function = function.func
-    if not (inspect.isroutine(function) or inspect.isclass(function)):
-        function = type(function)  # an object with __call__: all of its class
-    try:
-        source = textwrap.dedent(inspect.getsource(function)).strip()
-    except (OSError, TypeError, SyntaxError) as error:
-        name = getattr(function, "__qualname__", type(function).__name__)
-        raise ValueError(
-            f"description={name}: its source cannot be read ({error}). Describe the task in "
-            "words, or define the function in a file"
-        ) from error
-    if len(source) > MOST_TEXT:
-        raise ValueError(
-            f"description={function.__qualname__}: its source has {len(source)} characters, "
-            f"expected at most {MOST_TEXT}. Describe the task in words"
-        )
-    given = f"\n(given beforehand: {', '.join(dict.fromkeys(bound))})" if bound else ""
-    return f"f is computed by this Python code:\n\n{source}{given}"
-
-
-def _parameter_names(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()
 
 
 def text_of(value: Any, most: int = MOST_TEXT) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from llmopt.errors import did_you_mean
 from llmopt.text import short
+
+_MOST_SOURCE = 20_000  # characters of a function's source that is sent
 
 MOST_AT_ONCE = 1000
 """Points, answers or repairs of one call: with more it would go on for hours."""
@@ -75,3 +80,54 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             raise TypeError(f"{call}() has no argument {name!r}; {did_you_mean(name, names)}")
+
+
+def describe(description: str | Callable[..., Any]) -> str:
+    """Return a description in words: the text itself, or the source of a function.
+
+    Args:
+        description: The task in words; or the objective, whose source (with its docstring)
+            the model is then shown. A lambda, a ``functools.partial``, a method or an object
+            with ``__call__`` may be given. Of bound arguments the names are shown, never
+            the values.
+
+    Raises:
+        ValueError: It is neither, or its source cannot be had.
+    """
+    if isinstance(description, str):
+        return description
+    if not callable(description):
+        raise ValueError(
+            f"description is a {type(description).__name__}: expected a string, or the objective "
+            "function, whose source the model is then shown"
+        )
+    function: Any = description
+    bound: list[str] = []
+    while isinstance(function, functools.partial):
+        positional = list(_parameter_names(function.func))[: len(function.args)]
+        bound = [*positional, *function.keywords, *bound]
+        function = function.func
+    if not (inspect.isroutine(function) or inspect.isclass(function)):
+        function = type(function)  # an object with __call__: all of its class
+    try:
+        source = textwrap.dedent(inspect.getsource(function)).strip()
+    except (OSError, TypeError, SyntaxError) as error:
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise ValueError(
+            f"description={name}: its source cannot be read ({error}). Describe the task in "
+            "words, or define the function in a file"
+        ) from error
+    if len(source) > _MOST_SOURCE:
+        raise ValueError(
+            f"description={function.__qualname__}: its source has {len(source)} characters, "
+            f"expected at most {_MOST_SOURCE}. Describe the task in words"
+        )
+    given = f"\n(given beforehand: {', '.join(dict.fromkeys(bound))})" if bound else ""
+    return f"f is computed by this Python code:\n\n{source}{given}"
+
+
+def _parameter_names(function: Any) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ()

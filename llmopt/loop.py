@@ -100,6 +100,8 @@ class SearchResult(Generic[Params]):
     def __repr__(self) -> str:
         best = self.optimizer.history.best
         found = "no complete trial" if best is None else f"best {best.reward} at {best.params}"
+        ends = self.optimizer.space.on_bounds(best.values) if best else ()
+        found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
         stopped = f", stopped: {self.stopped}" if self.stopped else ""
         return f"SearchResult({len(self.trials)} trials, {found}{stopped})"
 

@@ -343,3 +343,20 @@ def test_a_description_that_is_not_read_gets_a_word_once(caplog):
         LLMOptimizer(SPACE, client, "columns", description=description)
     (said,) = [r.message for r in caplog.records]
     assert "'columns' asks for numbers alone: the model reads no description" in said
+
+
+@pytest.mark.defect(25)
+def test_a_best_point_on_the_edge_is_named_so():
+    def found(low):
+        return repr(
+            llmopt.minimize(
+                lambda p: p["x"],
+                {"x": llmopt.Float(low, 1)},
+                1,
+                ScriptedClient([]),
+                start=[{"x": 0.0}],
+            )
+        )
+
+    assert "x = 0.00, the lowest value allowed" in found(0)
+    assert "allowed" not in found(-1)

@@ -854,7 +854,7 @@ class TestSecrets:
     def test_names_are_short_and_tell_configurations_apart(self):
         template = "Minimize. {{ begin_user }}{{ lines }} answer as {{ answer }}"
         named = ParametrizedLLM(prompt=template, description="x" * 500)
-        assert named.name == f"ParametrizedLLM(prompt='custom', description='{'x' * 20}...')"
+        assert named.name == f"ParametrizedLLM(prompt='custom', description='{'x' * 19}…')"
         assert ParametrizedLLM().name == "ParametrizedLLM()"
 
 
@@ -1163,7 +1163,7 @@ class TestWords:
         optimizer.ask()
         assert "np.sum((np.asarray(x) - 0.5) ** 2)" in client.requests[0].text
         named = ParametrizedLLM(description=sphere).name
-        assert named == "ParametrizedLLM(description='f is computed by thi...')"
+        assert named == "ParametrizedLLM(description='f is computed by th…')"
 
     def test_noisy_points_may_be_measured_again_and_are_merged(self):
         client = ScriptedClient(points((1, 1), (1, 1), (1, 1)))

@@ -405,6 +405,24 @@ class TestStartup:
         assert len(points) == 8
 
 
+@pytest.mark.defect(25)
+def test_a_best_trial_on_the_edge_is_said_once(caplog):
+    sampler = make([f"x: {i / 10}, y: 5" for i in range(12)])
+    study = study_of(sampler)
+    study.enqueue_trial({"x": -5, "y": 5})
+
+    def objective(trial: optuna.Trial) -> float:
+        return trial.suggest_float("x", -5, 5) + trial.suggest_int("y", 0, 9)
+
+    with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+        study.optimize(objective, n_trials=10)
+        assert caplog.text == ""
+        study.optimize(objective, n_trials=3)
+    (said,) = {id(record): record.getMessage() for record in caplog.records}.values()
+    assert "x = -5.0, the lowest value allowed" in said
+    assert "y =" not in said
+
+
 def conditional(trial: optuna.Trial) -> float:
     trial.suggest_int("depth", 1, 9)
     if trial.suggest_categorical("kind", ["tree", "net"]) == "net":

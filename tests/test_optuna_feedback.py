@@ -22,7 +22,7 @@ from llmopt import (
     SearchStopped,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.adapters.words import describe
+from llmopt.arguments import describe
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 GRID = {"a": IntDistribution(0, 7), "b": IntDistribution(0, 7)}
@@ -152,7 +152,7 @@ class TestDescription:
             make([], description=function)
 
     def test_what_is_neither_is_refused(self):
-        with pytest.raises(ValueError, match="expected a text, or the objective"):
+        with pytest.raises(ValueError, match="expected a string, or the objective"):
             make([], description=5)
 
 

@@ -236,3 +236,19 @@ class TestNevergrad:
     def test_unknown(self):
         with pytest.raises(ValueError, match="expected 'cma' or None"):
             optimizer(partner="tpe")
+
+
+@pytest.mark.defect(28)
+@pytest.mark.parametrize(
+    ("make", "wrong", "meant"),
+    [
+        (LLMSampler, "n_startup", "n_startup_trials"),
+        (LLMSampler, "max_request", "max_requests"),
+        (ParametrizedLLM, "warm_up", "warmup"),
+        (ParametrizedLLM, "on_eror", "on_error"),
+        (ng.optimizers.registry["ParametrizedLLM"], "descripton", "description"),
+    ],
+)
+def test_an_unknown_argument_is_answered_with_the_nearest(make, wrong, meant):
+    with pytest.raises(TypeError, match=f"no argument '{wrong}'; did you mean '{meant}'"):
+        make(**{wrong: 3})

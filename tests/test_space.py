@@ -812,3 +812,23 @@ def test_any_text_is_read_or_refused(space, text):
             assert any(value is c for c in dimension.choices)
         else:
             assert math.isfinite(value)
+
+
+@pytest.mark.defect(25)
+def test_numbers_on_an_end_of_their_range_are_named():
+    space = Space(
+        {
+            "rate": Float(1e-4, 1e2, log=True),
+            "layers": Int(1, 8),
+            "few": Int(0, 3),
+            "kind": Categorical(list("abcdefgh")),
+            "fixed": Float(2, 2),
+        }
+    )
+    assert space.on_bounds((1.0, 4, 0, "a", 2.0)) == ()
+    assert space.on_bounds((1e2, 1, 3, "h", 2.0)) == (
+        "rate = 100, the highest value allowed",
+        "layers = 1, the lowest value allowed",
+    )
+    wide = Space({f"x{i}": Float(0, 1) for i in range(9)})
+    assert wide.on_bounds((0.0,) * 9)[-1] == "and 5 more"

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from nevergrad import p
@@ -27,8 +27,8 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
-from llmopt.adapters.words import describe, number_of, warn
-from llmopt.arguments import MOST_AT_ONCE, MOST_POINTS, whole_number
+from llmopt.adapters.words import number_of, warn
+from llmopt.arguments import MOST_AT_ONCE, MOST_POINTS, check_names, describe, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
@@ -37,10 +37,11 @@ from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.meter import Limits
+from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
+from llmopt.text import cut
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.
 _TOO_LARGE = 5e20
@@ -53,6 +54,7 @@ _FIRST_STEP, _STEP_GROWTH = 0.02, 1.02
 _DRAWS = 100
 # Refused points, and names of unbounded numbers, that the model is told of.
 _SHOWN_REFUSED, _SHOWN_NAMES = 5, 10
+_LONGEST_NAME = 20  # characters of a description in the name of an optimizer
 
 
 class _Stopped(SearchStopped, NevergradEarlyStopping):  # type: ignore[misc]
@@ -74,37 +76,19 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         model: Client | str | None = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        description: str | Callable[..., Any] = "",
         warmup: int | None = None,
         batch_size: int = 1,
-        attempts: int = 3,
-        out_of_range: Literal["clip", "reject"] = "clip",
-        on_error: Literal["raise", "fallback"] = "raise",
-        noisy: bool = False,
-        may_stop: bool = False,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
-        max_requests: int | None = None,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
+        **options: Unpack[AskArguments],
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         if warmup is not None:
             warmup = whole_number("warmup", warmup, 0, MOST_POINTS)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
-        self._model = ModelEmitter(
-            get_client(one_model(client, model)),
-            prompt,
-            description=describe(description),
-            total=budget,
-            attempts=attempts,
-            out_of_range=out_of_range,
-            on_error=on_error,
-            noisy=noisy,
-            may_stop=may_stop,
-            limits=Limits(max_requests, max_tokens, max_cost),
-        )
+        options.setdefault("total", budget)
+        self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
         self._emitter = make_scheduler(partner, self._model, None)
         if partner is not None:
             CMAEmitter.check(self._parameters.space)
@@ -442,23 +426,11 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             object share it.
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
-        description: The task in words, for prompts that use it; or the objective function,
-            whose source and docstring are then sent to the model's provider.
         warmup: Points before the model is first asked: the parametrization's initial point,
             then random ones. Points told without being asked count. By default 10, but at
             most a fifth of the budget.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
-        attempts: Requests for one batch before points drawn at random take over.
-        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
-        on_error: ``"raise"`` a model's failure (`minimize` can be called again and goes on; random
-            points would spoil a comparison), or ``"fallback"`` to random points, loudly and
-            counted. A missing key, model or package is raised in any case.
-        noisy: Whether evaluating a point again gives another loss. The model may then propose a
-            point again, and is shown the mean of its losses, and how many.
-        may_stop: Whether the model may end the search where it expects no further gain (the
-            prompt ``"words"`` offers it): `minimize` then returns its recommendation, and `ask`
-            raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
             the one whose latest points were better proposes more of the next ones. For one
             objective and parametrizations of numbers; needs the package `cma`.
@@ -466,9 +438,11 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
             is asked for; one that is told ranks after those that keep them. What is not linear
             is for Nevergrad's ``register_cheap_constraint``.
-        max_requests: Cap on calls to the model, failed ones included.
-        max_tokens: Cap on prompt and completion tokens together.
-        max_cost: Cap in US dollars; needs a model whose price is known.
+        **options: See `llmopt.search.options.AskOptions`: ``description``, ``attempts``,
+            ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
+            budget unless it is given. Where ``on_error="raise"``, as by default, `minimize` can
+            be called again and goes on. With ``may_stop=True`` a stop lets `minimize` return its
+            recommendation, and `ask` raises `SearchStopped`.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
@@ -481,38 +455,38 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         model: Client | str | None = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        description: str | Callable[..., Any] = "",
         warmup: int | None = None,
         batch_size: int = 1,
-        attempts: int = 3,
-        out_of_range: Literal["clip", "reject"] = "clip",
-        on_error: Literal["raise", "fallback"] = "raise",
-        noisy: bool = False,
-        may_stop: bool = False,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
-        max_requests: int | None = None,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
+        **options: Unpack[AskArguments],
     ) -> None:
-        description = describe(description)
+        own = inspect.signature(ParametrizedLLM).parameters
+        check_names("ParametrizedLLM", options, (*own, *AskOptions.names()))
         if client is not None:
             model, client = one_model(client, model), None
-        config = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        config = {k: v for k, v in locals().items() if k in own}
         read_constraints(constraints)
         # Nevergrad tries it on a parametrization of its own, whose names are others.
         super().__init__(_LLM, {**config, "constraints": ()})
         self._config["constraints"] = constraints
         # Nevergrad would name it after the arguments' `repr`, which may show a key.
-        usual = inspect.signature(ParametrizedLLM).parameters
-        shown = {k: v for k, v in config.items() if v != usual[k].default}
+        usual = {k: p.default for k, p in own.items()} | vars(AskOptions())
+        shown = {k: v for k, v in self.config().items() if v != usual[k]}
         if "model" in shown:
             shown["model"] = client_name(get_client(shown["model"]))
         if "prompt" in shown:
             shown["prompt"] = get_prompt(shown["prompt"]).name
         if "description" in shown:
-            shown["description"] = f"{description[:20]}..." if description[20:] else description
+            shown["description"] = cut(describe(shown["description"]), _LONGEST_NAME)
         self.name = f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in shown.items())})"
+
+    def config(self) -> dict[str, Any]:
+        """Return the arguments that it was configured with, by name."""
+        return {
+            **{k: v for k, v in self._config.items() if k != "options"},
+            **self._config["options"],
+        }
 
     def __call__(
         self,

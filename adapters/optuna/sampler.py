@@ -11,15 +11,16 @@ written there at once, so that no other worker proposes the same.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import numpy as np
 import optuna
@@ -53,8 +54,8 @@ from llmopt.adapters.optuna.space import (
     decompose,
     trouble_with,
 )
-from llmopt.adapters.words import describe, warn
-from llmopt.arguments import MOST_AT_ONCE, whole_number
+from llmopt.adapters.words import warn
+from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready, is_permanent
 from llmopt.client.registry import get_client, one_model
@@ -64,7 +65,7 @@ from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.locks import Lock
-from llmopt.search.meter import Limits
+from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Space
 from llmopt.space.constraints import read_constraints
@@ -77,6 +78,7 @@ _logger = optuna.logging.get_logger("optuna.llmopt")
 _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
 _GROUPS_KEPT = 64
+_BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 _DRAWS = 100  # of a parameter's value that keeps the constraints
 # The wording of Optuna's own samplers.
 _INDEPENDENT = (
@@ -125,8 +127,6 @@ class LLMSampler(BaseSampler):
             the embedded model, which needs no key. ``client=`` means the same.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
-        description: The task in words, for the prompt; or the objective function, whose
-            source and docstring are then sent to the model's provider.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
             before are sampled by `independent_sampler`.
         seed: Seed of everything random. What is drawn for a trial depends on the seed and
@@ -139,21 +139,6 @@ class LLMSampler(BaseSampler):
         batch_size: Proposals asked of the model at a time. Above 1, one request fills
             several ``study.ask()``, which is cheaper, and the later ones know less.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
-        total: Trials planned in all, for prompts that say "k of N".
-        attempts: Requests for one proposal before a random point takes over.
-        out_of_range: ``"clip"`` or ``"reject"`` a value outside its range.
-        on_error: What to do when the model fails: ``"fallback"`` draws the point at random,
-            with a `FallbackWarning` and counted in `usage`; ``"raise"`` fails the trial.
-            `LLMOptimizer` raises by default, since its caller can ask again. Here an exception
-            would end ``study.optimize``: Optuna catches none of a sampler's. A missing key,
-            model or package is raised in any case, before the first trial is evaluated where
-            the client can tell.
-        noisy: Whether evaluating a point again gives another value. The model may then
-            propose a point again, and is shown the mean of its values, and how many.
-        may_stop: Whether the model may end the search where it expects no further gain (the
-            prompt ``"words"`` offers it). ``study.stop()`` is then called, and the trial
-            that was begun is pruned at its first suggestion. Where no ``study.optimize`` is
-            running, ``study.ask()`` raises `SearchStopped`.
         partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
             the one whose latest points were better proposes more of the next ones. CMA-ES
             searches each group of parameters by itself, and only groups of numbers: points
@@ -165,11 +150,15 @@ class LLMSampler(BaseSampler):
             enqueued ranks after those that keep them. See `llmopt.Space`.
         dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
-        max_requests: Cap on calls to the model, failed ones included. Caps hold for the
-            study: what was spent under caps is kept in its storage, and counts for all
-            workers and later runs. Each worker may be a request beyond.
-        max_tokens: Cap on prompt and completion tokens together.
-        max_cost: Cap in US dollars; needs a model whose price is known.
+        **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``, ``attempts``,
+            ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. Here
+            ``on_error="fallback"`` is the default, since an exception would end
+            ``study.optimize``: Optuna catches none of a sampler's; ``"raise"`` fails the trial.
+            With ``may_stop=True`` a stop calls ``study.stop()`` and prunes the trial that was
+            begun; where no ``study.optimize`` is running, ``study.ask()`` raises
+            `SearchStopped`. Caps hold for the study: what was spent under caps is kept in its
+            storage, and counts for all workers and later runs. Each worker may be a request
+            beyond.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
@@ -189,26 +178,19 @@ class LLMSampler(BaseSampler):
         *,
         client: str | Client | None = None,
         prompt: str | Path | Prompt = "auto",
-        description: str | Callable[..., Any] = "",
         n_startup_trials: int = 10,
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
         warn_independent_sampling: bool = True,
         batch_size: int = 1,
         hints: Sequence[str] | None = None,
-        total: int | None = None,
-        attempts: int = 3,
-        out_of_range: Literal["clip", "reject"] = "clip",
-        on_error: Literal["raise", "fallback"] = "fallback",
-        noisy: bool = False,
-        may_stop: bool = False,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
         dashboard_notes: bool = False,
-        max_requests: int | None = None,
-        max_tokens: int | None = None,
-        max_cost: float | None = None,
+        **options: Unpack[AskArguments],
     ) -> None:
+        own = inspect.signature(LLMSampler).parameters
+        check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
         self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
@@ -216,18 +198,9 @@ class LLMSampler(BaseSampler):
         self.hints = None if hints is None else tuple(hints)
         self._warn_independent = warn_independent_sampling
         self._independent_sampler = independent_sampler
-        self._model = ModelEmitter(
-            get_client(one_model(client, model)),
-            prompt,
-            description=describe(description),
-            attempts=attempts,
-            out_of_range=out_of_range,
-            on_error=on_error,
-            noisy=noisy,
-            may_stop=may_stop,
-            limits=Limits(max_requests, max_tokens, max_cost),
-        )
-        self._total = None if total is None else whole_number("total", total, 1)
+        options.setdefault("on_error", "fallback")
+        self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
+        self._total = self._model.total
         self._partner = partner
         self._constraints = read_constraints(constraints)
         self._dashboard_notes = dashboard_notes
@@ -249,6 +222,7 @@ class LLMSampler(BaseSampler):
         self._checked = False
         self._groups: dict[tuple[str, ...], _Group] = {}
         self._said: set[tuple[str, ...]] = set()
+        self._said_ends: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -555,6 +529,7 @@ class LLMSampler(BaseSampler):
             offers = deque() if context else self._offers.setdefault(place, deque())
             view = reader.view(study, trials, trial.number, outside, parameters)
             space = self._constrained(reader.group.space, context)
+            self._say_ends(space, view)
             for round_ in range(_CLASH_ROUNDS + 1):
                 rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
                 if round_ < _CLASH_ROUNDS:
@@ -608,6 +583,19 @@ class LLMSampler(BaseSampler):
             if not offers:
                 self._offers.pop(place, None)
             return params
+
+    def _say_ends(self, space: Space, view: View) -> None:
+        """Say once where the best trial lies on the end of a range, and has for a while."""
+        best = view.history.best
+        if best is None or len(view.history.trials) - best.number < _BEST_SINCE:
+            return
+        ends = [text for text in space.on_bounds(best.values) if text not in self._said_ends]
+        self._said_ends.update(ends)
+        if ends:
+            _logger.warning(
+                f"The best of {len(view.history.trials)} trials lies on the edge of the space: "
+                f"{'; '.join(ends)}. A better one may lie beyond: widen the range if you can."
+            )
 
     def _discard(self, offer: _Offer) -> None:
         """Count a paid point that another worker was quicker to take."""

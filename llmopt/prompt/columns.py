@@ -75,6 +75,10 @@ continuous dimensions, and the most for each discrete one."""
 OPEN = 0.3
 """Best trials that each choice of a categorical parameter gets in addition to its own."""
 
+EXPLORE = 0.4
+"""Share of points in which a choice is drawn evenly, divided among the categorical parameters: a
+search that found one branch or category good early goes on trying the others."""
+
 FEWEST = 5
 """With fewer complete trials there are no such lines, which were not trained: the prompt is the
 trials' own rows of letters, worst first."""
@@ -402,13 +406,15 @@ class _Choices:
     @classmethod
     def of(cls, situation: Situation) -> _Choices:
         best = situation.history.ranked[:ELITES]
+        dimensions = situation.space.dimensions
+        chosen = {i: d for i, d in enumerate(dimensions) if isinstance(d, Categorical)}
+        even = EXPLORE / max(1, sum(len(d.choices) > 1 for d in chosen.values()))
         shares = {}
-        for i, dimension in enumerate(situation.space.dimensions):
-            if isinstance(dimension, Categorical):
-                count = len(dimension.choices)
-                indices = np.array([dimension.place(t.values[i]) for t in best], dtype=int)
-                weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
-                shares[i] = dimension.choices, weights / weights.sum()
+        for i, dimension in chosen.items():
+            count = len(dimension.choices)
+            indices = np.array([dimension.place(t.values[i]) for t in best], dtype=int)
+            weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
+            shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
         return cls(shares, (situation.seed, situation.iteration))
 
     def draw(self, rng: np.random.Generator, *, even: bool = False) -> dict[int, Value]:
@@ -446,28 +452,29 @@ class _ChoicesReader:
     Attributes:
         choices: Draws them.
         space: The space, whose points are told apart by `Space.key`.
-        tried: Keys of the points not to draw again.
+        tried: Keys of the points not to draw again; ``None`` where points may come again.
     """
 
     choices: _Choices
     space: Space
-    tried: frozenset[Hashable]
+    tried: frozenset[Hashable] | None
 
     @classmethod
     def of(cls, situation: Situation) -> _ChoicesReader:
         space, history = situation.space, situation.history
         known = (*(t.values for t in history.trials), *history.pending)
-        tried = frozenset() if situation.noisy else frozenset(map(space.key, known))
+        again = situation.noisy or situation.partial
+        tried = None if again else frozenset(map(space.key, known))
         return cls(_Choices.of(situation), space, tried)
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
         rng = np.random.default_rng(self.choices.seed)
-        tried = set(self.tried)
+        tried = set(self.tried or ())
         for _ in range(sample_index + 1):
             for k in range(2 * _DRAWS):
                 drawn = self.choices.draw(rng, even=k >= _DRAWS)
                 values = tuple(drawn[i] for i in range(len(drawn)))
-                if self.space.key(values) not in tried:
+                if self.tried is None or self.space.key(values) not in tried:
                     break
             tried.add(self.space.key(values))
         return Reading(values, "", clipped=False)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypedDict
 
-from llmopt.arguments import MOST_AT_ONCE, MOST_COUNT, check_names, one_of, whole_number
+from llmopt.arguments import (
+    MOST_AT_ONCE,
+    MOST_COUNT,
+    check_names,
+    describe,
+    one_of,
+    whole_number,
+)
 from llmopt.search.meter import Limits
 
 
 class AskArguments(TypedDict, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
 
-    description: str
+    description: str | Callable[..., Any]
     total: int | None
     attempts: int
     out_of_range: Literal["clip", "reject"]
@@ -31,7 +38,8 @@ class AskOptions:
     """How a model is asked, in `LLMOptimizer`, `minimize`, both adapters and `PolicySearch`.
 
     Attributes:
-        description: The task in words, for prompts that use it.
+        description: The task in words, for prompts that use it; or the objective function, whose
+            source and docstring are then sent to the model's provider.
         total: Proposals planned in all, for prompts that say "iteration k of N".
         attempts: Requests with an unusable sample for one batch of points, before points drawn
             at random take over. The request after one tells a chat model what was wrong with
@@ -66,8 +74,7 @@ class AskOptions:
     max_cost: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.description, str):
-            raise ValueError(f"description={self.description!r}: expected a string")
+        object.__setattr__(self, "description", describe(self.description))
         self._whole("total", 1, optional=True)
         self._whole("attempts", 1, MOST_AT_ONCE)
         one_of("out_of_range", self.out_of_range, ("clip", "reject"))

@@ -45,6 +45,8 @@ from llmopt.space.values import Value, stable_repr
 
 __all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]
 
+_ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
+_SHOWN_ENDS = 4
 _DRAWS = 1000  # of a point that keeps the constraints, before one is moved
 _MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
 _PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
@@ -525,6 +527,24 @@ class Space:
         return self.dimensions[index].parse(text)
 
     # Numbers ------------------------------------------------------------------------
+
+    def on_bounds(self, values: Sequence[Value]) -> tuple[str, ...]:
+        """Return which numbers of a flat point lie on an end of their range, in words.
+
+        Beyond that end there may be a better point. Ranges of fewer than five values are left
+        out: there a value lies on an end by chance.
+        """
+        found = []
+        for i, (unit, dimension) in enumerate(
+            zip(self.encode(values), self.dimensions, strict=True)
+        ):
+            end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
+            if end and not isinstance(dimension, Categorical) and dimension.count >= 5:
+                found.append(
+                    f"{self.names[i]} = {self.format(i, values[i])}, the {end} value allowed"
+                )
+        more = len(found) - _SHOWN_ENDS
+        return (*found[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))
 
     def encode(self, values: Sequence[Value]) -> np.ndarray:
         """Return a flat point as numbers in [0, 1].
