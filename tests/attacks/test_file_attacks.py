@@ -18,8 +18,15 @@ import numpy as np
 import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.run.config import RunConfig
 from llmopt.benchmarks.run.folder import RunFolder, read_config
+from llmopt.cli import main
+from llmopt.client.base import Message, Request
+from llmopt.client.cache import CachedClient
+from llmopt.client.folder import next_request
+from llmopt.client.gguf import read_header
+from llmopt.client.prices import get_price
 from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.journal import CodeState, check_start, replay, start_event
@@ -28,11 +35,13 @@ from llmopt.files import seal, unseal
 from llmopt.history import Usage
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
+from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
 
 FLIPS = int(os.environ.get("LLMOPT_FLIPS", "300"))
 SPACE = {"x": Float(-5, 5)}
+QUESTION = Request((Message("user", "x?"),))
 
 
 def answer(request):
@@ -279,3 +288,57 @@ def test_old_files_are_read(tmp_path):
     path.write_text("".join(json.dumps(e) + "\n" for e in events if e["event"] != "request"))
     assert read(path) == expected
     assert isinstance(expected[2], Usage)
+
+
+READERS = {
+    "replay": lambda p: ReplayClient(p).check_ready(),
+    "load": lambda p: LLMOptimizer.load(p, ScriptedClient([])),
+    "storage": lambda p: LLMOptimizer(SPACE, ScriptedClient([]), storage=p),
+    "policy": load_policy,
+    "template": lambda p: get_prompt(p),
+    "gguf": lambda p: read_header(p),
+    "report": lambda p: main(["report", str(p), "--out", str(p.with_name("page.html"))]),
+    "config": lambda p: main(["run", "cartpole", "--config", str(p)]),
+    "code folder": lambda p: write_report(p.parent),
+    "run folder": lambda p: RunFolder(p.parent),
+    "cached": lambda p: CachedClient(ScriptedClient([]), p.parents[1]).complete(QUESTION),
+    "next": lambda p: next_request(p.parent),
+    "ask": lambda p: main(["ask", str(p)]),
+    "prices": lambda p: get_price("openai:mine"),
+}
+"""Whatever reads a file that somebody names, and what the file is called there."""
+NAMES = {
+    "template": "t.j2",
+    "gguf": "m.gguf",
+    "config": "c.toml",
+    "run folder": "config.json",
+    "next": "0001.request.md",
+}
+
+
+@pytest.mark.defect(47)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_hangs_no_reader(tmp_path, reader, kind, monkeypatch, capsys):
+    name = NAMES.get(reader, "f.jsonl")
+    if reader == "cached":
+        digest = CachedClient(ScriptedClient([]), tmp_path)._digest(QUESTION)
+        name = f"{digest[:2]}/{digest}-0.json"
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    if reader == "prices":
+        monkeypatch.setenv("LLMOPT_PRICES", str(path))
+    try:
+        assert READERS[reader](path) == 2  # of a command, which has printed it
+    except LLMOptError as error:
+        said = str(error)
+    else:
+        said = capsys.readouterr().err
+    words = ("pipe", "device", "folder", "link", "directory", "file")
+    assert any(word in said for word in words), said
