@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from llmopt import parse_parameters
 from llmopt.errors import ParseError
-from llmopt.prompt.parse import strip_thinking
+from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.space import Categorical, Float, Int, Space
 
 BOX = Space({f"params[{i}]": Float(-6, 6) for i in range(3)}, decimals=1)
@@ -190,6 +190,10 @@ def test_out_of_range():
 def test_the_bound_as_shown_is_inside():
     space = Space({"x": Float(0.04, 1)}, decimals=1)
     assert parse_parameters("x: 0.0", space, out_of_range="reject").values == (0.04,)
+    assert parse_parameters("x: 0.0", space) == Reading((0.04,), "", False)  # not clipped
+    assert parse_parameters("x: -0.06", space).clipped
+    with pytest.raises(ParseError, match="outside"):
+        parse_parameters("x: -0.06", space, out_of_range="reject")
 
 
 @pytest.mark.parametrize("bad", ["nan", "NaN", "inf", "-Infinity", "1e999"])
