@@ -195,8 +195,8 @@ class AnswerReader:
     points: Sequence[tuple[Value, ...]] = ()
     may_stop: bool = False
 
-    def __call__(self, text: str) -> Reading:
-        """Return the point of a reply.
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        """Return the point of a reply, whatever the replies beside it.
 
         Raises:
             ParseError: There is no point in it, it names a parameter or a point that does not
@@ -283,9 +283,9 @@ class AnswerReader:
         """Return the values that a block names; all of them, where it lists all."""
         reader = Reader(block, self.space, self.labels)
         changed = {c.index: c.value for c in reader.assignments}
-        rest = reader.text
-        for c in reader.assignments:  # a label may hold a comma
-            rest = rest[: c.start] + " " * (c.end - c.start) + rest[c.end :]
+        ends = [0, *(c.end for c in reader.assignments)]
+        starts = [*(c.start for c in reader.assignments), len(reader.text)]
+        rest = " ".join(reader.text[a:b] for a, b in zip(ends, starts, strict=True))
         unknown = [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest)]
         unreadable = [i for i in reader.unreadable if i not in changed]
         whole = None if changed or unknown or unreadable else reader.first()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from llmopt.client.base import Message, Request
@@ -108,34 +108,17 @@ class Query:
     drawn: bool = False
 
     def __post_init__(self) -> None:
-        count = _arguments(self.read)
+        count = next((n for n in (3, 2) if _takes(self.read, n)), 1)
         if count < 3:
             object.__setattr__(self, "read", partial(_read_with, self.read, count))
 
 
-def _arguments(read: Callable[..., Reading]) -> int:
-    """Return how many of the arguments of `Query.read` a function takes."""
-    if isinstance(read, partial):  # made anew with every query, of the same few functions
-        try:
-            return _arguments_with(read.func, len(read.args), tuple(read.keywords))
-        except TypeError:  # its function cannot be remembered
-            pass
-    return _count(read)
-
-
-@lru_cache(maxsize=64)
-def _arguments_with(read: Callable[..., Reading], given: int, names: tuple[str, ...]) -> int:
-    return _count(partial(read, *[None] * given, **dict.fromkeys(names)))
-
-
-def _count(read: Callable[..., Reading]) -> int:
-    for count in (3, 2):
-        try:
-            inspect.signature(read).bind(*range(count))
-        except (TypeError, ValueError):  # a ValueError: it does not say what it takes
-            continue
-        return count
-    return 1
+def _takes(read: Callable[..., Reading], count: int) -> bool:
+    try:
+        inspect.signature(read).bind(*range(count))
+    except (TypeError, ValueError):  # a ValueError: it does not say what it takes
+        return False
+    return True
 
 
 def _read_with(

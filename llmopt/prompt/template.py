@@ -305,7 +305,7 @@ class TemplatePrompt:
         known: dict[int, tuple[Trial, Entry]],
     ) -> Entry:
         hit = known.get(trial.number)
-        if hit is not None and (hit[0] is trial or _same(hit[0], trial)):
+        if hit is not None and (hit[0] is trial or hit[0] == trial):
             return hit[1]
         entry = describe_trial(trial, space, labels)
         if trial.number < _CACHED_TRIALS:
@@ -408,17 +408,6 @@ def shipped_template(file: str) -> str | None:
     if "/" in name or "\\" in name or not name.endswith(".j2") or not path.is_file():
         return None
     return path.read_text(encoding="utf-8")
-
-
-def _same(a: Trial, b: Trial) -> bool:
-    """Whether two records of one trial are shown alike."""
-    return (
-        a.values == b.values
-        and a.rewards == b.rewards
-        and a.state == b.state
-        and a.feedback == b.feedback
-        and a.constraint_violation == b.constraint_violation
-    )
 
 
 def _messages(
