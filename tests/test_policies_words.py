@@ -24,7 +24,7 @@ from gymnasium.wrappers import (
 from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
-from llmopt.policies.goal import describe_parameters, describe_starts
+from llmopt.policies.goal import describe_parameters, describe_starts, draw_start
 from llmopt.policies.naming import slug
 from llmopt.policies.physics import MAX_PHYSICS, describe_physics, touching
 from llmopt.policies.words import MAX_WORDS
@@ -463,8 +463,8 @@ def test_what_makes_no_environment_is_a_clear_error(source, message):
 
 
 def test_a_start_is_drawn_where_the_environment_draws_text():
-    assert EnvMaker("FrozenLake-v1").picture(0) == "SFFF\nFHFH\nFFFH\nHFFG"
-    assert EnvMaker("CartPole-v1").picture(0) == ""
+    assert draw_start(EnvMaker("FrozenLake-v1"), 0) == "SFFF\nFHFH\nFFFH\nHFFG"
+    assert draw_start(EnvMaker("CartPole-v1"), 0) == ""
 
 
 @pytest.mark.parametrize(

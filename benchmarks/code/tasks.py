@@ -16,6 +16,7 @@ from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
+from llmopt.policies.goal import draw_start
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow
 from llmopt.policies.statistics import EpisodeStatistics
@@ -185,7 +186,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
         words = describe_environment(
             env,
             step_cap=None if limit else cap,
-            picture=EnvMaker(env_id).picture(0),
+            picture=draw_start(EnvMaker(env_id), 0),
         )
         discrete = isinstance(env.observation_space, gym.spaces.Discrete)
         seen = () if discrete else [q.name for q in words.observations]

@@ -6,15 +6,10 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gymnasium import spaces
-
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.policies.environment import EnvMaker
-from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
+from llmopt.policies.goal import describe_task
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.policies.words import describe_environment
-from llmopt.policies.wrapping import acting_space, scaling
 from llmopt.prompt.words import SHORT_FEEDBACK_CHARS
 
 
@@ -52,30 +47,20 @@ def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:
 def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
     env = task.make_env()
     try:
-        policy = task.policy(env)
-        words = describe_environment(
-            env,
-            words=task.description,
-            observations=task.observes,
-            actions=task.acts,
-            step_cap=task.step_cap(env),
-            picture=EnvMaker(task.env_id).picture(seeds[0]),
-            probe=task.make_env,
-        )
-        scaled = scaling(env) is not None
-        clipped = acting_space(env) is not env.action_space
-        seen = [env.reset(seed=seed)[0] for seed in seeds]
+        policy, cap = task.policy(env), task.step_cap(env)
     finally:
         env.close()
-    table = isinstance(policy.observation_space, spaces.Discrete)
-    inputs = () if table else tuple(q.name for q in words.observations)
-    outputs = tuple(q.name for q in words.actions)
-    meaning = describe_parameters(policy, scaled=scaled, clipped=clipped)
-    parts = [describe_goal(len(seeds)), words.text, meaning]
-    if inputs:
-        parts.append(describe_starts(seen, inputs, policy.observation_space))
-    text = "\n\n".join(part for part in parts if part)
-    return TaskWords(policy.names(inputs, outputs), inputs, outputs, text)
+    told = describe_task(
+        task.make_env,
+        policy,
+        seeds,
+        cap,
+        description=task.description,
+        observations=task.observes,
+        actions=task.acts,
+    )
+    names = policy.names(told.inputs, told.outputs)
+    return TaskWords(names, told.inputs, told.outputs, told.text)
 
 
 def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> EpisodeStatistics:
@@ -84,7 +69,7 @@ def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> Episode
     Args:
         policy: The policy that acts.
         words: The task's names, for the prompt that is told them; else observations are ``o0,
-            o1, ...`` and actions ``a0, a1, ...``, as in `LinearPolicy.describe`.
+            o1, ...`` and actions ``a0, a1, ...``.
     """
     if words is None:
         return EpisodeStatistics(policy, max_chars=SHORT_FEEDBACK_CHARS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,8 +26,6 @@ from llmopt.text import first_line
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
-
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class EnvMaker:
@@ -142,30 +139,6 @@ class EnvMaker:
             raise _trouble(self.title, error) from error
         _silence_mujoco()
         return env
-
-    def picture(self, seed: int) -> str:
-        """Return a start drawn as text, where the environment renders text; else nothing."""
-        try:
-            env = self()
-            try:
-                if "ansi" not in env.metadata.get("render_modes", ()):
-                    return ""
-            finally:
-                env.close()
-            drawing = self("ansi")
-        except LLMOptError:
-            return ""
-        try:
-            drawing.reset(seed=seed)
-            drawn: Any = drawing.render()
-        except Exception:
-            return ""
-        finally:
-            drawing.close()
-        if not isinstance(drawn, str):
-            return ""
-        lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
-        return "\n".join(line for line in lines if line)
 
 
 def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:

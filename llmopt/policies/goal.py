@@ -1,17 +1,153 @@
-"""What is wanted of a policy, and what its parameters mean, in words for a model."""
+"""What a model is told of a search for a policy: the goal, the environment, the parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
+from llmopt.policies.wrapping import acting_space, scaling
+
+Words = Literal["all", "names", "none"]
 
 _MOST_INPUTS = 12  # observed numbers beyond which starts are not listed
 _MOST_STARTS = 20
 _ALIKE = 0.02  # starts that differ by less, or by this share of the bounds, are not listed
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class TaskWords:
+    """What a model is told of a search.
+
+    Attributes:
+        environment: The environment in words.
+        inputs: A name for each observed number; empty for a table, or where names are hidden.
+        outputs: A name for each action or choice; empty where names are hidden.
+        scaled: Whether observed numbers are scaled.
+        text: All of it.
+    """
+
+    environment: EnvironmentWords
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scaled: bool
+    text: str
+
+
+def describe_task(
+    make: Callable[..., gym.Env[Any, Any]],
+    policy: LinearPolicy,
+    seeds: Sequence[int],
+    step_cap: int,
+    *,
+    words: Words = "all",
+    description: str = "",
+    observations: Sequence[str] = (),
+    actions: Sequence[str] = (),
+    threshold: bool = True,
+    max_chars: int = MAX_WORDS,
+    ceiling: float | None = None,
+    choices: bool = False,
+    starts: bool = True,
+) -> TaskWords:
+    """Say what is wanted of a policy, what the environment is, and what the parameters mean.
+
+    Args:
+        make: Makes the environment; it takes ``render_mode=``.
+        policy: The form of the policies.
+        seeds: Seeds of the starts of one evaluation.
+        step_cap: Steps that an episode may take.
+        words: ``"names"`` to leave out the docstring, ``"none"`` to hide all but `description`.
+        description: The user's own words, which come first.
+        observations: Names in place of the docstring's, see `describe_environment`.
+        actions: Likewise.
+        threshold: See `describe_environment`.
+        max_chars: Characters that the environment's docstring may take.
+        ceiling: The largest value there can be, if it is known.
+        choices: Whether each parameter is the action of one state.
+        starts: Whether to say what is observed at each start.
+
+    Raises:
+        LLMOptError: The environment cannot be made.
+        SpaceError: There is not one name for each number.
+    """
+    env = make()
+    try:
+        environment = describe_environment(
+            env,
+            words=description,
+            observations=observations,
+            actions=actions,
+            docstring=words == "all",
+            threshold=threshold,
+            max_chars=max_chars,
+            step_cap=step_cap,
+            picture=draw_start(make, seeds[0]) if words == "all" else "",
+            probe=None if policy.clips else make,
+        )
+        scaled = scaling(env) is not None
+        clipped = acting_space(env) is not env.action_space
+        seen = _first_seen(env, seeds) if starts and words == "all" else []
+    finally:
+        env.close()
+    if words == "none":
+        return TaskWords(environment, (), (), scaled, description.strip())
+    table = isinstance(policy.observation_space, spaces.Discrete)
+    inputs = () if table else tuple(q.name for q in environment.observations)
+    outputs = tuple(q.name for q in environment.actions)
+    meaning = describe_parameters(policy, choices=choices, scaled=scaled, clipped=clipped)
+    parts = [describe_goal(len(seeds), ceiling), environment.text, meaning]
+    if inputs:
+        parts.append(describe_starts(seen, inputs, policy.observation_space))
+    text = "\n\n".join(part for part in parts if part)
+    return TaskWords(environment, inputs, outputs, scaled, text)
+
+
+def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray]:
+    """Return what is observed at each start, flat."""
+    flat: Any = spaces.flatten
+    try:
+        seen = (env.reset(seed=seed)[0] for seed in seeds)
+        return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
+    except Exception:  # an evaluation says what is wrong
+        return []
+
+
+def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
+    """Return a start drawn as text, where the environment renders text; else nothing.
+
+    Args:
+        make: Makes the environment; it takes ``render_mode=``.
+        seed: Seed of the start.
+    """
+    try:
+        env = make()
+        modes = env.metadata.get("render_modes", ())
+        env.close()
+        if "ansi" not in modes:
+            return ""
+        env = make(render_mode="ansi")
+        try:
+            env.reset(seed=seed)
+            drawn: Any = env.render()
+        finally:
+            env.close()
+    except Exception:
+        return ""
+    if not isinstance(drawn, str):
+        return ""
+    lines = (line.rstrip() for line in _ANSI.sub("", drawn).strip("\n").splitlines())
+    return "\n".join(line for line in lines if line)
 
 
 def describe_goal(starts: int, ceiling: float | None = None) -> str:

@@ -113,6 +113,12 @@ class LinearPolicy:
         whole = np.issubdtype(acts.dtype, np.integer)
         return whole or (self.clip and bool(acts.bounded_below.any() or acts.bounded_above.any()))
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it is a table of states with a choice in each."""
+        both = (self.observation_space, self.action_space)
+        return all(isinstance(space, spaces.Discrete) for space in both)
+
     def unpack(self, params: Any) -> tuple[np.ndarray, np.ndarray]:
         """Split flat parameters into weights and bias.
 

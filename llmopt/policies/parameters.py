@@ -25,7 +25,6 @@ class PolicySpace:
             action and observed number.
 
     Attributes:
-        choices: Whether each parameter is the action of one state.
         space: The search space.
 
     Raises:
@@ -40,10 +39,8 @@ class PolicySpace:
         box: float | tuple[float, float],
     ) -> None:
         self._policy = policy
-        table = isinstance(policy.observation_space, spaces.Discrete)
-        self.choices = table and isinstance(policy.action_space, spaces.Discrete)
         low, high = _pair(box)
-        if self.choices:
+        if self._policy.chooses:
             first = int(getattr(policy.observation_space, "start", 0))
             self._actions = list(outputs) or [f"a{j}" for j in range(policy.n_outputs)]
             states = (f"s{first + i}" for i in range(policy.n_inputs))
@@ -61,7 +58,7 @@ class PolicySpace:
 
     def flat(self, params: Mapping[str, Any]) -> np.ndarray:
         """Return a point as the flat parameters of the policy."""
-        if not self.choices:
+        if not self._policy.chooses:
             return np.array([params[name] for name in self.space.names], dtype=np.float64)
         weights = np.zeros((self._policy.n_inputs, self._policy.n_outputs))
         for row, name in zip(weights, self.space.names, strict=True):
@@ -76,7 +73,7 @@ class PolicySpace:
             scaled: Whether observed numbers are scaled.
         """
         count = len(self.space)
-        if self.choices:
+        if self._policy.chooses:
             return f"the action in each of {count} states, one of {', '.join(self._actions)}"
         (low, high), (least, most) = max(self._ranges), min(self._ranges)
         span = f"from {low:g} to {high:g}"

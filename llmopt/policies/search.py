@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 
 from llmopt.arguments import MOST_SEED, check_names, whole_number
@@ -35,7 +34,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.episode import step_cap
-from llmopt.policies.goal import describe_goal, describe_parameters, describe_starts
+from llmopt.policies.goal import Words, describe_task
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import PolicySpace
 from llmopt.policies.picture import write_gif
@@ -54,15 +53,12 @@ from llmopt.policies.rollout import (
 from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
-from llmopt.policies.wrapping import acting_space, scaling
+from llmopt.policies.words import MAX_WORDS, EnvironmentWords
 from llmopt.sanity import Sanity
 from llmopt.text import cut
 
 CHECKED = 5
 """Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
-
-Words = Literal["all", "names", "none"]
 
 
 class PolicySearch:
@@ -178,40 +174,26 @@ class PolicySearch:
                 bias = not isinstance(made.observation_space, spaces.Discrete)
             self.policy = LinearPolicy.for_env(made, bias, clip=clip)
             self._step_cap = step_cap(made, max_steps)
-            scaled = self._scaled = scaling(made) is not None
-            clipped = acting_space(made) is not made.action_space
-            self.words: EnvironmentWords = describe_environment(
-                made,
-                words=description,
-                observations=observations,
-                actions=actions,
-                docstring=words == "all",
-                threshold=threshold,
-                max_chars=max_words,
-                step_cap=self._step_cap,
-                picture=self._make.picture(self.starts[0]) if words == "all" else "",
-                probe=None if self.policy.clips else self._make,
-            )
         finally:
             made.close()
-        named = words != "none"
-        table = isinstance(self.policy.observation_space, spaces.Discrete)
-        self._inputs = () if table or not named else _names(self.words.observations)
-        self._outputs = _names(self.words.actions) if named else ()
+        told = describe_task(
+            self._make,
+            self.policy,
+            self.starts,
+            self._step_cap,
+            words=words,
+            description=description,
+            observations=observations,
+            actions=actions,
+            threshold=threshold,
+            max_chars=max_words,
+            ceiling=ceiling,
+            choices=self.policy.chooses,
+            starts=feedback,
+        )
+        self.words: EnvironmentWords = told.environment
+        self._inputs, self._outputs, self._scaled = told.inputs, told.outputs, told.scaled
         self._parameters = PolicySpace(self.policy, self._inputs, self._outputs, box)
-        text = description.strip()
-        if named:
-            meaning = describe_parameters(
-                self.policy,
-                choices=self._parameters.choices,
-                scaled=scaled,
-                clipped=clipped,
-            )
-            parts = [describe_goal(starts, ceiling), self.words.text, meaning]
-            if words == "all" and feedback and self._inputs:
-                inputs = self.policy.observation_space
-                parts.append(describe_starts(self._first_seen(), self._inputs, inputs))
-            text = "\n\n".join(part for part in parts if part)
         self._requests: int | None = options.get("requests")
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
@@ -224,7 +206,7 @@ class PolicySearch:
             prompt,
             seed=seed,
             warmup=warmup,
-            description=text,
+            description=told.text,
             task={
                 **(options.pop("task", None) or {}),
                 "environment": self._make.title,
@@ -238,20 +220,6 @@ class PolicySearch:
             **options,
         )
         self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
-
-    # -- what is searched -----------------------------------------------------------------
-
-    def _first_seen(self) -> list[np.ndarray]:
-        """Return what is observed at each of the starts, as a policy sees it."""
-        env = self._make()
-        flat: Any = spaces.flatten
-        try:
-            seen = (env.reset(seed=seed)[0] for seed in self.starts)
-            return [np.asarray(flat(env.observation_space, s), float).ravel() for s in seen]
-        except Exception:  # an evaluation says what is wrong
-            return []
-        finally:
-            env.close()
 
     @property
     def ranges(self) -> str:
@@ -570,10 +538,6 @@ class PolicySearch:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def _names(quantities: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(q.name for q in quantities)
 
 
 def _print_trial(trial: Trial) -> None:
