@@ -1,13 +1,14 @@
 """The experiment on words: recordings play again, systems behave, arms tell what they say."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from llmopt import ScriptedClient
-from llmopt.benchmarks.experiments import words
+from llmopt import LLMOptError, ReplayClient, ScriptedClient
+from llmopt.benchmarks.experiments import recordings, words
 from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
 from llmopt.cli import main
 
@@ -24,6 +25,19 @@ def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
     np.testing.assert_allclose(found["curve"], told["curve"], rtol=1e-6)
     assert found["held_out"] == pytest.approx(told["held_out"], rel=1e-6)
     assert found["requests"] == told["requests"]
+
+
+def test_every_recording_is_in_the_index_and_can_be_read():
+    text = (RECORDINGS / "INDEX.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([a-z]+-[a-z0-9-]+)`", text))
+    for task, arm, seeds in re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| ([\d, ]+) \|$", text, re.M):
+        listed |= {f"{task}-{arm}-{seed}" for seed in seeds.split(", ")}
+    assert listed == set(recordings.names())
+    assert len(listed) == 205
+    for name in ("hopper-words-3", "code-reach", "hpo-own-svm-names-0"):
+        ReplayClient(recordings.recording(name)).check_ready()
+    with pytest.raises(LLMOptError, match="hopper-words-3"):
+        recordings.recording("hoper-words-3")
 
 
 @pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar])

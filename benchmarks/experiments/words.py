@@ -59,6 +59,7 @@ import numpy as np
 from gymnasium.wrappers import RescaleObservation
 
 from llmopt.benchmarks.experiments.own_data import DataSearch
+from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.benchmarks.experiments.systems import (
     Cascade,
     ChangedObservation,
@@ -445,7 +446,7 @@ def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
 def load(model: str) -> Client:
     """Return the client of a model string; a recording is played whatever it is asked."""
     if model.startswith("replay:"):
-        return ReplayClient(model.removeprefix("replay:"), strict=False)
+        return ReplayClient(recording(model.removeprefix("replay:")), strict=False)
     return get_client(model)
 
 
