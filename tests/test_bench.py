@@ -25,6 +25,7 @@ from llmopt.benchmarks.bench.cells import (
     run_cell,
 )
 from llmopt.benchmarks.bench.suites import SUITES
+from llmopt.benchmarks.engine import pool
 from llmopt.benchmarks.engine.asking import draw_warmup
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.tasks.table import get_task
@@ -213,13 +214,13 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
 
 def test_a_local_model_in_parallel_workers_has_one_thread(monkeypatch):
     made = []
-    monkeypatch.setattr(bench, "get_client", lambda *a, **k: made.append((a, k)) or answering())
-    bench.load_model.cache_clear()
+    monkeypatch.setattr(pool, "get_client", lambda *a, **k: made.append((a, k)) or answering())
+    pool.load_model.cache_clear()
     try:
         for model, threads in (("smollm2", 1), ("smollm2", None), ("openai:x", 1), ("gguf:x", 1)):
-            bench.load_model(model, threads)
+            pool.load_model(model, threads)
     finally:
-        bench.load_model.cache_clear()
+        pool.load_model.cache_clear()
     assert [k for _, k in made] == [{"threads": 1}, {}, {}, {"threads": 1}]
 
 

@@ -84,6 +84,23 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
         assert cells == [f"{found[task, 0, name][20]:.3f}" for name in names]
 
 
+@pytest.mark.parametrize(
+    ("name", "package", "wanted"),
+    [
+        ("policies", "cma", {"task": "cartpole", "method": "ars", "seed": 1}),
+        ("bbob", "ioh", {"method": "cma", "dimension": 2, "function": 3, "instance": 1}),
+        ("hpo", "sklearn", {"task": "own-sgd", "method": "random", "start": "random", "seed": 1}),
+    ],
+)
+def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
+    """One line of each file; `python -m llmopt.benchmarks.experiments.recheck` draws more."""
+    pytest.importorskip(package)
+    source = recheck.SOURCES[name]
+    line = next(x for x in lines_of(name) if wanted.items() <= x.get("cell", x).items())
+    found = source.run(source.cell_of(line))
+    assert recheck.agrees(line[source.trace], found[source.trace], 1e-4)
+
+
 # -- the README ---------------------------------------------------------------------------
 
 

@@ -77,7 +77,7 @@ def test_a_model_is_told_what_its_arm_says(told, monkeypatch, tmp_path):
     if told == "anonymous":
         answer = "p1: 0.5, p2: 0.5, p3: 0.5, p4: 0.5, p5: 0.5, p6: B"
     client = answering(f"Start from: new\nProposal:\n{answer}", requests)
-    monkeypatch.setattr(hpo, "model_client", lambda name: client)
+    monkeypatch.setattr(hpo, "load_model", lambda name, threads: client)
     line = run_cell(HpoCell("own-sgd", "model", "default", 0, 6, told, "scripted"))
     assert line["proposals"]["llm"] == 1
     text = requests[0].text

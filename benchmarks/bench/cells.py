@@ -18,7 +18,7 @@ from typing import Any
 
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
-from llmopt.benchmarks.engine.pool import run_pool
+from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
@@ -27,7 +27,6 @@ from llmopt.benchmarks.run.config import MOST_POINTS, RANGES, check_whole
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
@@ -226,18 +225,6 @@ def run_cell(
 def _evaluator(task: Task) -> FastEvaluator:
     """Return the evaluator of a task, kept for the next cell of this process."""
     return FastEvaluator(task)
-
-
-@functools.cache
-def load_model(model: str, threads: int | None = None) -> Client:
-    """Return a model, loaded once for each process.
-
-    Args:
-        model: Model string.
-        threads: Threads of a model that runs in this process.
-    """
-    local = model == "smollm2" or model.startswith("gguf:")
-    return get_client(model, **({"threads": threads} if local and threads else {}))
 
 
 def _short(value: float | None) -> float | None:

@@ -15,11 +15,11 @@ import numpy as np
 from llmopt.benchmarks.bench.cells import (
     BenchCell,
     BenchConfigError,
-    load_model,
     read_results,
     run_bench,
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import multiprocessing
 import os
@@ -14,6 +15,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from llmopt.client.base import Client
+from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError
 from llmopt.search.eventlog import EventLog
 
@@ -78,6 +81,18 @@ def cell_reader(kind: Callable[..., CellT]) -> Callable[[Line], CellT]:
     """Return a function that reads a dataclass from a line in which its fields stand by name."""
     names = [field.name for field in fields(cast(Any, kind))]
     return lambda line: kind(**{name: line[name] for name in names})
+
+
+@functools.cache
+def load_model(model: str, threads: int | None = None) -> Client:
+    """Return a model, loaded once for each process.
+
+    Args:
+        model: Model string.
+        threads: Threads of a model that runs in this process.
+    """
+    local = model == "smollm2" or model.startswith("gguf:")
+    return get_client(model, **({"threads": threads} if local and threads else {}))
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,6 @@ about 3 s a dimension, a Gaussian process 1 to 2 minutes, the others seconds.
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import math
 import time
@@ -37,14 +36,13 @@ from typing import Any
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.benchmarks.engine.pool import cell_reader, run_pool
+from llmopt.benchmarks.engine.pool import cell_reader, load_model, run_pool
+from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.bbob_page import MAIN, WARMUP, draw, make_page
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
-from llmopt.client.base import Client
-from llmopt.client.registry import get_client
 from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "bbob.jsonl"
@@ -110,16 +108,18 @@ def run_cell(cell: BbobCell) -> dict[str, Any]:
     instance, problem = instance_of(cell.function, cell.instance, cell.dimension, cell.budget)
     key = [cell.dimension, cell.function, cell.instance]
     seed = np.random.SeedSequence([*key, zlib.crc32(cell.method.encode())])
-    client = model_client(cell.model) if cell.model else None
+    client = load_model(cell.model, 1) if cell.model else None
     rewards = problem.rewards
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         method = make_method(cell.method, problem, seed, client=client, batch_size=BATCH)
-        for _ in range(cell.budget):
-            point = method.ask()
-            rewards.append(-instance(point))
-            method.tell(point, rewards[-1])
+
+        def evaluate(asked: Asked) -> Outcome:
+            rewards.append(-instance(asked.params))
+            return Outcome(rewards[-1])
+
+        search(method, cell.budget, evaluate)
     line = {
         **asdict(cell),
         "steps": improvements([-r for r in rewards]),
@@ -140,13 +140,6 @@ def improvements(precisions: Sequence[float]) -> list[list[float]]:
             best = value
             found.append([number, float(f"{value:.4g}")])
     return found
-
-
-@functools.cache
-def model_client(name: str) -> Client:
-    """Return the model, loaded once for each process."""
-    local = name == "smollm2" or name.startswith("gguf:")
-    return get_client(name, **({"threads": 1} if local else {}))
 
 
 def missing_cells(wanted: Sequence[BbobCell], lines: Sequence[Mapping[str, Any]]) -> list[BbobCell]:

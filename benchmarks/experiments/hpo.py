@@ -47,8 +47,8 @@ from optuna.distributions import (
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.pool import cell_reader, run_pool
-from llmopt.benchmarks.experiments.bbob import model_client
+from llmopt.benchmarks.engine.pool import cell_reader, load_model, run_pool
+from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.grammar_clients import NetworkClient
@@ -135,6 +135,31 @@ def make_sampler(cell: HpoCell, client: Any, description: str) -> optuna.sampler
     )
 
 
+class StudyMethod:
+    """A study of Optuna as a method.
+
+    Args:
+        study: The study, with its sampler.
+        space: Distribution of each parameter.
+    """
+
+    def __init__(self, study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
+        self._study, self._space = study, dict(space)
+
+    def ask(self) -> Any:
+        """Return the next point by name."""
+        self._trial = self._study.ask(self._space)
+        return self._trial.params
+
+    def tell(self, params: Any, reward: float) -> None:
+        """Report the value."""
+        self._study.tell(self._trial, reward)
+
+    def tell_failure(self, params: Any, reason: str) -> None:
+        """Report that there is no value."""
+        self._study.tell(self._trial, state=optuna.trial.TrialState.FAIL)
+
+
 def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any]:
     """Run one search and return its line.
 
@@ -151,7 +176,7 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
         space = {alias: _hidden(task.space[name]) for alias, name in names.items()}
     client: Any = NetworkClient() if cell.method == "network" else None
     if cell.method == "model":
-        client = model_client(source or cell.model)
+        client = load_model(source or cell.model, 1)
         client = RecordClient(client, record) if record else client
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng([cell.seed, len(cell.task)])
@@ -170,14 +195,16 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
                 for alias in space
             }
             study.enqueue_trial(default)
-        for _ in range(cell.trials):
-            trial = study.ask(space)
-            params = trial.params
+
+        def evaluate(asked: Asked) -> Outcome:
+            params = asked.params
             if hidden:
                 params = {name: _shown(task.space[name], params[a]) for a, name in names.items()}
             values.append(task.evaluate(params))
             told = values[rng.integers(len(values))] if cell.told == "shuffled" else values[-1]
-            study.tell(trial, told)
+            return Outcome(told)
+
+        search(StudyMethod(study, space), cell.trials, evaluate)
     line = {
         **asdict(cell),
         "values": [float(f"{v:.6g}") for v in values],

@@ -46,10 +46,13 @@ Runtime: minutes for the methods without a model; a model's answers take the res
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,6 +61,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RescaleObservation
 
+from llmopt.benchmarks.engine.pool import cell_reader, run_pool
+from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.own_data import DataSearch
 from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.benchmarks.experiments.systems import (
@@ -66,6 +71,7 @@ from llmopt.benchmarks.experiments.systems import (
     HeavyMountainCar,
     TwoZones,
 )
+from llmopt.benchmarks.methods.protocol import Method
 from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
@@ -76,6 +82,8 @@ from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
 from llmopt.search.cma import CMA
+from llmopt.search.eventlog import EventLog, read_events
+from llmopt.space import Space
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
 WARMUP, STARTS, HELD_OUT = 5, 10, 100
@@ -204,8 +212,8 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
     checked: list[int] = []
     returns: dict[str, list[float]] = {}  # of each point, checks included
 
-    with make_search(task, arm, client, seed) as search:
-        measure = search.measure
+    with make_search(task, arm, client, seed) as policies:
+        measure = policies.measure
 
         def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
             outcome, text = measure(params, seeds)
@@ -217,14 +225,14 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
                 returns.setdefault(json.dumps(params), []).extend(outcome.returns)
             return outcome, text
 
-        search.measure = kept  # type: ignore[method-assign]
-        search.run(evaluations)
-        usage = search.optimizer.usage
+        policies.measure = kept  # type: ignore[method-assign]
+        policies.run(evaluations)
+        usage = policies.optimizer.usage
         best = max(((float(np.mean(r)), json.loads(p)) for p, r in returns.items()), key=_first)
-        if search.stopped and not isinstance(search, Shuffled):
-            chosen = search.best.params  # by the model, of points as good as the best
+        if policies.stopped and not isinstance(policies, Shuffled):
+            chosen = policies.best.params  # by the model, of points as good as the best
             best = (float(np.mean(returns.get(json.dumps(chosen), best[0]))), chosen)
-        held = search.evaluate(HELD_OUT, params=best[1])
+        held = policies.evaluate(HELD_OUT, params=best[1])
         return {
             "curve": [m for m, _ in measured],
             "check_episodes": sum(checked),
@@ -237,7 +245,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
             "rejected": usage.rejected,
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
-            "stopped": search.stopped,
+            "stopped": policies.stopped,
         }
 
 
@@ -245,45 +253,60 @@ def _first(pair: tuple[float, Any]) -> float:
     return pair[0]
 
 
+class InSpace:
+    """A method of the unit cube, or random draws, in the form of a space's points.
+
+    Args:
+        space: The space.
+        cma: CMA-ES in the unit cube; ``None`` for random draws.
+        seed: Of the random draws.
+    """
+
+    def __init__(self, space: Space, cma: CMA | None, seed: int) -> None:
+        self._space, self._cma = space, cma
+        self._rng = np.random.default_rng([seed, 2])
+
+    def ask(self) -> Any:
+        """Return the next point."""
+        if self._cma is None:
+            return self._space.unflatten(self._space.sample(self._rng))
+        self._point = self._cma.ask()
+        return self._space.unflatten(self._space.decode(np.clip(self._point, 0.0, 1.0)))
+
+    def tell(self, params: Any, reward: float) -> None:
+        """Report the value."""
+        if self._cma is not None:
+            self._cma.tell(self._point, reward)
+
+    def tell_failure(self, params: Any, reason: str) -> None:
+        """Report that there is none."""
+        if self._cma is not None:
+            self._cma.tell_failure(self._point, reason)
+
+
 def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, Any]:
     """Search the same box with no words, and return the result's line."""
-    with make_search(task, "none", "smollm2", seed) as search:
-        space = search.optimizer.space
-        n = len(space)
+    with make_search(task, "none", "smollm2", seed) as policies:
+        space = policies.optimizer.space
         measured: list[tuple[float | None, Any]] = []
 
-        def value(params: Any) -> float | None:
-            outcome, _ = search.measure(params)
-            measured.append((outcome.mean, params))
-            mean: float | None = outcome.mean
-            return mean
+        def evaluate(asked: Asked) -> Outcome:
+            outcome, _ = policies.measure(asked.params)
+            measured.append((outcome.mean, asked.params))
+            return Outcome(outcome.mean, "failed")
 
         optimizer = LLMOptimizer(space, "smollm2", "columns", seed=seed, warmup=WARMUP)
-        rng = np.random.default_rng([seed, 2])
-        cma: CMA | None = None
-        for k in range(evaluations):
-            if k < WARMUP or arm == "columns":
-                params = optimizer.ask()
-                mean = value(params)
-                if mean is None:
-                    optimizer.tell_failure(params, "failed")
-                else:
-                    optimizer.tell(params, mean)
-            elif arm == "random":
-                value(space.unflatten(space.sample(rng)))
-            else:
-                if cma is None:
-                    best = optimizer.history.best
-                    start = None if best is None else space.encode(best.values)
-                    cma = CMA(0.0, 1.0, n, seed, start)
-                point = cma.ask()
-                mean = value(space.unflatten(space.decode(np.clip(point, 0.0, 1.0))))
-                if mean is None:
-                    cma.tell_failure(point, "failed")
-                else:
-                    cma.tell(point, mean)
+        search(optimizer, min(WARMUP, evaluations), evaluate)
+        method: Method = optimizer
+        if arm == "cma":
+            best = optimizer.history.best
+            start = None if best is None else space.encode(best.values)
+            method = InSpace(space, CMA(0.0, 1.0, len(space), seed, start), seed)
+        elif arm == "random":
+            method = InSpace(space, None, seed)
+        search(method, evaluations - len(measured), evaluate)
         top = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
-        held = search.evaluate(HELD_OUT, params=top[1])
+        held = policies.evaluate(HELD_OUT, params=top[1])
         return {
             "curve": [m for m, _ in measured],
             "best": top[0],
@@ -465,46 +488,59 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw what was measured into this file")
     args = parser.parse_args()
     if args.table or args.picture:
-        lines = [json.loads(x) for x in args.out.read_text(encoding="utf-8").splitlines()]
+        lines = list(read_events(args.out))
         if args.picture:
             picture(lines, args.picture)
         else:
             print(table(lines))
         return
-    for task in args.tasks:
-        for arm in args.arms:
-            for seed in args.seeds:
-                began = time.monotonic()
-                if arm in BASELINES:
-                    found, model = run_baseline(task, arm, seed, args.evaluations), arm
-                else:
-                    client = load(args.model)
-                    model = args.answered_by or args.model
-                    if args.record is not None:
-                        args.record.mkdir(parents=True, exist_ok=True)
-                        name = f"{task}-{arm}-{seed}.jsonl"
-                        client = RecordClient(client, args.record / name)
-                    found = run_model(task, arm, client, seed, args.evaluations)
-                    close = getattr(client, "close", None)
-                    if close is not None:
-                        close()
-                line = {
-                    "task": task,
-                    "known": TASKS[task].known,
-                    "arm": arm,
-                    "model": model,
-                    "seed": seed,
-                    "evaluations": args.evaluations,
-                    **found,
-                    "seconds": round(time.monotonic() - began, 1),
-                }
-                with args.out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(
-                    f"{task} {arm} {seed}: best {line['best']:.5g}, held-out "
-                    f"{line['held_out']:.5g} ± {line['held_out_stderr']:.2g}",
-                    flush=True,
-                )
+    cells = [
+        WordsCell(task, arm, arm if arm in BASELINES else args.answered_by or args.model, seed, n)
+        for task, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
+        for n in [args.evaluations]
+    ]
+    run = functools.partial(run_cell, model=args.model, record=args.record)
+    run_pool(cells, run, EventLog(args.out), cell_reader(WordsCell), summary=_summary_of)
+
+
+@dataclass(frozen=True)
+class WordsCell:
+    """One search: which arm on which task, and who answers."""
+
+    task: str
+    arm: str
+    model: str
+    seed: int
+    evaluations: int
+
+
+def run_cell(cell: WordsCell, model: str, record: Path | None = None) -> dict[str, Any]:
+    """Run one search and return its line.
+
+    Args:
+        cell: Which search.
+        model: The model string.
+        record: Folder for the recording.
+    """
+    began = time.monotonic()
+    if cell.arm in BASELINES:
+        found = run_baseline(cell.task, cell.arm, cell.seed, cell.evaluations)
+    else:
+        with contextlib.ExitStack() as opened:
+            client = load(model)
+            if record is not None:
+                record.mkdir(parents=True, exist_ok=True)
+                name = f"{cell.task}-{cell.arm}-{cell.seed}.jsonl"
+                client = RecordClient(client, record / name)
+            opened.callback(getattr(client, "close", lambda: None))
+            found = run_model(cell.task, cell.arm, client, cell.seed, cell.evaluations)
+    about = {**asdict(cell), "known": TASKS[cell.task].known}
+    return {**about, **found, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _summary_of(line: dict[str, Any]) -> str:
+    error = line["held_out_stderr"]
+    return f"best {line['best']:.5g}, held-out {line['held_out']:.5g} ± {error:.2g}"
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ class Method(Protocol):
     the same points (a model has to answer the same again for that).
     """
 
-    def ask(self) -> np.ndarray:
-        """Return the next ``(n,)`` point."""
+    def ask(self) -> Any:
+        """Return the next point: an ``(n,)`` array where a `Problem` is solved."""
         ...
 
-    def tell(self, params: Any, reward: float) -> None:
+    def tell(self, params: Any, reward: float) -> Any:
         """Report the reward (larger is better) of the point asked last."""
         ...
 
-    def tell_failure(self, params: Any, reason: str) -> None:
+    def tell_failure(self, params: Any, reason: str) -> Any:
         """Report that the point asked last has no reward."""
         ...
 

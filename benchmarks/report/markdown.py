@@ -30,7 +30,7 @@ from llmopt.benchmarks.report.stats import (
     quartiles,
 )
 from llmopt.benchmarks.report.table import Table, short_number
-from llmopt.benchmarks.tasks.table import PUBLISHED_BOX, SCALED_BOX
+from llmopt.benchmarks.tasks.task import PUBLISHED_BOX, SCALED_BOX
 
 BEGIN, END = "<!-- benchmark:begin -->", "<!-- benchmark:end -->"
 

@@ -1,0 +1,134 @@
+"""One policy search problem, and its environment in wrappers."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+
+from llmopt.policies.environment import make_gymnasium
+from llmopt.policies.episode import STEP_CAP, step_cap
+from llmopt.policies.goal import describe_parameters
+from llmopt.policies.linear import LinearPolicy
+from llmopt.policies.rollout import Evaluator
+from llmopt.policies.wrapping import (
+    NORMALIZE,
+    Normal,
+    measure_normal,
+    usual_wrappers,
+    wrap,
+)
+
+PUBLISHED_BOX = (-6.0, 6.0)
+"""Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""
+
+SCALED_BOX = (-2.0, 2.0)
+"""Bounds of every parameter where what is observed is scaled to a size of about 1."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One policy search problem: find the parameters of the largest mean return.
+
+    Attributes:
+        id: Versioned name. A change of anything below that changes a return changes it.
+        env_id: Gymnasium id.
+        alias: Short name for the command line; empty for none.
+        bias: Whether the linear policy has a bias.
+        box: Low and high bound of every parameter.
+        max_steps: Environment steps an episode may take; ``None`` for the environment's
+            own time limit (`STEP_CAP` where it has none).
+        episodes: Starts of one evaluation, where nobody gives a number.
+        description: The task in words, for prompts that carry a description.
+        observes: What each observed number is; for a table, how its states are numbered.
+        acts: What each action is.
+        camera: MuJoCo camera for pictures; empty for the environment's own view.
+        wrappers: What the environment is wrapped in, the innermost first (see
+            `llmopt.policies.wrapping`); ``None`` for the usual ones of its spaces.
+        normal: Mean and variance of a `NormalizeObservation`; ``None`` to measure them.
+    """
+
+    id: str
+    env_id: str
+    alias: str = ""
+    bias: bool = True
+    box: tuple[float, float] = PUBLISHED_BOX
+    max_steps: int | None = None
+    episodes: int = 5
+    description: str = ""
+    observes: tuple[str, ...] = ()
+    acts: tuple[str, ...] = ()
+    camera: str = ""
+    wrappers: tuple[str, ...] | None = ()
+    normal: Normal | None = None
+
+    def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
+        """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``.
+
+        Raises:
+            LLMOptError: The environment cannot be made (a package is missing, say).
+            WrapperError: A wrapper does not fit it.
+        """
+        env = make_gymnasium(self.env_id, **kwargs)
+        try:
+            wrappers = usual_wrappers(env) if self.wrappers is None else self.wrappers
+            normal = self.normal
+            if normal is None and NORMALIZE in wrappers:
+                normal = _normal(self.env_id, wrappers, self.max_steps)
+            return wrap(env, wrappers, normal)
+        except BaseException:
+            env.close()
+            raise
+
+    def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
+        """Return the policy whose parameters are searched.
+
+        Raises:
+            SpaceError: Its spaces are not supported, or it would be too large.
+        """
+        return LinearPolicy.for_env(env, self.bias)
+
+    def words(self, policy: LinearPolicy) -> str:
+        """Return the task and what the policy's parameters mean, in words.
+
+        Args:
+            policy: What `policy` returned.
+        """
+        lines = [self.description, ""] if self.description else []
+        table = isinstance(policy.observation_space, gym.spaces.Discrete)
+        for head, letter, names in (("Observed", "o", self.observes), ("Actions", "a", self.acts)):
+            if names and table and letter == "o":
+                lines.append(f"The states s0, s1, ...: {names[0]}.")
+            elif names:
+                listed = "; ".join(f"{letter}{i} = {name}" for i, name in enumerate(names))
+                lines.append(f"{head}: {listed}.")
+        lines.append(describe_parameters(policy))
+        order = "state by state" if table else "observed number by observed number"
+        last = ", and the constants last" if policy.bias else ""
+        lines.append(f"The parameters come {order}, each with all actions{last}.")
+        return "\n".join(lines)
+
+    def step_cap(self, env: gym.Env[Any, Any]) -> int:
+        """Environment steps after which an episode ends."""
+        return step_cap(env, self.max_steps)
+
+    def evaluator(self) -> Evaluator:
+        """Return what runs episodes of this task.
+
+        Raises:
+            LLMOptError: The environment cannot be made.
+            SpaceError: A linear policy cannot serve its spaces.
+        """
+        env = self.make_env()
+        try:
+            return Evaluator(self.make_env, self.policy(env), self.step_cap(env), env)
+        except BaseException:
+            env.close()
+            raise
+
+
+@functools.lru_cache(maxsize=64)
+def _normal(env_id: str, wrappers: tuple[str, ...], cap: int | None) -> Normal:
+    return measure_normal(lambda: wrap(make_gymnasium(env_id), wrappers), cap or STEP_CAP)
