@@ -39,7 +39,7 @@ from llmopt.errors import (
     install_hint,
 )
 from llmopt.policies.picture import CAPTION
-from llmopt.policies.rollout import final_seeds, held_out_seeds, selection_seeds
+from llmopt.policies.rollout import held_out_seeds, selection_seeds, start_seeds
 
 LINE = "llmopt-test/Line-v0"
 
@@ -373,7 +373,7 @@ def test_learning_curve_of_next_to_nothing(curves, warmup):
 def test_the_best_few_are_compared_on_fresh_starts_before_one_is_chosen(tmp_path):
     config = RunConfig(**{**vars(CONFIG), "finalists": 3})
     result = run(config, tmp_path / "r", client=model())
-    fresh = final_seeds(1, 4)
+    fresh = start_seeds(1, "final", 4)
     assert not set(fresh) & {*selection_seeds(1, 2), *held_out_seeds(1, 5)}
     assert [Line.starts.count(s) for s in fresh] == [3 * 3] * 4
     assert {r.episodes for r in result.methods} == {7 * 2 + 3 * 4}  # equal, and counted

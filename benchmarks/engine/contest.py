@@ -36,9 +36,9 @@ from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.rollout import (
     Evaluation,
-    final_seeds,
     held_out_seeds,
     selection_seeds,
+    start_seeds,
 )
 from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell
@@ -143,7 +143,7 @@ class Contest:
         self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)
         self.usage: dict[str, Usage] = {}
         self._evaluator = evaluator
-        self._final_seeds = final_seeds(terms.seed, FINAL_ROUNDS * terms.episodes)
+        self._final_seeds = start_seeds(terms.seed, "final", FINAL_ROUNDS * terms.episodes)
         self._entrants = {entrant.name: entrant for entrant in entrants}
         self._planned = terms.evaluations if planned is None else planned
         known = (r for records in kept.records.values() for r in records)

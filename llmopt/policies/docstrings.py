@@ -226,7 +226,6 @@ _MARKUP: tuple[tuple[str, str], ...] = (
     (r"\\infty", "inf"),
     (r"\\\|", "|"),
     (r"\\(?:mathcal|text|textit|mathrm)\{([^{}]*)\}", r"\1"),
-    (r"\\(?:left|right)\b", ""),
     (r"\\_", "_"),
     (r"\$+", ""),
     (r"([_^])\{([^{}]*)\}", r"\1\2"),

@@ -186,12 +186,10 @@ _SHORTER = (
     (r"\b(?:along|around|in) the ([xyz])\b", r"\1"),
     (r"\bcosine\b", "cos"),
     (r"\bsine\b", "sin"),
-    (r"\b(\w+) of the angle\b", r"\1 of angle"),
     (r"\s-\s", " minus "),
     (r"\b(?:applied|acting) (?:on|at|to)\b", "of"),
     (r"\balong the .*$", ""),
     (r"\bbetween ([^|]*?) and (?:the )?([^|]*)$", r"of \1 \2"),
-    (r"\b\w = (?=(?:cos|sin)\()", ""),
 )
 _DROPPED = {"the", "a", "an", "to", "and", "by", "with", "value", "its", "on", "at", "two", "apply"}
 

@@ -39,49 +39,41 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose], *keys))
 
 
+def start_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
+    """Return the seeds of the starts of one purpose.
+
+    Args:
+        seed: The run's seed.
+        purpose: ``"selection"``, where policies are compared during a search; ``"check"``, where a
+            point is tried before a search ends early; ``"final"``, where the best few of a search
+            are compared; ``"held-out"``, which no search ever sees.
+        count: Starts wanted.
+
+    Returns:
+        Distinct numbers, odd ones for held-out starts alone: by parity no start is both
+        held-out and another, whatever the runs' seeds.
+    """
+    whole_number("starts", count, 0, MAX_STARTS)
+    rng = np.random.default_rng(stream(seed, purpose))
+    drawn: dict[int, None] = {}
+    while len(drawn) < count:
+        drawn.setdefault(2 * int(rng.integers(2**30)) + (purpose == "held-out"))
+    return tuple(drawn)
+
+
 def selection_seeds(seed: int, episodes: int) -> tuple[int, ...]:
     """Return the seeds of the starts on which policies are compared during a search.
 
     They are one fixed set for a run: every policy of every method meets the same starts
     (common random numbers), so that two policies differ by what they do, not by luck.
     What is gained on these very starts alone shows on the held-out ones.
-
-    Args:
-        seed: The run's seed.
-        episodes: Starts wanted.
-
-    Returns:
-        Distinct even numbers.
     """
-    return _draw(stream(seed, "selection"), episodes, parity=0)
+    return start_seeds(seed, "selection", episodes)
 
 
-def final_seeds(seed: int, episodes: int) -> tuple[int, ...]:
-    """Return the seeds of the starts on which the best few policies of a search are compared.
-
-    They are fresh: none is a selection start of the same seed.
-
-    Args:
-        seed: The run's seed.
-        episodes: Starts wanted.
-
-    Returns:
-        Distinct even numbers.
-    """
-    return _draw(stream(seed, "final"), episodes, parity=0)
-
-
-def check_seeds(seed: int, episodes: int) -> tuple[int, ...]:
-    """Return the seeds of the starts on which a point is tried before a search ends early.
-
-    Args:
-        seed: The run's seed.
-        episodes: Starts wanted.
-
-    Returns:
-        Distinct even numbers.
-    """
-    return _draw(stream(seed, "check"), episodes, parity=0)
+def held_out_seeds(seed: int, episodes: int = HELD_OUT_STARTS) -> tuple[int, ...]:
+    """Return the seeds of fresh starts, which no search ever sees."""
+    return start_seeds(seed, "held-out", episodes)
 
 
 def as_good(value: float, best: float) -> bool:
@@ -114,29 +106,6 @@ def finalists(points: Sequence[Any], means: Sequence[float | None], count: int) 
     for i in order:
         first.setdefault(tuple(map(float, points[i])), i)
     return list(first.values())[:count]
-
-
-def held_out_seeds(seed: int, episodes: int = HELD_OUT_STARTS) -> tuple[int, ...]:
-    """Return the seeds of fresh starts, which no search ever sees.
-
-    Args:
-        seed: The run's seed.
-        episodes: Starts wanted.
-
-    Returns:
-        Distinct odd numbers: by parity no start is both selection and held-out, whatever
-        the runs' seeds.
-    """
-    return _draw(stream(seed, "held-out"), episodes, parity=1)
-
-
-def _draw(source: np.random.SeedSequence, count: int, parity: int) -> tuple[int, ...]:
-    whole_number("starts", count, 0, MAX_STARTS)
-    rng = np.random.default_rng(source)
-    drawn: dict[int, None] = {}
-    while len(drawn) < count:
-        drawn.setdefault(2 * int(rng.integers(2**30)) + parity)
-    return tuple(drawn)
 
 
 @dataclass(frozen=True)

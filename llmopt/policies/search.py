@@ -44,11 +44,10 @@ from llmopt.policies.rollout import (
     Evaluation,
     Evaluator,
     as_good,
-    check_seeds,
     fails_elsewhere,
-    final_seeds,
     held_out_seeds,
     selection_seeds,
+    start_seeds,
 )
 from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
@@ -354,7 +353,7 @@ class PolicySearch:
         size = min(CHECKED, left) * len(self.starts)
         if self._passed == (best.values, size):
             return None
-        outcome, text = self.measure(best.params, check_seeds(self.seed, size))
+        outcome, text = self.measure(best.params, start_seeds(self.seed, "check", size))
         if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
             self._passed = (best.values, size)
             return None
@@ -475,7 +474,7 @@ class PolicySearch:
         """
         finalists = whole_number("finalists", finalists, 1)
         starts = 2 * len(self.starts) if starts is None else starts
-        fresh = final_seeds(self.seed, whole_number("starts", starts, 1, MAX_STARTS))
+        fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
         size, checks = len(self.starts), self._checks()
         trials = [t for t in self.optimizer.history.complete if t.kind != "check"]
         points = [self._parameters.flat(t.params) for t in trials]
