@@ -247,7 +247,7 @@ class TestCode:
             (config.replace('"steps": 3', '"steps": "3"'), "its checksum is another one"),
             (
                 re.sub(',\n"crc".*', "", config).replace('"steps": 3', '"steps": "3"'),
-                "--steps 3: expected a number",
+                "--steps '3': expected a whole number",
             ),
         ):
             (folder / "config.json").write_text(text)

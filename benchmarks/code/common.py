@@ -1,12 +1,10 @@
-"""What ``llmopt code`` and ``llmopt reward`` have in common: options, set-up, the end."""
+"""What ``llmopt code`` and ``llmopt reward`` have in common: set-up, what is said, the end."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shlex
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,10 +12,9 @@ from typing import Any, TextIO
 
 import gymnasium as gym
 
-from llmopt.arguments import MOST_AT_ONCE, MOST_COUNT
 from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
-from llmopt.benchmarks.code.tasks import ALIASES, CodeTask
+from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.options import split_options
@@ -29,174 +26,23 @@ from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.starts import Starts
-from llmopt.commands.options import add_option_argument, take_options
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import (
     check_new_recording,
-    read_text,
     write_bytes_atomically,
     write_json_atomically,
 )
-from llmopt.folders import check_given, to_give_again
+from llmopt.folders import to_give_again
 from llmopt.policies.picture import policy_gif
-from llmopt.text import clean, cut, first_line, short
+from llmopt.text import clean, cut, first_line
 
-DEFAULTS: dict[str, Any] = {
-    "steps": 10,
-    "seed": 0,
-    "strategy": "hill-climb",
-    "samples": 4,
-    "width": 3,
-    "answer": "fenced",
-    "hint": "",
-    "initial": "",
-    "repairs": 2,
-    "temperature": None,
-    "max_output_tokens": None,
-    "call_seconds": 10.0,
-    "held_out": 20,
-    "max_requests": None,
-    "max_tokens": None,
-    "max_cost": None,
-    "allow_unsandboxed": False,
-    "record": None,
-    "gif": True,
-}
-FREE = (
-    *("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out"),
-    *("record", "gif"),
-)
-"""Settings that a resumed run may change."""
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),
     *("allow_unsandboxed", "max_requests", "max_tokens", "max_cost"),
 )
 """Settings that are arguments of `CodeOptimizer`, too."""
-_LEAST = {
-    **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "training"), 1),
-    "trainings": 1,
-    **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), 1),
-    **dict.fromkeys(("seed", "repairs", "temperature", "max_cost"), 0),
-    "call_seconds": 0.001,
-}
-"""The smallest value of each number that an option gives."""
-_MOST = {
-    **dict.fromkeys(("steps", "held_out", "samples", "width", "episodes", "trainings"), 100_000),
-    "repairs": MOST_AT_ONCE,
-    "training": 10**10,
-}
 _LEAST_PARAMETERS = 1_000_000_000
 """A model with fewer weights is warned of."""
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of both commands. One that is not given is not in the namespace."""
-    parser.argument_default = argparse.SUPPRESS
-    add = parser.add_argument
-    add(
-        "task",
-        metavar="TASK",
-        help=f"{', '.join(ALIASES)}, metaworld:NAME-v3 (code only), or any Gymnasium id",
-    )
-    add("--model", metavar="M", help="model to ask; it has to be able to write code")
-    add_option_argument(parser)
-    add("--steps", type=int, metavar="N", help="candidates of the model in all (default: 10)")
-    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
-    add(
-        "--strategy",
-        choices=("hill-climb", "best-of-n", "beam"),
-        help="which try the next one improves (default: hill-climb)",
-    )
-    add("--samples", type=int, metavar="N", help="tries from one candidate in a round (default: 4)")
-    add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
-    add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
-    add("--hint", metavar="TEXT", help="advice for the model")
-    add("--initial", metavar="FILE", help="Python source to begin from, scored first")
-    add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
-    add("--temperature", type=float, metavar="T", help="sampling temperature")
-    add(
-        "--max-output-tokens",
-        type=int,
-        metavar="N",
-        help="tokens of an answer, reasoning included (default: "
-        "16000, a quarter of a short context)",
-    )
-    add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
-    add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
-    add(
-        "--starts",
-        metavar="PATH",
-        help="run on the starts of another run folder or recording (its starts.json), to compare "
-        "with it (default: drawn from a new secret)",
-    )
-    add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
-    add("--resume", action="store_true", help="go on with the run in the folder --out")
-    add(
-        "--record",
-        metavar="FILE",
-        help="keep the model's requests and answers; the same command with --model replay:FILE "
-        "plays them again",
-    )
-    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
-    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
-    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
-    add(
-        "--allow-unsandboxed",
-        action="store_true",
-        help="run the model's code even where it cannot be confined",
-    )
-
-
-def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]) -> CodeRun:
-    """Return the run that the arguments name. Nothing is written yet.
-
-    Raises:
-        LLMOptError: A number is too small, or the folder does not fit the arguments.
-    """
-    given = dict(vars(args))
-    take_options(given)
-    out, resume = given.pop("out", None), given.pop("resume", False)
-    starts = given.pop("starts", None)
-    given["command"] = command
-    _check_numbers(given)
-    if given.get("initial"):
-        try:
-            given["initial"] = read_text(given["initial"])
-        except OSError as error:
-            raise LLMOptError(
-                f"cannot read --initial {given['initial']}: {error.strerror or error}"
-            ) from error
-    if resume and out is None:
-        raise LLMOptError("--resume needs --out DIR, the folder of the run to go on with")
-    if resume and starts is not None:
-        raise LLMOptError("--resume goes on with the starts of the run: leave out --starts")
-    if out is None:
-        safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
-        out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = given if resume else {**DEFAULTS, **defaults, **given}
-    run = CodeRun(out, config, resume=resume, free=FREE)
-    run.config = {**DEFAULTS, **defaults, **run.config}
-    run.given_starts = None if starts is None else read_starts(Path(starts))
-    if resume:
-        # A waiver of the sandbox is not even asked for: it is forgotten.
-        run.config["allow_unsandboxed"] = given.get("allow_unsandboxed", False)
-        check_given(run.path, run.config, given)
-    _check_numbers(run.config)
-    return run
-
-
-def _check_numbers(settings: Mapping[str, Any]) -> None:
-    for name, least in _LEAST.items():
-        value = settings.get(name, least)
-        if value is None and name in DEFAULTS and DEFAULTS[name] is None:
-            continue
-        # Not `<`: that is false for NaN, too.
-        most = _MOST.get(name, MOST_COUNT)
-        if not (isinstance(value, (int, float)) and least <= value <= most):
-            span = f"from {least} to {most:,}" if name in _MOST else f"{least} or more"
-            option = f"--{name.replace('_', '-')}"
-            raise LLMOptError(f"{option} {short(value)}: expected a number, {span}")
 
 
 def make_optimizer(

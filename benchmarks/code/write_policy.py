@@ -6,12 +6,10 @@ import argparse
 from typing import Any
 
 from llmopt.benchmarks.code.common import (
-    add_common,
     best_of,
     draw,
     finish,
     make_optimizer,
-    open_run,
     say_solved,
     say_step,
     starts_of,
@@ -19,6 +17,7 @@ from llmopt.benchmarks.code.common import (
     until_a_cap,
 )
 from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.options import add_common, open_run
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import standard_error
 from llmopt.code.language import FEEDBACK_KINDS

@@ -12,12 +12,10 @@ from typing import Any
 import gymnasium as gym
 
 from llmopt.benchmarks.code.common import (
-    add_common,
     best_of,
     draw,
     finish,
     make_optimizer,
-    open_run,
     say_solved,
     say_step,
     starts_of,
@@ -25,6 +23,7 @@ from llmopt.benchmarks.code.common import (
     until_a_cap,
 )
 from llmopt.benchmarks.code.folder import CodeRun
+from llmopt.benchmarks.code.options import add_common, open_run
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import standard_error
 from llmopt.code.reward.judge import Judgement, actor, judge, mean_of
@@ -37,7 +36,8 @@ from llmopt.code.reward.reward import (
     train_linear,
 )
 from llmopt.code.reward.sb3 import ALGORITHMS, require_sb3, sb3_words, train_sb3
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, StorageError
+from llmopt.text import short
 
 _DEFAULTS = {"episodes": 10, "training": 200, "trainings": 3, "trainer": "linear"}
 
@@ -164,7 +164,8 @@ def _search(run: CodeRun, trusted: bool) -> None:
         best = best_of(optimizer)
         if best is not None:
             say_solved(task, optimizer, config["steps"])
-            policies: list[Any] = run.read_candidate(best.number).get("policies") or []
+            stored = run.read_candidate(best.number).get("policies") or []
+            policies: list[Any] = stored if isinstance(stored, list) else [stored]
             if not policies:  # the run was killed between the score and the file
                 options = {"episodes": config["training"], "cap": task.cap}
                 with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
@@ -191,10 +192,15 @@ def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
     """Return a policy as `judge` takes it.
 
     Raises:
-        LLMOptError: It is a file that this process did not make, and nobody trusts it.
+        LLMOptError: It is a file that this process did not make, and nobody trusts it; or it is
+            no policy.
     """
-    if not isinstance(policy, str):
+    if isinstance(policy, (list, tuple)) and all(
+        isinstance(p, (int, float)) and abs(p) < 1e300 for p in policy
+    ):
         return policy
+    if not isinstance(policy, str):
+        raise StorageError(f"{run.path} holds {short(policy)} as a policy: restore it from a copy")
     if not (policy in made or (trusted and Path(policy).name == policy)):
         raise LLMOptError(
             f"the best policy is the file {policy[:100]!r} in {run.path}: such files hold code, "

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from llmopt.arguments import one_of, whole_number
 from llmopt.code.checks import Function, check
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.text import clean
 
 Origin = Literal["llm", "user"]
+STRATEGIES = ("hill-climb", "best-of-n", "beam")
 
 
 class Candidate:
@@ -234,12 +236,9 @@ class Strategy:
     width: int = 3
 
     def __post_init__(self) -> None:
-        if self.name not in ("hill-climb", "best-of-n", "beam"):
-            raise ValueError(
-                f"strategy {self.name!r}: expected 'hill-climb', 'best-of-n' or 'beam'"
-            )
-        if self.n < 1 or self.width < 1:
-            raise ValueError(f"n={self.n}, width={self.width}: expected at least 1")
+        one_of("strategy", self.name, STRATEGIES)
+        whole_number("n", self.n, 1)
+        whole_number("width", self.width, 1)
 
     def round_of(self, number: int) -> range:
         """Return the numbers of the round that a candidate belongs to."""

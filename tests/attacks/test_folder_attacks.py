@@ -278,6 +278,81 @@ def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, polic
     assert read == []
 
 
+@pytest.fixture(scope="module")
+def code_folders(tmp_path_factory):
+    """Finished runs of both commands."""
+    reward = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"
+    folders = {}
+    for command, answer, more in (("code", PUMP, []), ("reward", reward, ["--training", "2"])):
+        folder = folders[command] = tmp_path_factory.mktemp("sent") / command
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(common, "get_client", lambda name, said=answer: ScriptedClient([said]))
+            args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", *more]
+            assert cli([command, "mountaincar", *args, "--no-gif", "--out", str(folder)]) == 0
+    return folders
+
+
+@needs_confinement
+@pytest.mark.defect(35, 48)
+@pytest.mark.parametrize(
+    ("command", "name", "values"),
+    [
+        ("code", "strategy", (5, "x", None, [[]])),
+        ("code", "answer", (5, None, {})),
+        ("code", "held_out", (10**30, -1, True, "9", 1.5)),
+        ("code", "episodes", (0, 10**30, [])),
+        ("code", "call_seconds", (10**400, "x", 1e999)),
+        ("code", "repairs", (True, 10**9)),
+        ("code", "feedback", (7, ["x"], [[]])),
+        ("code", "hint", (5, ["a"])),
+        ("code", "seed", (-1, 10**400)),
+        ("reward", "trainer", (7, "sgd", {})),
+        ("reward", "training", (0, "x", 10**30)),
+        ("reward", "gif", (1, "yes")),
+    ],
+)
+def test_settings_of_a_code_run_are_refused_in_words(
+    code_folders, tmp_path, command, name, values, capsys, monkeypatch
+):
+    sent = shutil.copytree(code_folders[command], tmp_path / "run")
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    for value in values:
+        changed(sent, **{name: value})
+        assert cli([command, "mountaincar", "--resume", "--out", str(sent)]) == 2
+        err = capsys.readouterr().err
+        assert f"--{name.replace('_', '-')} " in err
+        assert len(err) < 600
+
+
+@needs_confinement
+@pytest.mark.defect(48)
+@pytest.mark.parametrize("policies", [5, "x", {}, [5], [["a"]], [{}], [[1.0]], [[10**400] * 3]])
+def test_a_policy_of_a_sent_reward_run_is_numbers(
+    code_folders, tmp_path, policies, capsys, monkeypatch
+):
+    sent = shutil.copytree(code_folders["reward"], tmp_path / "run")
+    file = sent / "candidates" / "000.json"
+    stored = json.loads(file.read_text())
+    stored.pop("crc")
+    file.write_text(json.dumps({**stored, "policies": policies}))
+    (sent / "held_out.json").unlink()
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    status = cli(["reward", "mountaincar", "--resume", "--out", str(sent)])
+    assert status == (0 if policies == {} else 2)  # with none it is trained again
+    assert len(capsys.readouterr().err) < 900
+
+
+@needs_confinement
+@pytest.mark.defect(36)
+@pytest.mark.parametrize("data", ["[]", "{}", '{"secret": 5, "seed": 0, "words": 4}', "x" * 99])
+def test_starts_of_a_sent_run_are_starts(code_folders, tmp_path, data, capsys, monkeypatch):
+    sent = shutil.copytree(code_folders["code"], tmp_path / "run")
+    (sent / "starts.json").write_text(data)
+    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    assert cli(["code", "mountaincar", "--resume", "--out", str(sent)]) == 2
+    assert "starts" in capsys.readouterr().err
+
+
 def test_what_names_a_place():
     for model in ("openai+http://h/v1:m", "openai+https:x", "gguf/x", "folder:d", "replay:f"):
         assert names_a_place(model)
