@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
@@ -391,7 +391,7 @@ class Usage:
             for key, count in getattr(usage, name).items()
         }
         tokens = ("prompt_tokens", "cached_tokens", "completion_tokens")
-        for name in ("requests", "failed_requests", "unpriced", *tokens):
+        for name in ("requests", "failed_requests", "unpriced", "estimated", *tokens):
             counts[name] = getattr(usage, name)
         for name, count in counts.items():
             if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _ABSURD:
@@ -404,6 +404,10 @@ class Usage:
             if not real or not 0 <= number < _ABSURD:
                 raise ValueError(f"{name}={short(number)}: expected a number of 0 or more")
         return usage.copy()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form for `from_dict`, without what is rare and 0."""
+        return {k: v for k, v in asdict(self).items() if k not in ("unpriced", "estimated") or v}
 
     @property
     def fallbacks(self) -> int:

@@ -14,15 +14,16 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.files import read_text
-from llmopt.history import Trial
+from llmopt.history import Direction, Trial
 from llmopt.search.eventlog import read_events
+from llmopt.search.events import Told
 from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
 from llmopt.text import short
@@ -117,24 +118,35 @@ class Source:
     table: bool = False
 
 
-def read_source(source: Any, objectives: int) -> Source:
-    """Read trials from a storage file, a CSV file, an Optuna study, a search or a table.
+def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
+    """Read trials, and check that they are of a search in the same direction.
 
     Args:
         source: See `LLMOptimizer.import_trials`.
-        objectives: How many rewards a row has.
+        directions: Those of the search that takes them.
 
     Raises:
+        ParameterError: They are of a search in another direction.
         StorageError: A file cannot be read.
         TypeError: It is something else.
     """
+    found = _read_source(source, len(directions))
+    if found.directions is not None and found.directions != directions:
+        raise ParameterError(
+            f"{found.title} is of a search with direction {found.directions}, and this one "
+            f"has {directions}: their rewards do not compare"
+        )
+    return found
+
+
+def _read_source(source: Any, objectives: int) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return _of_csv(path, objectives) if path.suffix == ".csv" else _of_storage(path)
     source = getattr(source, "optimizer", source)  # a result, or a PolicySearch
     if hasattr(source, "trials") and hasattr(source, "space"):
         rows = [_of_trial(t, source.space) for t in source.trials]
-        return Source("the search", rows, source.directions, source._task)
+        return Source("the search", rows, source.directions, source._options.task)
     if hasattr(source, "trials") and hasattr(source, "directions"):
         return _of_study(source)
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
@@ -249,6 +261,35 @@ class Importer:
                 f"{', '.join(space.names[:10])}"
             )
 
+    def read(
+        self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
+    ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
+        """Return what is to be recorded, and what became of each row.
+
+        Args:
+            source: The rows.
+            trials: Those that the search has; each makes one equal row a known one.
+            check: Of parameters, a reward and further arguments of `tell`.
+        """
+        known = Counter((self._space.key(t.values), t.rewards) for t in trials)
+        told: list[Told] = []
+        rows = []
+        for number, row in enumerate(source.rows, start=1):
+            try:
+                values, changed = self.values_of(row, source.table)
+                one = check(self._space.unflatten(values), row.reward, **row.words)
+            except (LLMOptError, TypeError) as error:
+                rows.append(ImportedRow(number, "refused", str(error)))
+                continue
+            key = self._space.key(one.values), one.rewards
+            known[key] -= 1
+            if known[key] >= 0:
+                rows.append(ImportedRow(number, "known"))
+                continue
+            told.append(one)
+            rows.append(ImportedRow(number, "changed" if changed else "taken", ", ".join(changed)))
+        return told, tuple(rows)
+
     def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
         """Return a row's point, and what had to be changed.
 
@@ -298,7 +339,7 @@ class Importer:
             return moved
 
 
-def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> list[str]:
+def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
     """Say what holds for all rows of a source."""
     notes = []
     if source.task is not None and source.task != (task or {}):
@@ -311,4 +352,4 @@ def notes_on(source: Source, task: Mapping[str, Any] | None, space: Space) -> li
         left = [n for n in names if n not in (*space.names, *_OTHERS)]
         if left:
             notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
-    return notes
+    return tuple(notes)

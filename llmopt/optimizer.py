@@ -20,82 +20,48 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import logging
-import math
-import numbers
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
 
 import numpy as np
 
-from llmopt._version import __version__
 from llmopt.arguments import MOST_POINTS, MOST_SEED, one_of, whole_number
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import Client
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import (
     FallbackWarning,
-    LLMOptError,
-    NoTrialsError,
     ParameterError,
-    RewardError,
     SearchStopped,
-    StorageError,
 )
-from llmopt.files import write_bytes_atomically
-from llmopt.history import Direction, History, Kind, Params, Proposal, Trial, Usage, why_no_best
-from llmopt.imports import (
-    ImportedRow,
-    Importer,
-    ImportReport,
-    Outcome,
-    notes_on,
-    read_source,
-)
+from llmopt.history import Direction, Kind, Params, Proposal, Trial
+from llmopt.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.recorded import RecordedSearch
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
-from llmopt.search.eventlog import Event, EventLog, line_of, read_events
-from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock, uninterrupted
-from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.search.eventlog import read_events
+from llmopt.search.events import Asked, Queued, Returned, Told
+from llmopt.search.locks import uninterrupted
+from llmopt.search.meter import Draft
 from llmopt.search.resume import (
-    FORMAT,
     StoredPoints,
     as_written,
-    check_same,
-    record_request,
-    record_spent,
     replay,
     start_of,
     stored_options,
 )
-from llmopt.search.scheduler import Scheduler, make_scheduler
-from llmopt.search.state import SearchState
+from llmopt.search.told import read_directions, read_told
 from llmopt.space import Dimension, Space
 from llmopt.text import short
-from llmopt.trackers.base import Bell, Search
-from llmopt.views import TrialList, dataframe, plot, search_html
 
 logger = logging.getLogger(__name__)
 
-_DIRECTIONS = ("maximize", "minimize")
-# Values, rewards (None: failed), feedback, violation, standard error, samples.
-_Told = tuple[
-    tuple[Any, ...], tuple[float, ...] | None, str, float, float | None, tuple[float, ...]
-]
-
-
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.axes import Axes
-
     _Form = TypeVar("_Form", covariant=True)
 
     class GymnasiumSpace(Protocol[_Form]):
@@ -105,7 +71,7 @@ if TYPE_CHECKING:
         def contains(self, x: Any) -> bool: ...  # noqa: D102
 
 
-class LLMOptimizer(Generic[Params]):
+class LLMOptimizer(RecordedSearch[Params]):
     """A black-box optimizer that asks a language model for the next point.
 
     Args:
@@ -176,39 +142,23 @@ class LLMOptimizer(Generic[Params]):
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
         self.space = Space.of(space).constrained(given.constraints)
-        self.directions = _directions(direction)
-        self.batch_size = given.batch_size
         if seed is not None:
             seed = whole_number("seed", seed, 0, MOST_SEED)
-        self._warmup_points: tuple[tuple[Any, ...], ...] | None = None
+        warmup = None
         if isinstance(given.warmup, Iterable):
-            self._warmup_points = tuple(
-                self._point_to_ask(p, f"warmup[{i}]: ") for i, p in enumerate(given.warmup)
-            )
-            self._n_warmup = len(self._warmup_points)
-        else:
-            self._n_warmup = given.warmup
-        self.warmup_distribution = given.warmup_distribution
-        self._start = self._start_points(given.start)
-        self._task = given.task
-        emitter = ModelEmitter(get_client(one_model(client, given.model)), prompt, **given.asking)
-        self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
-        self._seed_given = seed is not None
-        self._state = self._new_state()
-        self._partner = given.partner
-        self._requests = given.requests
-        self._emitter = self._make_emitter(emitter)
-        self._log: EventLog | None = None
-        self._ready = self._told_twice = False
-        self._changing = Lock()  # held briefly: tell never waits for a model
-        self._joiner = Joiner()
-        self._bell: Bell | None = None
-        if given.storage is not None:
-            self._attach(given.storage, given.durable)
-        if given.callbacks:
-            self._bell = Bell(tuple(given.callbacks), self._search_info(given.storage))
-            # Without a reference to this optimizer: one that is dropped closes its file at once.
-            self._meter.observe = partial(self._bell.ring, "sent")
+            points = enumerate(given.warmup)
+            warmup = tuple([self._point_to_ask(p, f"warmup[{i}]: ") for i, p in points])
+        start = self._start_points(given.start)
+        super().__init__(
+            self.space,
+            read_directions(direction),
+            int(np.random.SeedSequence(seed).entropy),  # type: ignore[arg-type]
+            seed is not None,
+            ModelEmitter(get_client(one_model(client, given.model)), prompt, **given.asking),
+            given,
+            warmup,
+            start,
+        )
         if given.import_trials is not None:
             report = self.import_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
@@ -246,50 +196,6 @@ class LLMOptimizer(Generic[Params]):
         return [
             (w, self._point_to_ask(p, f"start[{w or i!r}]: ")) for i, (w, p) in enumerate(pairs)
         ]
-
-    def _new_state(self) -> SearchState:
-        state = SearchState(self.space, self.directions, self.seed)
-        for words, values in self._start:
-            state.apply(state.enqueue_event(values, words))
-        return state
-
-    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        emitter = make_scheduler(self._partner, model, self.seed, self._requests)
-        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
-            raise ValueError(several_objectives(len(self.directions)))
-        if self._partner is not None:
-            CMAEmitter.check(self.space)
-        return emitter
-
-    @property
-    def _model(self) -> ModelEmitter:
-        emitter = self._emitter
-        return emitter.model if isinstance(emitter, Scheduler) else emitter
-
-    # -- asking ---------------------------------------------------------------------------
-
-    @property
-    def _meter(self) -> Meter:
-        return self._model.meter
-
-    @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self._model.client
-
-    @property
-    def prompt(self) -> Prompt:
-        """The prompt in use."""
-        return self._model.prompt
-
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self._model.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._model.limits = limits
 
     @overload
     def ask(self, n: None = None) -> Params: ...
@@ -332,14 +238,6 @@ class LLMOptimizer(Generic[Params]):
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
-    def _check_ready(self) -> None:
-        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
-        if not self._ready:
-            if self._model.options.on_error == "raise":
-                self.limits.check(Usage())  # a cap of 0
-            self._meter.check_ready(self._log)
-            self._ready = True
-
     def _serve(
         self, n: int, given: Callable[[], int] | None = None
     ) -> tuple[list[Proposal], list[str]]:
@@ -376,7 +274,8 @@ class LLMOptimizer(Generic[Params]):
             with self._changing, uninterrupted():
                 new = self._without_those_taken_meanwhile(new, n, before_keys)
                 handed = n if given is None else given()
-                self._record(state.ask_event(new, handed, self._meter.usage_with(draft)))
+                rng, usage = state.rng.bit_generator.state, self._meter.usage_with(draft)
+                self._record(Asked(new, handed, rng, usage.proposals, usage.rejected))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:
@@ -445,7 +344,7 @@ class LLMOptimizer(Generic[Params]):
             elif known + len(proposals) >= self._n_warmup:
                 break
             else:
-                normal = self.warmup_distribution == "normal"
+                normal = self._options.warmup_distribution == "normal"
                 values = draw_new(self.space, seen, state.rng, normal=normal)
             proposals.append(Proposal(values, "warmup"))
             self._meter.count_proposal("warmup")
@@ -467,7 +366,7 @@ class LLMOptimizer(Generic[Params]):
             raise TypeError(f"words={words!r}: expected a string")
         values = self._point_to_ask(params)
         with self._changing:
-            self._record(self._state.enqueue_event(values, words))
+            self._record(Queued(values, words))
 
     def import_trials(
         self,
@@ -503,43 +402,13 @@ class LLMOptimizer(Generic[Params]):
             TypeError: `source` is something else.
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
-        found = read_source(source, len(self.directions))
-        if found.directions is not None and found.directions != self.directions:
-            raise ParameterError(
-                f"{found.title} is of a search with direction {found.directions}, and this one "
-                f"has {self.directions}: their rewards do not compare"
-            )
+        found = read_source(source, self.directions)
         importer = Importer(self.space, names, fill, out_of_range)
-        rows: list[ImportedRow] = []
         with self._changing:
-            known = Counter((self.space.key(t.values), t.rewards) for t in self._state.trials)
-            told = []
-            for number, row in enumerate(found.rows, start=1):
-                try:
-                    values, changed = importer.values_of(row, found.table)
-                    params = self.space.unflatten(values)
-                    one = self._read_told(params, row.reward, **row.words)
-                except (LLMOptError, TypeError) as error:
-                    rows.append(ImportedRow(number, "refused", str(error)))
-                    continue
-                key = self.space.key(one[0]), one[1]
-                known[key] -= 1
-                if known[key] >= 0:
-                    rows.append(ImportedRow(number, "known"))
-                    continue
-                told.append(one)
-                outcome: Outcome = "changed" if changed else "taken"
-                rows.append(ImportedRow(number, outcome, ", ".join(changed)))
+            told, rows = importer.read(found, self._state.trials, self._read_told)
             for one in told:
-                self._record(self._state.tell_event(*one, kind="imported"))
-        notes = notes_on(found, self._task, self.space)
-        return ImportReport(found.title, tuple(rows), tuple(notes))
-
-    @property
-    def imported(self) -> frozenset[int]:
-        """Numbers of the trials that were imported, from 0."""
-        with self._changing:
-            return frozenset(t.number for t in self._state.trials if t.kind == "imported")
+                self._record(replace(one, kind="imported"))
+        return ImportReport(found.title, rows, notes_on(found, self._options.task, self.space))
 
     # -- telling --------------------------------------------------------------------------
 
@@ -582,7 +451,14 @@ class LLMOptimizer(Generic[Params]):
             StorageError: The storage file could not be written. Nothing was recorded.
         """
         return self._tell(
-            *self._read_told(params, reward, feedback, constraint_violation, stderr, samples)
+            self._read_told(
+                params,
+                reward,
+                feedback=feedback,
+                constraint_violation=constraint_violation,
+                stderr=stderr,
+                samples=samples,
+            )
         )
 
     def tell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
@@ -601,104 +477,39 @@ class LLMOptimizer(Generic[Params]):
             ParameterError: The point is not in the space.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self._tell(*self._read_failure(params, reason))
+        return self._tell(self._read_failure(params, reason))
 
-    def _read_told(
-        self,
-        params: Any,
-        reward: Any,
-        feedback: str = "",
-        constraint_violation: float = 0.0,
-        stderr: float | None = None,
-        samples: Sequence[float] = (),
-    ) -> _Told:
-        """Check what `tell` was given, and return what `_tell` takes; nothing is recorded."""
-        values = self.space.flatten(params)
-        rewards, trouble = self._read_reward(reward)
-        if not isinstance(feedback, str):
-            raise TypeError(f"feedback={feedback!r}: expected a string")
-        violation = _number(constraint_violation, "constraint_violation")
-        if not 0 <= violation < math.inf:
-            raise RewardError(f"constraint_violation={violation}: expected a number of 0 or more")
-        violation += sum(self.space.broken(values).values())
-        if trouble:
-            feedback = f"{trouble}; {feedback}" if feedback else trouble
-        if isinstance(samples, (str, numbers.Number)) or not isinstance(samples, Iterable):
-            raise RewardError(
-                f"samples={short(samples)}: expected a list of numbers, whose mean is the reward"
-            )
-        parts = tuple(_number(sample, "samples") for sample in samples)
-        if not all(map(math.isfinite, parts)):
-            raise RewardError(f"samples={list(parts)}: expected finite numbers")
-        if stderr is None and len(parts) > 1:
-            stderr = float(np.std(parts, ddof=1)) / math.sqrt(len(parts))
-        if stderr is not None:
-            stderr = _number(stderr, "stderr")
-            if not 0 <= stderr < math.inf:
-                raise RewardError(f"stderr={stderr}: expected a number of 0 or more")
-        return values, rewards, feedback, violation, stderr, parts
+    def _read_told(self, params: Any, reward: Any, **words: Any) -> Told:
+        """Check what `tell` was given; nothing is recorded."""
+        return read_told(self.space, len(self.directions), params, reward, **words)
 
-    def _read_failure(self, params: Any, reason: str = "") -> _Told:
-        return self.space.flatten(params), None, str(reason), 0.0, None, ()
+    def _read_failure(self, params: Any, reason: str = "") -> Told:
+        return Told(self.space.flatten(params), None, str(reason))
 
-    def _read_reward(self, reward: Any) -> tuple[tuple[float, ...] | None, str]:
-        """Return the rewards, or ``None`` with the reason why the evaluation failed."""
-        if reward is None:
-            return None, "no reward"
-        wanted = len(self.directions)
-        rewards: tuple[float, ...]
-        if wanted == 1:
-            rewards = (_number(reward, "reward"),)
-        else:
-            try:
-                rewards = tuple(_number(r, "reward") for r in reward)
-            except TypeError:
-                rewards = ()
-            if len(rewards) != wanted:
-                raise RewardError(
-                    f"reward={reward!r}: expected {wanted} numbers, one for each objective"
-                )
-        if not all(math.isfinite(r) for r in rewards):
-            return None, f"the reward was {reward}"
-        return rewards, ""
-
-    def _tell(
-        self,
-        values: tuple[Any, ...],
-        rewards: tuple[float, ...] | None,
-        feedback: str,
-        violation: float,
-        stderr: float | None,
-        samples: tuple[float, ...],
-        kind: Kind = "search",
-    ) -> Trial[Params]:
+    def _tell(self, told: Told, kind: Kind = "search") -> Trial[Params]:
         with self._changing:
-            if rewards is not None and not samples:
-                self._note_another_reward(values, rewards)
-            self._record(
-                self._state.tell_event(values, rewards, feedback, violation, stderr, samples, kind)
-            )
+            self._note_another_reward(told)
+            self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
         if self._bell is not None:
             self._bell.ring("told", trial, self.history.best, self.usage)
         return trial
 
-    def _note_another_reward(self, values: tuple[Any, ...], rewards: tuple[float, ...]) -> None:
-        """Say once that a point was told before, with another reward."""
-        asked = any(p.values == values for p in self._state.pending)
-        if self._told_twice or asked or self._model.options.noisy:
+    def _note_another_reward(self, told: Told) -> None:
+        """Say once that a point was told before, with another reward, if that is no noise."""
+        if told.rewards is None or told.samples or self._told_twice or self._model.options.noisy:
             return
-        if self.space.key(values) not in self._state.keys:
+        if any(p.values == told.values for p in self._state.pending):
             return
-        told = [t for t in self._state.trials if t.values == values and t.rewards is not None]
-        if told and told[-1].rewards != rewards:
+        before = [t for t in self._state.trials if t.values == told.values and t.rewards]
+        if before and before[-1].rewards != told.rewards:
             self._told_twice = True
             logger.warning(
                 "the point of trial %d was told again, with another reward (%s, before %s): it is "
                 "one more trial. If a point gives another reward each time, say noisy=True",
-                told[-1].number + 1,
-                rewards[0] if len(rewards) == 1 else rewards,
-                told[-1].reward,
+                before[-1].number + 1,
+                told.rewards[0] if len(told.rewards) == 1 else told.rewards,
+                before[-1].reward,
             )
 
     # -- asynchronous form ----------------------------------------------------------------
@@ -724,7 +535,7 @@ class LLMOptimizer(Generic[Params]):
 
     def _give_back(self, proposals: list[Proposal]) -> None:
         with self._changing:
-            self._record(self._state.return_event(proposals))
+            self._record(Returned([p.values for p in proposals]))
 
     async def atell(
         self,
@@ -746,157 +557,6 @@ class LLMOptimizer(Generic[Params]):
             stderr=stderr,
             samples=samples,
         )
-
-    # -- results --------------------------------------------------------------------------
-
-    @property
-    def history(self) -> History:
-        """The trials, and the points handed out or queued, as an immutable snapshot.
-
-        With ``noisy=True`` a point that was measured repeatedly is one trial with the mean.
-        """
-        with self._changing:
-            return self._history()
-
-    def _history(self) -> History:
-        history = self._state.history()
-        return history.merged(self.space.key) if self._model.options.noisy else history
-
-    @property
-    def trials(self) -> list[Trial[Params]]:
-        """All trials in the order of telling (a copy)."""
-        with self._changing:
-            return TrialList(self._state.trials)
-
-    @property
-    def total(self) -> int | None:
-        """Proposals planned in all, as the prompt says it; it may be changed during a search.
-
-        Raises:
-            ValueError: It is set to no whole number above 0.
-        """
-        return self._model.total
-
-    @total.setter
-    def total(self, value: int | None) -> None:
-        self._model.total = None if value is None else whole_number("total", value, 1)
-
-    @property
-    def pending(self) -> list[Proposal]:
-        """The points handed out and not told yet, oldest first (a copy).
-
-        After a resume these are the points whose evaluation was cut off: evaluate them
-        (``optimizer.space.unflatten(p.values)``) before asking for more.
-        """
-        with self._changing:
-            return list(self._state.pending)
-
-    @property
-    def best(self) -> Trial[Params]:
-        """The best trial so far; the first of equals.
-
-        With several objectives one of the Pareto front (see ``history.pareto_front``). With
-        ``noisy=True`` no lucky value: see `recommend`.
-
-        Raises:
-            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
-        """
-        history = self.history
-        if history.best is None:
-            raise NoTrialsError(why_no_best(history.trials))
-        return history.best
-
-    def recommend(self) -> Params:
-        """Return the parameters to keep: those of `best`.
-
-        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
-        the errors that were told and by how far repeated measurements of one point lie apart.
-        Tell a point again to measure it better.
-
-        Raises:
-            NoTrialsError: There is no complete trial yet.
-        """
-        return self.best.params
-
-    def trials_dataframe(self) -> pandas.DataFrame:
-        """Return the trials as a pandas table, a row for each.
-
-        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
-        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
-        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
-        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return dataframe(self.trials, self.space.names, len(self.directions))
-
-    def plot_history(self, ax: Axes | None = None) -> Axes:
-        """Draw the reward of each trial, in the colour of its source, and the best so far.
-
-        Args:
-            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
-
-        Returns:
-            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
-
-        Raises:
-            ImportError: Matplotlib is not installed.
-            LLMOptError: The search has several objectives.
-        """
-        return plot(self.history, ax)
-
-    @property
-    def usage(self) -> Usage:
-        """What was spent so far (a copy)."""
-        return self._meter.usage
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({len(self.space)} parameters, "
-            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
-            f"{len(self._state.trials)} trials)"
-        )
-
-    def _facts(self) -> list[tuple[str, Any]]:
-        best, usage = self.history.best, self.usage
-        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
-        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
-        return [
-            ("best reward", "no complete trial yet" if best is None else best.reward),
-            ("best parameters", "" if best is None else best.params),
-            ("model", client_name(self.client)),
-            ("prompt", self.prompt.name),
-            ("trials", len(self.trials)),
-            ("points handed out", points),
-            ("requests", usage.requests),
-            ("cost", cost),
-        ]
-
-    def _repr_html_(self) -> str:
-        return search_html(type(self).__name__, self._facts(), self.trials)
-
-    # -- saving and resuming --------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole state to a file, replacing it in one step.
-
-        Args:
-            path: The file. `load` reads it, and so does ``storage=``.
-
-        Raises:
-            StorageError: The file cannot be written; an older one is left as it was.
-        """
-        path = Path(path)
-        if self._log is not None and self._log.is_at(path):
-            raise StorageError(
-                f"{path} is the storage of this optimizer and already holds all of its state: "
-                "save to another path"
-            )
-        with self._meter.lock, self._changing:
-            snapshot = self._state.snapshot_event(self._meter.usage, self._meter.paid)
-        lines = line_of(self._start_event()) + line_of(snapshot)
-        write_bytes_atomically(path, lines, durable=True)
 
     @classmethod
     def load(
@@ -938,157 +598,3 @@ class LLMOptimizer(Generic[Params]):
             optimizer = cls(client=client, **merged)
         replay(events, optimizer._state, optimizer._meter, path)
         return optimizer
-
-    def close(self) -> None:
-        """Close the storage file, and tell callbacks. The optimizer can still be read."""
-        if self._bell is not None:
-            self._bell.end()
-        if self._log is not None:
-            with contextlib.suppress(StorageError):
-                self._meter.flush()
-            self._log.close()
-
-    def _attach(self, path: str | os.PathLike[str], durable: bool) -> None:
-        log = EventLog(path, durable=durable)
-        try:
-            if log.events:
-                start = start_of(log.events, path)
-                with as_written(path, 1, start):
-                    check_same(start, self._start_event(), path, seed_given=self._seed_given)
-                    self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
-                self._emitter = self._make_emitter(self._model)
-                self._state = self._new_state()
-                replay(log.events, self._state, self._meter, path)
-            else:
-                log.begin(self._start_event())
-        except BaseException:
-            log.close()
-            raise
-        log.events = []
-        self._log = log
-        # Without a reference to this optimizer: one that is dropped closes its file at once.
-        meter = self._meter
-        meter.check, meter.record = log.check, partial(record_spent, log)
-        meter.announce = partial(record_request, log)
-
-    def _start_event(self) -> Event:
-        points, asked = self._warmup_points, self._model.options
-        start: Event = {
-            "event": "start",
-            "format": FORMAT,
-            "llmopt": __version__,
-            "space": self.space.to_dict(),
-            "directions": list(self.directions),
-            "prompt": self.prompt.to_dict(),
-            "client": client_name(self.client),
-            "seed": self.seed,
-            "options": {
-                "warmup": self._n_warmup,
-                "warmup_points": None
-                if points is None
-                else [list(self.space.to_json_values(p)) for p in points],
-                "warmup_distribution": self.warmup_distribution,
-                "batch_size": self.batch_size,
-                "total": self._model.total,
-                "description": self._model.options.description,
-                "attempts": self._model.options.attempts,
-                "out_of_range": self._model.options.out_of_range,
-                "partner": self._partner,
-                "requests": self._requests,
-            },
-        }
-        # What follows is left out where it says nothing, as in files of earlier versions.
-        further = {
-            "start": [[w, list(self.space.to_json_values(values))] for w, values in self._start],
-            "may_stop": asked.may_stop,
-            "on_error": self._model.options.on_error
-            if self._model.options.on_error != "raise"
-            else None,
-            "max_requests": self.limits.max_requests,
-            "max_tokens": self.limits.max_tokens,
-            "max_cost": self.limits.max_cost,
-        }
-        start["options"] |= {k: v for k, v in further.items() if v not in (None, False, [], {})}
-        start["options"] |= {"noisy": self._model.options.noisy, "task": self._task}
-        return start
-
-    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
-        start = self._start_event()
-        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
-        settings |= {"prompt": self.prompt.name, **start["options"]}
-        name, place = "search", ""
-        if storage is not None:
-            name, place = Path(storage).stem, os.path.abspath(storage)
-        return Search(name, self.space.names, self.directions, settings, place)
-
-    def _record(self, event: Event) -> None:
-        """Store an event, then let it change the state."""
-        with uninterrupted():
-            if self._log is not None:
-                self._meter.flush()
-                self._log.append(event)
-            self._state.apply(event)
-
-    # -- copies ---------------------------------------------------------------------------
-
-    def __getstate__(self) -> dict[str, Any]:
-        with self._meter.lock, self._changing:
-            # The file stays with the original; two writers would tear it.
-            return {
-                **self.__dict__,
-                "_log": None,
-                "_bell": None,
-                "_stored_in": self._log and str(self._log.path),
-                "_changing": Lock(),
-                "_joiner": Joiner(),
-                "_state": copy.deepcopy(self._state),
-                "_emitter": copy.copy(self._emitter),
-            }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        path = state.pop("_stored_in", None)
-        self.__dict__.update(state)
-        if path is not None:
-            logger.warning(
-                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
-                "its results to the original",
-                path,
-            )
-
-
-def _directions(direction: Any) -> tuple[Direction, ...]:
-    many: tuple[Direction, ...]
-    if isinstance(direction, Sequence) and not isinstance(direction, str):
-        many = tuple(direction)
-    else:
-        many = (direction,)
-    for one in many:
-        if one not in _DIRECTIONS:
-            raise ValueError(f"direction={one!r}: expected 'maximize' or 'minimize'")
-    if not many:
-        raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
-    return many
-
-
-def _number(value: Any, name: str) -> float:
-    """Return a real scalar as a float.
-
-    Raises:
-        RewardError: It is not one. Booleans, strings and arrays with axes are not.
-    """
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value[()]
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):
-        shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
-        raise RewardError(
-            f"{name}={short(value)} is a {type(value).__name__}{shape}: expected a single real "
-            "number (a failed evaluation is told with None, NaN or tell_failure)"
-        )
-    if isinstance(value, np.complexfloating):
-        raise RewardError(f"{name}={value}: expected a real number, got a complex one")
-    try:
-        return float(value)
-    except (OverflowError, TypeError) as error:
-        raise RewardError(
-            f"{name}={short(value)}: expected a number within a float's range ({error})"
-        ) from error

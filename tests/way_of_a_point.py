@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def traced(call: Callable[[], Any]) -> tuple[Any, Counter[tuple[str, str]], int]
         file = frame.f_code.co_filename
         if event == "call" and file.startswith(str(HOME)):
             name = str(Path(file).relative_to(HOME))
-            if not frame.f_code.co_name.startswith("<"):  # comprehensions are part of their function
+            if not frame.f_code.co_name.startswith(
+                "<"
+            ):  # comprehensions are part of their function
                 calls[name, frame.f_code.co_qualname] += 1
                 files.append(name)
 
@@ -41,7 +44,7 @@ def traced(call: Callable[[], Any]) -> tuple[Any, Counter[tuple[str, str]], int]
         result = call()
     finally:
         sys.setprofile(None)
-    changes = sum(a != b for a, b in zip(files, files[1:], strict=False))
+    changes = sum(a != b for a, b in pairwise(files))
     return result, calls, changes
 
 

@@ -400,9 +400,9 @@ class PolicySearch:
         optimizer = self.optimizer
         if outcome.mean is None:
             reason = f"{outcome.failure}. {text}" if text else outcome.failure
-            return optimizer._tell(*optimizer._read_failure(params, reason), kind)
-        told = optimizer._read_told(params, outcome.mean, text, samples=outcome.returns)
-        return optimizer._tell(*told, kind)
+            return optimizer._tell(optimizer._read_failure(params, reason), kind)
+        told = optimizer._read_told(params, outcome.mean, feedback=text, samples=outcome.returns)
+        return optimizer._tell(told, kind)
 
     @property
     def best(self) -> Trial[dict[str, Any]]:

@@ -18,6 +18,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Trial, Usage
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.events import Asked, Queued, Snapshot, read_event
 from llmopt.search.meter import Meter, Spent
 from llmopt.search.state import SearchState
 from llmopt.space import Space
@@ -320,16 +321,16 @@ def replay(
                 usage.add_failure(*failures(event, "requests"))
                 doubt.ended()
                 continue
-            state.apply(event)
-            if kind == "ask":
-                told = {k: event[k] for k in ("proposals", "rejected")}
+            known = read_event(event, state.space)
+            state.apply(known)
+            if isinstance(known, Asked):
+                told = {"proposals": known.proposals, "rejected": known.rejected}
                 usage = Usage.from_dict({**vars(usage), **told})
                 doubt.usage = usage
                 paid.clear()
-            elif kind == "snapshot":
-                usage = Usage.from_dict(event["usage"])
+            elif isinstance(known, Snapshot):
+                usage, paid = known.usage.copy(), list(known.paid)
                 doubt = InDoubt(usage, meter.in_doubt)
-                paid = [(digest, Reply.from_dict(reply)) for digest, reply in event["paid"]]
     doubt.settle()
     meter.restore(usage, paid)
 
@@ -347,7 +348,7 @@ def stored_trials(
         space = Space.from_dict(start["space"])
         state = SearchState(space, tuple(start["directions"]), start["seed"])
         for words, values in start["options"].get("start", ()):
-            state.apply(state.enqueue_event(space.from_json_values(values), words))
+            state.apply(Queued(space.from_json_values(values), words))
     replay(events, state, Meter(ScriptedClient([])), path)
     return space, state.trials
 

@@ -7,22 +7,15 @@ resumed run cannot differ from an uninterrupted one.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from llmopt._version import __version__
-from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.base import Reply
-from llmopt.errors import StorageError
-from llmopt.history import Direction, History, Kind, Proposal, Source, State, Trial, Usage
-from llmopt.search.eventlog import Event
-from llmopt.space import Space, Value
-from llmopt.text import short
-
-_RARE = ("unpriced", "estimated")
+from llmopt.history import Direction, History, Proposal, Trial, Usage
+from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Told
+from llmopt.space import Space
 
 
 class SearchState:
@@ -54,188 +47,80 @@ class SearchState:
 
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""
-        open_points = tuple(p.values for p in (*self.pending, *self.ready))
+        open_points = tuple([p.values for p in (*self.pending, *self.ready)])
         return History(tuple(self.trials), open_points, self.directions)
 
-    # -- events ---------------------------------------------------------------------------
+    def snapshot(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Snapshot:
+        """Return the event that holds all of the state."""
+        points = tuple(self.trials), tuple(self.pending), tuple(self.ready)
+        return Snapshot(*points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage)
 
-    def ask_event(self, new: list[Proposal], given: int, usage: Usage) -> Event:
-        """Describe an ask: the points it produced, how many it handed out, and the counts."""
-        return {
-            "event": "ask",
-            "new": [self._dump(p) for p in new],
-            "given": given,
-            "rng": self.rng.bit_generator.state,
-            "proposals": usage.proposals,
-            "rejected": usage.rejected,
-        }
+    def apply(self, event: SearchEvent) -> None:
+        """Change the state by one event."""
+        match event:
+            case Asked():
+                self._asked(event)
+            case Told():
+                self._told(event)
+            case Queued():
+                self.keys.add(self.space.key(event.values))
+                own = sum(p.source == "user" for p in self.ready)
+                self.ready.insert(own, Proposal(event.values, "user", event.words))
+            case Returned():
+                for values in reversed(event.points):
+                    if (found := self._take_pending(values)) is not None:
+                        self.ready.appendleft(found)
+            case Snapshot():
+                for trial in event.trials:
+                    if trial.rewards is not None and len(trial.rewards) != len(self.directions):
+                        raise ValueError(f"trial {trial.number} has {len(trial.rewards)} rewards")
+                self.trials, self.pending = list(event.trials), list(event.pending)
+                self.ready, self.warmed = deque(event.ready), event.warmed
+                self.rng.bit_generator.state = event.rng
+                points = [t.values for t in self.trials]
+                points += [p.values for p in (*self.pending, *self.ready)]
+                self.keys = {self.space.key(values) for values in points}
 
-    def tell_event(
-        self,
-        values: tuple[Value, ...],
-        rewards: tuple[float, ...] | None,
-        feedback: str,
-        violation: float,
-        stderr: float | None = None,
-        samples: tuple[float, ...] = (),
-        kind: Kind = "search",
-    ) -> Event:
-        """Describe a tell; `rewards` is ``None`` for a failed evaluation."""
-        event = {
-            "event": "tell",
-            "values": self.space.to_json_values(values),
-            "rewards": rewards,
-            "feedback": feedback,
-            "violation": violation,
-        }
-        if stderr is not None:
-            event["stderr"] = stderr
-        if samples:
-            event["samples"] = samples
-        if kind != "search":
-            event["kind"] = kind
-        return event
+    def _asked(self, event: Asked) -> None:
+        self.keys.update([self.space.key(p.values) for p in event.new])
+        self.warmed += sum(p.source == "warmup" for p in event.new)
+        queue = [*self.ready, *event.new]
+        self.pending += queue[: event.given]
+        self.ready = deque(queue[event.given :])
+        self.rng.bit_generator.state = event.rng
 
-    def snapshot_event(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Event:
-        """Describe the whole state at once, with what was spent and what is paid for."""
-        return {
-            "event": "snapshot",
-            "trials": [
-                {
-                    **{k: v for k, v in vars(t).items() if k != "params"},
-                    "values": self.space.to_json_values(t.values),
-                }
-                for t in self.trials
-            ],
-            "pending": [self._dump(p) for p in self.pending],
-            "ready": [self._dump(p) for p in self.ready],
-            "paid": [[digest, reply.to_dict()] for digest, reply in paid],
-            "warmed": self.warmed,
-            "rng": self.rng.bit_generator.state,
-            # as it was before there were any: versions of then read it
-            "usage": {k: v for k, v in asdict(usage).items() if k not in _RARE or v},
-        }
-
-    def apply(self, event: Event) -> None:
-        """Change the state by one event.
-
-        Raises:
-            StorageError: The event is of a kind that this version does not know.
-        """
-        handler = getattr(self, f"_on_{event['event']}", None)
-        if handler is None:
-            raise StorageError(
-                f"unknown event {event['event']!r} in the storage file: it was written by a "
-                f"newer llmopt than {__version__}, or by something else; upgrade llmopt"
-            )
-        handler(event)
-
-    def _on_ask(self, event: Event) -> None:
-        new = [self._load(p) for p in event["new"]]
-        self.keys.update(self.space.key(p.values) for p in new)
-        self.warmed += sum(p.source == "warmup" for p in new)
-        queue = [*self.ready, *new]
-        self.pending += queue[: event["given"]]
-        self.ready = deque(queue[event["given"] :])
-        self.rng.bit_generator.state = event["rng"]
-
-    def enqueue_event(self, values: tuple[Value, ...], words: str) -> Event:
-        """Describe that a point of the user's is to be handed out next, after others of theirs."""
-        return {"event": "enqueue", "values": self.space.to_json_values(values), "words": words}
-
-    def _on_enqueue(self, event: Event) -> None:
-        values = self.space.from_json_values(event["values"])
-        self.keys.add(self.space.key(values))
-        own = sum(p.source == "user" for p in self.ready)
-        self.ready.insert(own, Proposal(values, "user", event["words"]))
-
-    def return_event(self, proposals: Sequence[Proposal]) -> Event:
-        """Describe that points which were handed out are to be handed out anew."""
-        values = [self.space.to_json_values(p.values) for p in proposals]
-        return {"event": "return", "values": values}
-
-    def _on_return(self, event: Event) -> None:
-        for stored in reversed(event["values"]):
-            key = self.space.key(self.space.from_json_values(stored))
-            for i in reversed(range(len(self.pending))):
-                if self.space.key(self.pending[i].values) == key:
-                    self.ready.appendleft(self.pending.pop(i))
-                    break
-
-    _on_back = _on_return  # what it was called for a while
-
-    def _on_tell(self, event: Event) -> None:
-        values = self.space.from_json_values(event["values"])
-        rewards = event["rewards"] and tuple(event["rewards"])
-        key = self.space.key(values)
-        proposal = Proposal(values, "user")
-        for i, pending in enumerate(self.pending):
-            if self.space.key(pending.values) == key:
-                proposal = self.pending.pop(i)
-                break
-        self.keys.add(key)
-        self._append(
+    def _told(self, event: Told) -> None:
+        if event.rewards is not None and len(event.rewards) != len(self.directions):
+            raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
+        # A point is known where it is one of the user's that was never asked.
+        asked = self._take_pending(event.values, last=False) or Proposal(event.values, "user")
+        self.keys.add(self.space.key(event.values))
+        self.trials.append(
             Trial(
                 number=len(self.trials),
-                params=self.space.unflatten(values),
-                values=values,
-                rewards=rewards,
-                state="failed" if rewards is None else "complete",
-                feedback=event["feedback"],
-                source=proposal.source,
-                explanation=proposal.explanation,
-                prompt_tokens=proposal.prompt_tokens,
-                completion_tokens=proposal.completion_tokens,
-                seconds=proposal.seconds,
-                constraint_violation=event["violation"],
-                stderr=event.get("stderr"),
-                samples=tuple(event.get("samples", ())),
-                kind=event.get("kind", "search"),
-                clipped=proposal.clipped,
+                params=self.space.unflatten(event.values),
+                values=event.values,
+                rewards=event.rewards,
+                state="failed" if event.rewards is None else "complete",
+                feedback=event.feedback,
+                source=asked.source,
+                explanation=asked.explanation,
+                prompt_tokens=asked.prompt_tokens,
+                completion_tokens=asked.completion_tokens,
+                seconds=asked.seconds,
+                constraint_violation=event.violation,
+                stderr=event.stderr,
+                samples=event.samples,
+                kind=event.kind,
+                clipped=asked.clipped,
             )
         )
 
-    def _on_snapshot(self, event: Event) -> None:
-        for stored in event["trials"]:
-            values = self.space.from_json_values(stored["values"])
-            rewards = stored["rewards"] and tuple(stored["rewards"])
-            samples = tuple(stored.get("samples", ()))
-            fields = {**stored, "values": values, "rewards": rewards, "samples": samples}
-            self._append(Trial(params=self.space.unflatten(values), **fields))
-        self.pending = [self._load(p) for p in event["pending"]]
-        self.ready = deque(self._load(p) for p in event["ready"])
-        self.warmed = whole_number("warmed", event["warmed"], 0)
-        self.rng.bit_generator.state = event["rng"]
-        points = [t.values for t in self.trials]
-        points += [p.values for p in (*self.pending, *self.ready)]
-        self.keys = {self.space.key(values) for values in points}
-
-    def _append(self, trial: Trial) -> None:
-        """Take a trial, which a file may give any content.
-
-        Raises:
-            ValueError: A number of it is none, or is out of its range.
-        """
-        if trial.number != len(self.trials):
-            raise ValueError(f"trial {short(trial.number)} follows {len(self.trials)} others")
-        one_of("state", trial.state, get_args(State))
-        one_of("source", trial.source, get_args(Source))
-        one_of("kind", trial.kind, get_args(Kind))
-        if (trial.rewards is None) != (trial.state == "failed"):
-            raise ValueError(f"a {trial.state} trial with rewards={short(trial.rewards)}")
-        rewards = trial.rewards or ()
-        if trial.rewards is not None and len(rewards) != len(self.directions):
-            raise ValueError(f"{len(rewards)} rewards: expected {len(self.directions)}")
-        for reward in (*rewards, *trial.samples):
-            number("reward", reward)
-        for name in ("constraint_violation", "prompt_tokens", "completion_tokens", "seconds"):
-            number(name, getattr(trial, name), 0)
-        number("stderr", trial.stderr or 0, 0)
-        whole_number("evaluations", trial.evaluations, 1)
-        self.trials.append(trial)
-
-    def _dump(self, proposal: Proposal) -> dict[str, Any]:
-        return {**vars(proposal), "values": self.space.to_json_values(proposal.values)}
-
-    def _load(self, data: Mapping[str, Any]) -> Proposal:
-        return Proposal(**{**data, "values": self.space.from_json_values(data["values"])})
+    def _take_pending(self, values: tuple[Any, ...], last: bool = True) -> Proposal | None:
+        """Take the latest (or oldest) point with these values out of `pending`."""
+        key = self.space.key(values)
+        order = range(len(self.pending))
+        for i in reversed(order) if last else order:
+            if self.space.key(self.pending[i].values) == key:
+                return self.pending.pop(i)
+        return None

@@ -239,7 +239,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
                 raise LLMOptError(str(error)) from error
             raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
     for one in read:
-        yield optimizer._tell(*one)
+        yield optimizer._tell(one)
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:

@@ -1,0 +1,415 @@
+"""A search as it stands: its trials, what was spent, and the file that holds all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from llmopt._version import __version__
+from llmopt.arguments import MOST_SEED, whole_number
+from llmopt.client.base import Client, client_name
+from llmopt.errors import NoTrialsError, StorageError
+from llmopt.files import write_bytes_atomically
+from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
+from llmopt.options import SearchOptions
+from llmopt.prompt import Prompt
+from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.search.emitter import ModelEmitter
+from llmopt.search.eventlog import Event, EventLog, line_of
+from llmopt.search.events import Queued, SearchEvent
+from llmopt.search.joining import Joiner
+from llmopt.search.locks import Lock, uninterrupted
+from llmopt.search.meter import Limits, Meter
+from llmopt.search.resume import (
+    FORMAT,
+    as_written,
+    check_same,
+    record_request,
+    record_spent,
+    replay,
+    start_of,
+)
+from llmopt.search.scheduler import Scheduler, make_scheduler
+from llmopt.search.state import SearchState
+from llmopt.space import Space
+from llmopt.trackers.base import Bell, Search
+from llmopt.views import TrialList, dataframe, plot, search_html
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+logger = logging.getLogger(__name__)
+
+Point = tuple[Any, ...]
+
+
+class RecordedSearch(Generic[Params]):
+    """What `LLMOptimizer` knows and keeps; its asks and tells make the events.
+
+    Args:
+        space: The search space, constraints included.
+        directions: One direction for each objective.
+        seed: Seed of the random generator.
+        seed_given: Whether the user gave it.
+        model: Asks the model.
+        options: The options of the search.
+        warmup: The points of the warm-up, if they were given.
+        start: Points to begin with, each after its words.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        directions: tuple[Direction, ...],
+        seed: int,
+        seed_given: bool,
+        model: ModelEmitter,
+        options: SearchOptions,
+        warmup: tuple[Point, ...] | None,
+        start: list[tuple[str, Point]],
+    ) -> None:
+        self.space, self.directions, self.seed = space, directions, seed
+        self.batch_size = options.batch_size
+        self._options, self._warmup_points, self._start = options, warmup, start
+        self._n_warmup: int = options.warmup if warmup is None else len(warmup)  # type: ignore[assignment]
+        self._state = self._new_state()
+        self._emitter = self._make_emitter(model)
+        self._log: EventLog | None = None
+        self._ready = self._told_twice = False
+        self._changing = Lock()  # held briefly: tell never waits for a model
+        self._joiner = Joiner()
+        self._bell: Bell | None = None
+        if options.storage is not None:
+            self._attach(options.storage, options.durable, seed_given)
+        if options.callbacks:
+            self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
+            # Without a reference to this optimizer: one that is dropped closes its file at once.
+            self._meter.observe = partial(self._bell.ring, "sent")
+
+    def _new_state(self) -> SearchState:
+        state = SearchState(self.space, self.directions, self.seed)
+        for words, values in self._start:
+            state.apply(Queued(values, words))
+        return state
+
+    def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
+        emitter = make_scheduler(self._options.partner, model, self.seed, self._options.requests)
+        if isinstance(emitter, Scheduler) and len(self.directions) > 1:
+            raise ValueError(several_objectives(len(self.directions)))
+        if self._options.partner is not None:
+            CMAEmitter.check(self.space)
+        return emitter
+
+    # -- results --------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> ModelEmitter:
+        emitter = self._emitter
+        return emitter.model if isinstance(emitter, Scheduler) else emitter
+
+    # -- asking ---------------------------------------------------------------------------
+
+    @property
+    def _meter(self) -> Meter:
+        return self._model.meter
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self._model.client
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt in use."""
+        return self._model.prompt
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._model.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._model.limits = limits
+
+    @property
+    def imported(self) -> frozenset[int]:
+        """Numbers of the trials that were imported, from 0."""
+        with self._changing:
+            return frozenset(t.number for t in self._state.trials if t.kind == "imported")
+
+    @property
+    def history(self) -> History:
+        """The trials, and the points handed out or queued, as an immutable snapshot.
+
+        With ``noisy=True`` a point that was measured repeatedly is one trial with the mean.
+        """
+        with self._changing:
+            return self._history()
+
+    def _history(self) -> History:
+        history = self._state.history()
+        return history.merged(self.space.key) if self._model.options.noisy else history
+
+    @property
+    def trials(self) -> list[Trial[Params]]:
+        """All trials in the order of telling (a copy)."""
+        with self._changing:
+            return TrialList(self._state.trials)
+
+    @property
+    def total(self) -> int | None:
+        """Proposals planned in all, as the prompt says it; it may be changed during a search.
+
+        Raises:
+            ValueError: It is set to no whole number above 0.
+        """
+        return self._model.total
+
+    @total.setter
+    def total(self, value: int | None) -> None:
+        self._model.total = None if value is None else whole_number("total", value, 1)
+
+    @property
+    def pending(self) -> list[Proposal]:
+        """The points handed out and not told yet, oldest first (a copy).
+
+        After a resume these are the points whose evaluation was cut off: evaluate them
+        (``optimizer.space.unflatten(p.values)``) before asking for more.
+        """
+        with self._changing:
+            return list(self._state.pending)
+
+    @property
+    def best(self) -> Trial[Params]:
+        """The best trial so far; the first of equals.
+
+        With several objectives one of the Pareto front (see ``history.pareto_front``). With
+        ``noisy=True`` no lucky value: see `recommend`.
+
+        Raises:
+            NoTrialsError: There is no complete trial yet. ``history.best`` is ``None`` then.
+        """
+        history = self.history
+        if history.best is None:
+            raise NoTrialsError(why_no_best(history.trials))
+        return history.best
+
+    def recommend(self) -> Params:
+        """Return the parameters to keep: those of `best`.
+
+        With ``noisy=True`` that is the point whose mean less its standard error is the best, by
+        the errors that were told and by how far repeated measurements of one point lie apart.
+        Tell a point again to measure it better.
+
+        Raises:
+            NoTrialsError: There is no complete trial yet.
+        """
+        return self.best.params
+
+    def trials_dataframe(self) -> pandas.DataFrame:
+        """Return the trials as a pandas table, a row for each.
+
+        Columns are ``number``, ``state``, ``reward`` (``reward_0``, ``reward_1``, ... for several
+        objectives; missing for a failed trial), ``stderr``, ``constraint_violation``, a
+        ``params_NAME`` for each parameter, ``source``, ``feedback``, ``explanation``,
+        ``prompt_tokens``, ``completion_tokens`` and ``seconds``.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return dataframe(self.trials, self.space.names, len(self.directions))
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the reward of each trial, in the colour of its source, and the best so far.
+
+        Args:
+            ax: Matplotlib axes to draw on; ``None`` for a figure of its own.
+
+        Returns:
+            The axes; ``plot_history().figure.savefig("history.png")`` writes the picture.
+
+        Raises:
+            ImportError: Matplotlib is not installed.
+            LLMOptError: The search has several objectives.
+        """
+        return plot(self.history, ax)
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._meter.usage
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self.space)} parameters, "
+            f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
+            f"{len(self._state.trials)} trials)"
+        )
+
+    def _facts(self) -> list[tuple[str, Any]]:
+        best, usage = self.history.best, self.usage
+        cost = "not known" if usage.cost is None else f"{usage.cost:.4f} US dollars"
+        points = ", ".join(f"{count} {source}" for source, count in usage.proposals.items())
+        return [
+            ("best reward", "no complete trial yet" if best is None else best.reward),
+            ("best parameters", "" if best is None else best.params),
+            ("model", client_name(self.client)),
+            ("prompt", self.prompt.name),
+            ("trials", len(self.trials)),
+            ("points handed out", points),
+            ("requests", usage.requests),
+            ("cost", cost),
+        ]
+
+    def _repr_html_(self) -> str:
+        return search_html(type(self).__name__, self._facts(), self.trials)
+
+    # -- storage --------------------------------------------------------------------------
+
+    def _check_ready(self) -> None:
+        """Look, once, for what sure is to stop the first request: see `Meter.check_ready`."""
+        if not self._ready:
+            if self._model.options.on_error == "raise":
+                self.limits.check(Usage())  # a cap of 0
+            self._meter.check_ready(self._log)
+            self._ready = True
+
+    def _record(self, event: SearchEvent) -> None:
+        """Store an event, then let it change the state."""
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(event.line(self.space))
+            self._state.apply(event)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole state to a file, replacing it in one step.
+
+        Args:
+            path: The file. `load` reads it, and so does ``storage=``.
+
+        Raises:
+            StorageError: The file cannot be written; an older one is left as it was.
+        """
+        path = Path(path)
+        if self._log is not None and self._log.is_at(path):
+            raise StorageError(
+                f"{path} is the storage of this optimizer and already holds all of its state: "
+                "save to another path"
+            )
+        with self._meter.lock, self._changing:
+            snapshot = self._state.snapshot(self._meter.usage, self._meter.paid)
+        lines = line_of(self._start_event()) + line_of(snapshot.line(self.space))
+        write_bytes_atomically(path, lines, durable=True)
+
+    def close(self) -> None:
+        """Close the storage file, and tell callbacks. The optimizer can still be read."""
+        if self._bell is not None:
+            self._bell.end()
+        if self._log is not None:
+            with contextlib.suppress(StorageError):
+                self._meter.flush()
+            self._log.close()
+
+    def _attach(self, path: str | os.PathLike[str], durable: bool, seed_given: bool) -> None:
+        log = EventLog(path, durable=durable)
+        try:
+            if log.events:
+                start = start_of(log.events, path)
+                with as_written(path, 1, start):
+                    check_same(start, self._start_event(), path, seed_given=seed_given)
+                    self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
+                self._emitter = self._make_emitter(self._model)
+                self._state = self._new_state()
+                replay(log.events, self._state, self._meter, path)
+            else:
+                log.begin(self._start_event())
+        except BaseException:
+            log.close()
+            raise
+        log.events = []
+        self._log = log
+        # Without a reference to this optimizer: one that is dropped closes its file at once.
+        meter = self._meter
+        meter.check, meter.record = log.check, partial(record_spent, log)
+        meter.announce = partial(record_request, log)
+
+    def _start_event(self) -> Event:
+        """Return the first line of a storage file: what the search is."""
+        points, given, asked = self._warmup_points, self._options, self._model.options
+        start: Event = {
+            "event": "start",
+            "format": FORMAT,
+            "llmopt": __version__,
+            "space": self.space.to_dict(),
+            "directions": list(self.directions),
+            "prompt": self.prompt.to_dict(),
+            "client": client_name(self.client),
+            "seed": self.seed,
+            "options": {
+                "warmup": self._n_warmup,
+                "warmup_points": None
+                if points is None
+                else list(map(self.space.to_json_values, points)),
+                "warmup_distribution": given.warmup_distribution,
+                "batch_size": self.batch_size,
+                "total": asked.total,
+                "description": asked.description,
+                "attempts": asked.attempts,
+                "out_of_range": asked.out_of_range,
+                "partner": given.partner,
+                "requests": given.requests,
+                "noisy": asked.noisy,
+                "task": given.task,
+            },
+        }
+        rare = {
+            "start": [[words, self.space.to_json_values(values)] for words, values in self._start],
+            "may_stop": asked.may_stop,
+            "on_error": None if asked.on_error == "raise" else asked.on_error,
+            "max_requests": self.limits.max_requests,
+            "max_tokens": self.limits.max_tokens,
+            "max_cost": self.limits.max_cost,
+        }
+        start["options"] |= {k: v for k, v in rare.items() if v not in (None, False, [])}
+        return start
+
+    def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
+        start = self._start_event()
+        settings = {k: start[k] for k in ("llmopt", "seed", "client", "space")}
+        settings |= {"prompt": self.prompt.name, **start["options"]}
+        name, place = "search", ""
+        if storage is not None:
+            name, place = Path(storage).stem, os.path.abspath(storage)
+        return Search(name, self.space.names, self.directions, settings, place)
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._meter.lock, self._changing:
+            # The file stays with the original; two writers would tear it.
+            return {
+                **self.__dict__,
+                "_log": None,
+                "_bell": None,
+                "_stored_in": self._log and str(self._log.path),
+                "_changing": Lock(),
+                "_joiner": Joiner(),
+                "_state": copy.deepcopy(self._state),
+                "_emitter": copy.copy(self._emitter),
+            }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state.pop("_stored_in", None)
+        self.__dict__.update(state)
+        if path is not None:
+            logger.warning(
+                "this copy of an optimizer with storage=%s stores nothing: save() it, or give "
+                "its results to the original",
+                path,
+            )

@@ -1,0 +1,263 @@
+"""What happens in a search, one class for each kind of event, and its line in a storage file.
+
+A live call makes an event, writes its line and applies the event to the state; a resumed search
+reads the line and applies the same. See `llmopt.search.state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from llmopt._version import __version__
+from llmopt.arguments import number, one_of, whole_number
+from llmopt.client.base import Reply
+from llmopt.errors import StorageError
+from llmopt.history import Kind, Proposal, Source, State, Trial, Usage
+from llmopt.space import Space, Value
+from llmopt.text import short
+
+Line = dict[str, Any]
+"""An event as JSON."""
+
+Point = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Points were produced, and some of those that are ready handed out.
+
+    Attributes:
+        new: The points, in the order in which they are handed out.
+        given: How many points were handed out, of those that were ready and the new ones.
+        rng: State of the random generator afterwards.
+        proposals: All points so far, by source.
+        rejected: All samples so far that were not used, by reason.
+    """
+
+    new: Sequence[Proposal]
+    given: int
+    rng: Mapping[str, Any]
+    proposals: Mapping[str, int]
+    rejected: Mapping[str, int]
+
+    def line(self, space: Space) -> Line:  # noqa: D102
+        return {
+            "event": "ask",
+            "new": [_of_proposal(p, space) for p in self.new],
+            "given": self.given,
+            "rng": self.rng,
+            "proposals": self.proposals,
+            "rejected": self.rejected,
+        }
+
+    @classmethod
+    def read(cls, line: Line, space: Space) -> Asked:  # noqa: D102
+        new = [_proposal(p, space) for p in line["new"]]
+        counts = dict(line["proposals"]), dict(line["rejected"])
+        return cls(new, line["given"], line["rng"], *counts)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A point was evaluated.
+
+    Attributes:
+        values: The point, flat.
+        rewards: One number for each objective; ``None`` for a failed evaluation.
+        feedback: Words that came with them; the reason of a failed evaluation.
+        violation: Sum of violated constraint amounts.
+        stderr: Standard error of the first reward.
+        samples: The numbers that the reward is the mean of.
+        kind: See `Trial`.
+    """
+
+    values: Point
+    rewards: tuple[float, ...] | None
+    feedback: str = ""
+    violation: float = 0.0
+    stderr: float | None = None
+    samples: tuple[float, ...] = ()
+    kind: Kind = "search"
+
+    def line(self, space: Space) -> Line:  # noqa: D102
+        line: Line = {
+            "event": "tell",
+            "values": space.to_json_values(self.values),
+            "rewards": self.rewards,
+            "feedback": self.feedback,
+            "violation": self.violation,
+        }
+        if self.stderr is not None:
+            line["stderr"] = self.stderr
+        if self.samples:
+            line["samples"] = self.samples
+        return line if self.kind == "search" else {**line, "kind": self.kind}
+
+    @classmethod
+    def read(cls, line: Line, space: Space) -> Told:  # noqa: D102
+        told = cls(
+            space.from_json_values(line["values"]),
+            line["rewards"] and tuple(line["rewards"]),
+            line["feedback"],
+            line["violation"],
+            line.get("stderr"),
+            tuple(line.get("samples", ())),
+            line.get("kind", "search"),
+        )
+        _check(told.rewards, told.samples, told.violation, told.stderr, told.kind)
+        return told
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A point of the user's is to be handed out next, after earlier ones of theirs."""
+
+    values: Point
+    words: str
+
+    def line(self, space: Space) -> Line:  # noqa: D102
+        values = space.to_json_values(self.values)
+        return {"event": "enqueue", "values": values, "words": self.words}
+
+    @classmethod
+    def read(cls, line: Line, space: Space) -> Queued:  # noqa: D102
+        return cls(space.from_json_values(line["values"]), line["words"])
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Points that were handed out are to be handed out anew."""
+
+    points: Sequence[Point]
+
+    def line(self, space: Space) -> Line:  # noqa: D102
+        return {"event": "return", "values": [space.to_json_values(p) for p in self.points]}
+
+    @classmethod
+    def read(cls, line: Line, space: Space) -> Returned:  # noqa: D102
+        return cls([space.from_json_values(values) for values in line["values"]])
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The whole state at once, with what was spent and what is paid for.
+
+    Attributes:
+        trials: In the order of telling.
+        pending: Handed out and not told.
+        ready: Produced and not handed out.
+        paid: Replies of asks that were cut off, each after the digest of its request.
+        warmed: Warm-up points produced.
+        rng: State of the random generator.
+        usage: What was spent.
+    """
+
+    trials: Sequence[Trial]
+    pending: Sequence[Proposal]
+    ready: Sequence[Proposal]
+    paid: Sequence[tuple[str, Reply]]
+    warmed: int
+    rng: Mapping[str, Any]
+    usage: Usage
+
+    def line(self, space: Space) -> Line:  # noqa: D102
+        return {
+            "event": "snapshot",
+            "trials": [
+                {
+                    **{k: v for k, v in vars(t).items() if k != "params"},
+                    "values": space.to_json_values(t.values),
+                }
+                for t in self.trials
+            ],
+            "pending": [_of_proposal(p, space) for p in self.pending],
+            "ready": [_of_proposal(p, space) for p in self.ready],
+            "paid": [[digest, reply.to_dict()] for digest, reply in self.paid],
+            "warmed": self.warmed,
+            "rng": self.rng,
+            "usage": self.usage.to_dict(),
+        }
+
+    @classmethod
+    def read(cls, line: Line, space: Space) -> Snapshot:  # noqa: D102
+        trials: list[Trial] = []
+        for stored in line["trials"]:
+            values = space.from_json_values(stored["values"])
+            found = {**stored, "values": values, "samples": tuple(stored.get("samples", ()))}
+            found["rewards"] = stored["rewards"] and tuple(stored["rewards"])
+            trial = Trial(params=space.unflatten(values), **found)
+            if trial.number != len(trials):
+                raise ValueError(f"trial {short(trial.number)} follows {len(trials)} others")
+            _check_trial(trial)
+            trials.append(trial)
+        return cls(
+            trials,
+            [_proposal(p, space) for p in line["pending"]],
+            [_proposal(p, space) for p in line["ready"]],
+            [(digest, Reply.from_dict(reply)) for digest, reply in line["paid"]],
+            whole_number("warmed", line["warmed"], 0),
+            line["rng"],
+            Usage.from_dict(line["usage"]),
+        )
+
+
+SearchEvent = Asked | Told | Queued | Returned | Snapshot
+
+_KINDS: Mapping[str, type[SearchEvent]] = {
+    "ask": Asked,
+    "tell": Told,
+    "enqueue": Queued,
+    "return": Returned,
+    "back": Returned,  # what it was called for a while
+    "snapshot": Snapshot,
+}
+
+
+def read_event(line: Line, space: Space) -> SearchEvent:
+    """Return the event of a line.
+
+    Raises:
+        StorageError: It is of a kind that this version does not know.
+    """
+    kind = _KINDS.get(line["event"])
+    if kind is None:
+        raise StorageError(
+            f"unknown event {line['event']!r} in the storage file: it was written by a "
+            f"newer llmopt than {__version__}, or by something else; upgrade llmopt"
+        )
+    return kind.read(line, space)
+
+
+def _check_trial(trial: Trial) -> None:
+    one_of("state", trial.state, get_args(State))
+    one_of("source", trial.source, get_args(Source))
+    if (trial.rewards is None) != (trial.state == "failed"):
+        raise ValueError(f"a {trial.state} trial with rewards={short(trial.rewards)}")
+    violation = trial.constraint_violation
+    _check(trial.rewards, trial.samples, violation, trial.stderr, trial.kind)
+    for name in ("prompt_tokens", "completion_tokens", "seconds"):
+        number(name, getattr(trial, name), 0)
+    whole_number("evaluations", trial.evaluations, 1)
+
+
+def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any) -> None:
+    """Raise where a file holds something else than numbers that can be.
+
+    Raises:
+        ValueError: It does.
+    """
+    one_of("kind", kind, get_args(Kind))
+    for reward in (*(rewards or ()), *samples):
+        number("reward", reward)
+    number("constraint_violation", violation, 0)
+    number("stderr", stderr or 0, 0)
+
+
+def _of_proposal(proposal: Proposal, space: Space) -> Line:
+    return {**vars(proposal), "values": space.to_json_values(proposal.values)}
+
+
+def _proposal(line: Mapping[str, Any], space: Space) -> Proposal:
+    return Proposal(**{**line, "values": space.from_json_values(line["values"])})
