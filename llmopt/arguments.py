@@ -98,8 +98,8 @@ def describe(description: str | Callable[..., Any]) -> str:
         return description
     if not callable(description):
         raise ValueError(
-            f"description is a {type(description).__name__}: expected a string, or the objective "
-            "function, whose source the model is then shown"
+            f"description={short(description)}: expected a string, or the objective function, "
+            "whose source the model is then shown"
         )
     function: Any = description
     bound: list[str] = []

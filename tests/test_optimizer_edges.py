@@ -594,11 +594,14 @@ class TestThreads:
 
         def work(index):
             try:
+                requests = 0
                 for i in range(8):
                     for point in optimizer.ask(1 + i % 2):
                         optimizer.tell(point, point["x"])
-                    assert optimizer.best is not None
-                    assert optimizer.usage.requests >= 0
+                        assert optimizer.best.reward >= point["x"]
+                    before, requests = requests, optimizer.usage.requests
+                    assert requests >= before
+                assert requests > 0
             except Exception as error:
                 errors.append(error)
 

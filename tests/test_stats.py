@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats as scipy_stats
 
 from llmopt.benchmarks.report import lines as report_runs
 from llmopt.benchmarks.report import stats
@@ -123,11 +122,7 @@ def test_different_batches_are_different_methods():
     assert list(runs_of(lines)) == [f"{MODEL}, 1 a request", f"{MODEL}, 4 a request"]
 
 
-def test_quartiles_and_the_interquartile_mean_agree_with_scipy():
-    for size in (1, 4, 5, 10, 23):
-        values = np.random.default_rng(size).normal(size=size)
-        assert interquartile_mean(values) == pytest.approx(scipy_stats.trim_mean(values, 0.25))
-        assert quartiles(values)[1] == pytest.approx(np.median(values))
+def test_quartiles_and_the_interquartile_mean():
     assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2.0, 3.0, 4.0)
     assert quartiles([-math.inf, 1.0, 2.0]) == (-math.inf, 1.0, 2.0)
     assert interquartile_mean(np.array([-1e9, 1.0, 3.0, 1e9])) == 2.0
@@ -169,11 +164,6 @@ def test_the_bootstrap_keeps_each_problems_share():
     assert low == high == 0.5
 
 
-def test_ranks_agree_with_scipy():
-    for values in ([3.0, 1.0, 2.0], [1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [5.0]):
-        assert ranks(values) == scipy_stats.rankdata(-np.array(values)).tolist()
-
-
 def test_methods_are_compared_on_shared_seeds_alone():
     lines = [
         *[line("cma", s, 10.0 + s) for s in range(4)],
@@ -205,7 +195,7 @@ def test_scores_are_normalized_by_random_search_and_the_best():
     assert (low, high) == (1.0, 1.0)
 
 
-def test_duels_count_pairs_and_agree_with_scipy():
+def test_duels_count_pairs():
     rng = np.random.default_rng(1)
     ours, theirs = rng.normal(1, 1, 10), rng.normal(0, 1, 10)
     theirs[0] = ours[0]
@@ -221,7 +211,8 @@ def test_duels_count_pairs_and_agree_with_scipy():
         1,
         int((ours < theirs).sum()),
     )
-    assert duel.p == pytest.approx(scipy_stats.wilcoxon(ours, theirs).pvalue)
+    # Of the nine differences but the tie the smallest alone is a loss: 2 of 2^9 signs at each end.
+    assert duel.p == pytest.approx(4 / 2**9)
     assert by_label[RANDOM].wins == 10
     assert duel.adjusted >= duel.p
 

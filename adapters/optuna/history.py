@@ -25,7 +25,7 @@ from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
-from llmopt.text import clean, cut
+from llmopt.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
@@ -58,7 +58,7 @@ def metrics_of(study: Study) -> tuple[str, ...]:
     names = getattr(study, "_study", study).metric_names
     if not isinstance(names, (list, tuple)) or len(names) != len(study.directions):
         return ()
-    return tuple(" ".join(clean(name).split()) for name in names)
+    return tuple(" ".join(text_of(name).split()) for name in names)
 
 
 def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:

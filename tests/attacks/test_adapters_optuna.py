@@ -65,7 +65,7 @@ VALUES = {
     "template": "{{ cycler.__init__.__globals__ }}{% for %}",
     "array": np.zeros(3),
 }
-# What the adapter, other samplers and Optuna itself read.
+# What the adapter reads.
 USER = [
     "feedback",
     "stderr",
@@ -86,7 +86,7 @@ USER = [
         )
     ),
 ]
-SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "fixed_params", "cmaes:0", "nsga2:generation"]
+SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "llmopt:parts:0", "fixed_params"]
 
 
 def answer(request: Request) -> Reply:
@@ -133,9 +133,8 @@ class TestHostileAttributes:
             trial.suggest_int("y", 0, 9)
             for name in USER:
                 storage.set_trial_user_attr(trial._trial_id, name, VALUES[value])
-            for name in SYSTEM[:2]:
+            for name in SYSTEM:
                 storage.set_trial_system_attr(trial._trial_id, name, VALUES[value])
-            storage.set_trial_system_attr(trial._trial_id, "fixed_params", VALUES[value])
             values = [1.0] if state == TrialState.COMPLETE else None
             storage.set_trial_state_values(trial._trial_id, state, values)
         asks_well(study)
@@ -168,6 +167,25 @@ class TestHostileAttributes:
         study = seeded()
         trial = study.ask()
         study._storage.set_trial_system_attr(trial._trial_id, "llmopt:proposal:0", text)
+        asks_well(study)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "7",
+            '[7, "x", [], [1, 2, 3, 4, 5], [["x"], "llm", 0, 5, 9]]',
+            '[[["x", "y"], "llm", "a", {}, 1e999]]',
+            '[[["x", "y"], "llm", -9, 99, -1], [[["x"]], "llm", 0, 5, 0]]',
+            '[[["x", "y"], 5, 0, 5, true]]',
+            '[[["x", "y"], "forged", 0, 5, ' + "9" * 4000 + "]]",
+            DEEP,
+        ],
+    )
+    def test_forged_parts_of_an_answer(self, text):
+        study = seeded(prompt="words")
+        trial = study.ask(XY)
+        study._storage.set_trial_system_attr(trial._trial_id, "llmopt:parts:0", text)
+        study.tell(trial, 3.0)
         asks_well(study)
 
     def test_a_forged_proposal_for_choices(self):
