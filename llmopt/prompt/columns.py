@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,9 +43,8 @@ from llmopt.prompt.letters import (
     row_tokens,
     write_row,
 )
-from llmopt.prompt.options import changed_options, check_option, check_positive
+from llmopt.prompt.options import changed_options, check_count, check_positive
 from llmopt.prompt.parse import Reading, strip_thinking
-from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
 from llmopt.space.space import step_lengths
@@ -129,14 +128,7 @@ class ColumnsPrompt:
     `History.ranked`.
 
     Args:
-        history: Which complete trials are shown; see `Selection`.
-        best: How many of the best.
-        last: How many of the latest.
-        spread: Half of the frame, in standard deviations.
-        min_deviation: Least standard deviation of the frame, as a share of a dimension's range.
-            It keeps the frame open when all trials shown agree.
-        order: ``"ascending"``, or ``"shuffled"`` by the seed: an ablation that shows whether the
-            model uses the order. It leaves the slope as it is.
+        best: How many of the best trials are shown.
         dither: Place a continuous value at random inside the cell of its letter, by the
             situation's seed; without it, in the middle. A line that one reply holds twice
             gives two points.
@@ -153,12 +145,7 @@ class ColumnsPrompt:
 
     reads_description: ClassVar[bool] = False
 
-    history: Keep | Selection = "best"
     best: int = ELITES
-    last: int = 10
-    spread: float = SPREAD
-    min_deviation: float = LEAST
-    order: Literal["ascending", "shuffled"] = "ascending"
     dither: bool = True
     temperature: float | None = 0.7
     max_tokens: int | None = None
@@ -168,13 +155,7 @@ class ColumnsPrompt:
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        self.history = self.selection
-        self.best, self.last = self.history.best, self.history.last
-        check_option("order", self.order, ("ascending", "shuffled"))
-        for name in ("spread", "min_deviation"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}: expected a finite number above 0")
+        check_count("best", self.best)
         check_positive("max_tokens", self.max_tokens)
         check_positive("max_prompt_tokens", self.max_prompt_tokens)
         check_positive("widen_after", self.widen_after, "trials")
@@ -183,11 +164,6 @@ class ColumnsPrompt:
     def __repr__(self) -> str:
         given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())
         return f"{type(self).__name__}({given})"
-
-    @property
-    def selection(self) -> Selection:
-        """Which trials are shown."""
-        return Selection.of(self.history, self.best, self.last)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form with the options that are not the default, for `get_prompt`."""
@@ -213,18 +189,11 @@ class ColumnsPrompt:
         """Ask for the next of some rows of letters, as long as there are too few for lines."""
         space = situation.space
         whole = whole_frame(space, WHOLE, LETTERS)
-        picked = _picked(Selection("best", MOST_ROWS), situation)
+        best = situation.history.ranked[:MOST_ROWS]
 
         def render(k: int, _: object) -> tuple[str, Frame]:
-            best = _best_first(picked[:k])
-            frame = whole
-            if len(best) > 1:
-                least = np.full(len(space), self.min_deviation)
-                units = encode_trials(best, space)
-                frame = covariance_frame(whole, units, *WINDOW, self.spread, least)
-            rows = frame.rows(_shown_points(best, space))[::-1]
-            if self.order == "shuffled":
-                rows = _shuffled(rows, situation)
+            frame = _fitted(whole, best[:k], np.full(len(space), LEAST))
+            rows = frame.rows(_shown_points(best[:k], space))[::-1]
             return "".join(write_row(row) + "\n" for row in rows), frame
 
         max_tokens = self.max_tokens or row_tokens(whole.parts)
@@ -233,7 +202,7 @@ class ColumnsPrompt:
         def size(part: tuple[str, Frame]) -> int:
             return budget.size((Message("user", part[0]),), "completion")
 
-        text, frame = fit(self.name, render, size, budget, len(picked))
+        text, frame = fit(self.name, render, size, budget, len(best))
         request = Request(
             messages=(Message("user", text),),
             n=situation.samples,
@@ -252,26 +221,21 @@ class ColumnsPrompt:
         space, history = situation.space, situation.history
         # Discrete values are read off the cells, so that all lines are alike.
         whole = whole_frame(space, WHOLE, 1)
-        picked = _picked(self.selection, situation)
+        best = history.ranked[: self.best]
 
         def render(k: int, _: object) -> _Lines:
-            elites = _best_first(picked[:k])
-            least = np.full(len(space), self.min_deviation)
+            elites = best[:k]
+            least = np.full(len(space), LEAST)
             if elites:
                 # On a logarithmic scale a step is as wide as it is where the best trial lies.
                 steps = step_lengths(space, elites[0].values)
                 least = np.maximum(least, LEAST_STEPS * steps)
-            frame = whole
-            if len(elites) > 1:
-                units = encode_trials(elites, space)
-                frame = covariance_frame(whole, units, *WINDOW, self.spread, least)
+            frame = _fitted(whole, elites, least)
             leading = None
             if frame.axes is not None:
                 known = history.ranked[:REGRESSION]
                 frame, leading = slope_frame(frame, encode_trials(known, space), rank_places(known))
             rows = frame.rows(_shown_points(elites, space))
-            if self.order == "shuffled":
-                rows = _shuffled(rows, situation)
             asked = self._asked(np.array(rows), leading, situation.samples)
             lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
             return _Lines(tuple(lines), asked, frame)
@@ -284,7 +248,7 @@ class ColumnsPrompt:
         def size(part: _Lines) -> int:
             return budget.size((Message("user", "\n".join(part.lines)),), "completion")
 
-        shown = fit(self.name, render, size, budget, len(picked))
+        shown = fit(self.name, render, size, budget, len(best))
         frame = shown.frame
         request = Request(
             messages=(Message("user", "\n".join(shown.lines)),),
@@ -554,24 +518,14 @@ def encode_trials(trials: Sequence[Trial], space: Space) -> np.ndarray:
     return np.array([space.encode(t.values) for t in trials], dtype=float)
 
 
-def _picked(selection: Selection, situation: Situation) -> list[tuple[int, Trial]]:
-    """Return the trials to show with their ranks, the first to keep first."""
-    order = ranked(situation.history, complete_only=True)
-    rank = {id(t): i for i, t in enumerate(order)}
-    picked = selection.pick(situation.history, complete_only=True)
-    return [(rank[id(t)], t) for t in picked]
-
-
-def _best_first(picked: Sequence[tuple[int, Trial]]) -> list[Trial]:
-    return [trial for _, trial in sorted(picked, key=lambda pair: pair[0])]
+def _fitted(whole: Frame, elites: Sequence[Trial], least: np.ndarray) -> Frame:
+    """Return the frame of some trials, given best first; of fewer than two the whole one."""
+    if len(elites) < 2:
+        return whole
+    units = encode_trials(elites, whole.space)
+    return covariance_frame(whole, units, *WINDOW, SPREAD, least)
 
 
 def _shown_points(elites: Sequence[Trial], space: Space) -> list[tuple[Value, ...]]:
     """Return the points of trials; with none, the middle of the space shows a line's form."""
     return [t.values for t in elites] or [space.decode(np.full(len(space), 0.5))]
-
-
-def _shuffled(rows: list[list[int]], situation: Situation) -> list[list[int]]:
-    """Return rows in an order that the situation's seed decides."""
-    rng = np.random.default_rng([situation.seed, situation.iteration])
-    return [rows[i] for i in rng.permutation(len(rows))]

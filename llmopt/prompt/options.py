@@ -28,12 +28,12 @@ def changed_options(prompt: Any, **usual: Any) -> dict[str, Any]:
     """Return the options of a prompt that differ from the usual ones.
 
     Args:
-        prompt: A prompt whose class is a dataclass with a ``selection``.
+        prompt: A prompt whose class is a dataclass.
         **usual: Values that stand in for the defaults of the class.
     """
     defaults = {f.name: f.default for f in fields(prompt) if f.init and f.compare} | usual
     defaults.pop("name", None)
-    options = {name: getattr(prompt, name) for name in defaults} | {
-        "history": prompt.selection.keep
-    }
+    options = {name: getattr(prompt, name) for name in defaults}
+    if "history" in options:
+        options["history"] = prompt.selection.keep
     return {name: value for name, value in options.items() if value != defaults[name]}
