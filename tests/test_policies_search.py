@@ -209,7 +209,11 @@ def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
         ({"seed": -1}, "seed=-1: expected a whole number from 0"),
         ({"wrappers": "ususal"}, "unknown wrapper 'ususal': did you mean 'usual'"),
         ({"wrappers": [3]}, "wrapper 3: expected a name"),
+        ({"wrappers": None}, "wrappers=None: expected a list of names"),
+        ({"ceiling": "500"}, "ceiling='500': expected a finite number"),
         ({"box": (1, 1)}, "the lower first"),
+        ({"box": "6"}, "box='6': expected a positive number"),
+        ({"box": None}, "box=None: expected a positive number"),
         ({"observations": ("a",)}, "got 1 names, expected 4"),
     ],
 )

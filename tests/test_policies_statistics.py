@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from llmopt.errors import SpaceError
 from llmopt.policies import EnvMaker, EpisodeStatistics, Evaluation, Evaluator, LinearPolicy, Step
+from llmopt.policies.statistics import PROBES, fit
 
 POLICY = LinearPolicy(spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,)))
 NAMES = (("angle", "speed"), ("torque",))
@@ -237,6 +238,23 @@ def test_lags_are_told_against_the_same_signal_whatever_oscillates_best():
         text = statistics_text([rows.tolist()], ends="limit")
         assert re.search(r"lag in degrees behind angle in the oscillation of 25(\.\d)? steps", text)
         del clean
+
+
+def test_each_probe_speaks_for_itself():
+    """A probe is a function of a recording, and gives nothing where it has nothing to say."""
+    statistics, outcome = watched([[(float(k), 1.0) for k in range(30)]] * 2)
+    recording = statistics.recording
+    recording.evaluation = outcome
+    said = {probe.__name__: fit(probe(recording), 10_000) for probe in PROBES}
+    assert said["parts"].startswith("Parts of it, sums over an episode")
+    assert said["endings"].startswith("2 of 2 ended early with angle above all it was before")
+    assert (
+        said["facts"] == "At the end of the episodes, mean [least, largest]: is_success 0 [0, 0]."
+    )
+    assert {name for name, text in said.items() if not text} == {
+        *("quarters", "contacts", "last_steps", "visited"),
+    }
+    assert statistics.text(outcome) == "\n".join(filter(None, said.values()))
 
 
 @pytest.mark.parametrize("most", [120, 300, 500, 1500])

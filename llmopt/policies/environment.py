@@ -17,6 +17,7 @@ from llmopt.policies.layers import Layer, layers_of
 from llmopt.policies.wrapping import (
     NORMALIZE,
     Normal,
+    WrapperError,
     check_wrapper,
     measure_normal,
     usual_wrappers,
@@ -47,6 +48,11 @@ class EnvMaker:
 
     def __init__(self, env: EnvLike, wrappers: Sequence[str] | Literal["usual"] = ()) -> None:
         self._wrappers: tuple[str, ...] | None = None
+        if not isinstance(wrappers, str | Sequence):
+            raise WrapperError(
+                f"wrappers={wrappers!r}: expected a list of names, such as ['ClipAction'], or "
+                "'usual'"
+            )
         if wrappers != "usual":
             self._wrappers = tuple([wrappers] if isinstance(wrappers, str) else wrappers)
             for each in self._wrappers:

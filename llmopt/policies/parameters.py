@@ -12,6 +12,7 @@ from gymnasium import spaces
 from llmopt.errors import SpaceError
 from llmopt.policies.linear import LinearPolicy
 from llmopt.space import Categorical, Float, Space
+from llmopt.text import short
 
 
 class PolicySpace:
@@ -84,12 +85,15 @@ class PolicySpace:
 
 
 def _pair(box: float | tuple[float, float]) -> tuple[float, float]:
-    low, high = (-box, box) if isinstance(box, int | float) else box
-    if not -1e300 < low < high < 1e300:
-        raise SpaceError(
-            f"box={box!r}: expected a positive number, or two finite numbers, the lower first"
-        )
-    return float(low), float(high)
+    try:
+        low, high = map(float, (-box, box) if isinstance(box, int | float) else box)
+        if -1e300 < low < high < 1e300:
+            return low, high
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise SpaceError(
+        f"box={short(box)}: expected a positive number, or two finite numbers, the lower first"
+    )
 
 
 def _sizes(

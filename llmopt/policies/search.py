@@ -2,18 +2,19 @@
 
 In five lines::
 
-from llmopt.policies import PolicySearch
+    from llmopt.policies import PolicySearch
 
-search = PolicySearch("Swimmer-v5", "openai:gpt-6-luna")
-search.run(50)
-print(search.best.reward, search.evaluate().mean)
-search.save("swimmer.json")
+    search = PolicySearch("Swimmer-v5", "openai:gpt-6-luna")
+    search.run(50)
+    print(search.best.reward, search.evaluate())
+    search.save("swimmer.json")
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -69,7 +70,7 @@ class PolicySearch:
 
     A ``Box`` observation makes a linear policy (`LinearPolicy`), whose parameters are named
     ``torque<-angle`` and ``torque<-bias``. A ``Discrete`` observation with a ``Discrete``
-    action makes a table with one choice for each state, named ``s0, s1, ...``.
+    action makes a table with one choice for each state, named by the state: ``s0, s1, ...``.
 
     Args:
         env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an ``EnvSpec`` with its wrappers, an
@@ -97,8 +98,8 @@ class PolicySearch:
         threshold: Whether the model is told the return from which Gymnasium takes the task for
             solved, where it states one.
         ceiling: The largest mean return there can be, if you know it: the model is told, and can
-            end the search there. Where the docstring says that each step earns the same, it is
-            the step limit times that, and need not be given.
+            end the search there. Of Gymnasium's own environments in which each step earns the
+            same, such as cart pole, it is known.
         feedback: Whether the model is told with each score what the policy did.
         max_words: Characters that the environment's docstring may take.
         max_feedback: Characters of one evaluation's feedback.
@@ -161,7 +162,7 @@ class PolicySearch:
         max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:
             max_steps = whole_number("max_steps", max_steps, 1)
-        if ceiling is not None and not math.isfinite(ceiling):
+        if ceiling is not None and not _is_finite(ceiling):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env, wrappers)
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
@@ -511,10 +512,14 @@ class PolicySearch:
         best = self.best
         observing, acting = self._make.layers()
         policy = replace(self.policy_of(best.params), observing=observing, acting=acting)
-        about: dict[str, Any] = {"environment": self._make.title, "mean_return": best.reward}
-        if self._make.arguments:
-            about["arguments"] = self._make.arguments
-        save_policy(policy, path, **about)
+        save_policy(
+            policy,
+            path,
+            environment=self._make.title,
+            arguments=self._make.arguments,
+            max_steps=self._step_cap,
+            mean_return=best.reward,
+        )
 
     def gif(self, path: str | os.PathLike[str]) -> None:
         """Write one held-out episode of the best policy as an animated GIF.
@@ -537,6 +542,10 @@ class PolicySearch:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _print_trial(trial: Trial) -> None:
