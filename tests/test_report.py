@@ -369,7 +369,7 @@ def test_numbers_are_short(value, text):
 
 
 def test_a_figure_is_drawn_of_whatever_was_found():
-    from llmopt.benchmarks.report.figures import _score_range, comparison
+    from llmopt.benchmarks.report.figures import _score_range, comparison, learning_curve
 
     curves = {"a <b> $x$": np.linspace([0, 1], [90, 100], 21).T, "far": np.full((2, 21), np.nan)}
     scores = {"a <b> $x$": np.array([1.0, 9.0]), "far": np.array([-np.inf, -1e6])}
@@ -377,6 +377,9 @@ def test_a_figure_is_drawn_of_whatever_was_found():
     assert drawn.startswith(b"\x89PNG")
     assert drawn == comparison(curves, scores, {"a <b> $x$": 0}, 5, ["a <b> $x$"])
     assert comparison({"a": np.zeros((1, 3))}, {"a": np.array([-np.inf])}, {}, 0)
+    for label in ("$x$", "\\frac{", "\x1b[2J", "\ud800", "a" * 3000, "_x_"):
+        assert comparison({label: np.ones((1, 2))}, {label: np.ones(1)}, {label: 0}, 1, [label])
+        assert learning_curve({label: [1.0, -1e308]}, warmup=0, title=label, episodes=1)
     low, high = _score_range([np.array([0.9, 1.0, 1.1]), np.array([8.0, 9.0]), np.array([-1e6, 1])])
     assert -100 < low < 0.9 < 9 < high < 20  # a few very bad runs do not flatten all that matters
 

@@ -11,11 +11,13 @@ import numpy as np
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies import picture
-from llmopt.text import clean
+from llmopt.text import clean, cut
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; line styles do it in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 GREY = "#9aa0a6"
+_LONGEST_NAME = 80
+_LARGEST = 1e300  # that an axis shows; matplotlib overflows beyond it
 _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (5, 1)))
 
 
@@ -38,28 +40,30 @@ def _figure(width: float, height: float, dpi: int = 120) -> Any:
     return figure
 
 
-def _png(figure: Any, handles: Mapping[str, Any] | None = None, columns: int = 3) -> bytes:
+def _png(figure: Any, handles: Mapping[str, Any], columns: int = 3) -> bytes:
     """Put a legend below a figure, and return it as a PNG file's content."""
-    legend: Any = None
     if handles:
         legend = figure.legend(
             list(handles.values()),
-            list(map(clean, handles)),
+            list(map(_name, handles)),
             loc="outside lower center",
             ncols=min(columns, len(handles)),
             frameon=False,
         )
-    elif handles is None and figure.axes:
-        legend = figure.legend(loc="outside lower center", ncols=columns, frameon=False)
-    for text in legend.get_texts() if legend else ():
-        text.set_parse_math(False)  # a model's name is no formula
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a model's name is no formula
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    with np.errstate(all="ignore"):  # numbers near the largest float
+        figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
 
+def _name(label: str) -> str:
+    return cut(clean(label), _LONGEST_NAME)
+
+
 def _plain(axes: Any, title: str = "") -> None:
-    axes.set_title(clean(title), parse_math=False, fontsize="medium")
+    axes.set_title(_name(title), parse_math=False, fontsize="medium")
     axes.grid(True, color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -74,7 +78,7 @@ def _limit(axes: Any, curves: Sequence[np.ndarray], scores: Sequence[float] = ()
     values = np.concatenate([*curves, np.array(scores, dtype=float)])
     values = values[np.isfinite(values)]
     if values.size:
-        low, high = values.min(), values.max()
+        low, high = max(values.min(), -_LARGEST), min(values.max(), _LARGEST)
         margin = 0.08 * (high - low) or max(abs(high) * 0.1, 1.0)
         axes.set_ylim(low - margin, high + margin)
 
@@ -106,31 +110,33 @@ def learning_curve(
     axes = figure.add_subplot()
     longest = max((len(c) for c in curves.values()), default=0)
     first = max(warmup, 1)
+    handles: dict[str, Any] = {}
     if warmup:
         axes.axvspan(0.5, warmup + 0.5, color="0.92", lw=0)
         shared = best_so_far(next(iter(curves.values()), ())[:warmup])
         step: dict[str, Any] = {"drawstyle": "steps-post", "linewidth": 2}
-        axes.plot(np.arange(1, len(shared) + 1), shared, color="0.35", label="warm-up", **step)
+        (line,) = axes.plot(np.arange(1, len(shared) + 1), shared, color="0.35", **step)
+        handles["shared warm-up"] = line
     scores = {k: s for k, s in (heldout or {}).items() if s is not None}
     shown = []
     for number, (label, means) in enumerate(curves.items()):
         color, best = COLORS[number % len(COLORS)], best_so_far(means)[first - 1 :]
         shown.append(best)
-        axes.plot(
+        (handles[label],) = axes.plot(
             np.arange(first, first + len(best)),
             best,
             drawstyle="steps-post",
             color=color,
             linestyle=_STYLES[number % len(_STYLES)],
             linewidth=2,
-            label=clean(label),
         )
         if label in scores:
             # Side by side, so that equal scores do not hide each other.
             place = longest * (1.03 + 0.02 * number) + 0.5
             axes.plot([place], [scores[label]], marker="D", color=color, ms=6, ls="", clip_on=False)
     if scores:
-        axes.plot([], [], marker="D", color="0.35", ls="", label="chosen policy, held-out starts")
+        (mark,) = axes.plot([], [], marker="D", color="0.35", ls="")
+        handles["chosen policy, held-out starts"] = mark
     right = longest * (1.03 + 0.02 * len(curves)) if scores else longest
     axes.set_xlim(0.5, max(right + 0.5, 2.0))
     _limit(axes, shown, list(scores.values()))
@@ -138,7 +144,7 @@ def learning_curve(
     axes.set_xlabel("evaluated policies")
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
     _plain(axes, title)
-    return _png(figure, None if warmup or curves else {})
+    return _png(figure, handles)
 
 
 def comparison(
@@ -202,7 +208,7 @@ def comparison(
             right.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)
             right.plot([middle] * 2, [place - 0.38, place + 0.38], color=color, linewidth=3)
             right.plot(own, [place] * own.size, ".", color=color, alpha=0.8)
-    right.set_yticks(range(len(order)), list(map(clean, order)))
+    right.set_yticks(range(len(order)), list(map(_name, order)))
     for text in right.get_yticklabels():
         text.set_parse_math(False)
     right.set_xlim(*_score_range([s[np.isfinite(s)] for s in scores.values()]))
