@@ -5,7 +5,7 @@ import pytest
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
-from llmopt.prompt import Situation, get_prompt
+from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.evidence import Evidence
 from llmopt.text import estimate_tokens
 
@@ -333,3 +333,15 @@ def test_the_split_of_the_messages_cannot_be_named():
             History(), SPACE, ModelFacts("m"), description="\x00user\x00", notes=("\x00user\x00",)
         )
         assert [m.content for m in prompt.prepare(situation).request.messages] == ["3", "x"]
+
+
+@pytest.mark.defect(40)
+def test_what_fits_in_no_request_is_written_out():
+    odd = "\ud800\x1b[2J\x00"
+    situation = Situation.after(
+        History(), SPACE, ModelFacts("m"), complaint=Complaint(f"{odd} gain", f"no {odd}")
+    )
+    request = get_prompt("{{ n }}" + odd).prepare(situation).request
+    text = "".join(m.content for m in request.messages)
+    assert text.encode()
+    assert text.count("\\ud800\\x1b[2J\\x00") == 3

@@ -113,7 +113,7 @@ class Evidence:
             insort(top, (self.history.rank(trials[i]), trials[i].number, trials[i]))
             del top[_BEST:]
             kept.append((trials[i], True))
-            used += sum(self._sizes(trials[i]))
+            used += self._size(trials[i], True)
             if used > self.budget:
                 kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
         return kept
@@ -133,7 +133,7 @@ class Evidence:
         rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
         for notes, wanted, most in ((True, turns, budget * 0.5), (False, rows, budget * 0.62)):
             for trial in wanted:
-                size = self._sizes(trial)[0] + (self._sizes(trial)[1] if notes else 0)
+                size = self._size(trial, notes)
                 if trial.number not in chosen and used + size <= most:
                     chosen[trial.number] = (trial, notes)
                     used += size
@@ -148,8 +148,9 @@ class Evidence:
             self._made[trial.number] = found
         return found
 
-    def _sizes(self, trial: Trial) -> tuple[int, int]:
-        return self._parts(trial)[2:]
+    def _size(self, trial: Trial, full: bool) -> int:
+        _, _, row, notes = self._parts(trial)
+        return row + notes if full else row
 
     def _entry(self, trial: Trial, full: bool) -> str:
         row, notes, *_ = self._parts(trial)
@@ -191,7 +192,7 @@ class Evidence:
         digits = 9
         if trial.source != "llm":
             digits = 4
-            best = self._best_before(trial)
+            best = self._bests[trial.number]
             if best is not None and best.values[index] != value:
                 gap = abs(float(value) - float(best.values[index]))
                 size = abs(float(value))
@@ -252,7 +253,7 @@ class Evidence:
         parent = self.parent(trial)
         if parent is not None and parent.rewards is not None:
             notes.append(f"{gain(trial, parent)} against #{parent.number + 1}, its start")
-        before = self._best_before(trial)
+        before = self._bests[trial.number]
         if before is not None and before is not parent:
             notes.append(f"{gain(trial, before)} against #{before.number + 1}, the best until then")
         return f" -> {'; '.join(notes)}" if notes else ""
@@ -290,9 +291,6 @@ class Evidence:
         last = self.history.trials[end - 1]
         before = self._bests[end - 1]
         return last if before is None or self.history.better(last, before) else before
-
-    def _best_before(self, trial: Trial) -> Trial | None:
-        return self._bests[trial.number]
 
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
@@ -368,10 +366,11 @@ class Evidence:
 
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first."""
-        best, front = self.history.ranked[:n], self.history.pareto_front
+        best = self.history.ranked[:n]
         shown = [f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best]
         if len(self.history.directions) == 1:
             return ", ".join(shown)
+        front = self.history.pareto_front
         first = min(len(front), len(best))
         more = f" and {len(front) - first} more" if len(front) > first else ""
         behind = f"; behind them {', '.join(shown[first:])}" if shown[first:] else ""

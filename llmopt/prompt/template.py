@@ -224,7 +224,8 @@ class TemplatePrompt:
             align=self.log_tokens is None and self.selection.keep == "all" and self.order == "time",
         )
         request = Request(
-            messages=messages,
+            # A template, a name or an answer sent back may hold what fits in no request.
+            messages=tuple(Message(m.role, clean(m.content)) for m in messages),
             n=situation.samples,
             style=style,
             temperature=self.temperature,
@@ -332,8 +333,8 @@ class TemplatePrompt:
             "objectives": names_of(situation.history.directions, situation.history.metrics),
             "step_size": describe_step(space, self.step_size),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
-            "description": quoted(clean(situation.description).strip(), headings_alone=True),
-            "notes": [quoted(clean(note), headings_alone=True) for note in situation.notes],
+            "description": quoted(situation.description.strip(), headings_alone=True),
+            "notes": [quoted(note, headings_alone=True) for note in situation.notes],
             "iteration": situation.iteration,
             "total": situation.total,
             "samples": situation.samples,
