@@ -355,6 +355,35 @@ class TestTwoSearchesOfOneName:
         ]
 
 
+ODD_SPACE = {"x!": Float(0, 1), "x?": Float(0, 1), "größe/a b": Float(0, 1)}
+
+
+@pytest.mark.defect(21, 43)
+def test_names_and_words_of_any_kind_stay_data(tmp_path, caplog):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("tensorboard")
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    folder = tmp_path / "tb"
+    caplog.set_level(logging.INFO, "llmopt.search")
+    storage = tmp_path / "..\x1b[2J" / "a\nb.jsonl"
+    followed = [MLflow("mine", tracking_uri=uri), TensorBoard(folder), Log()]
+    options = {"seed": 0, "storage": storage, "callbacks": followed}
+    search = LLMOptimizer(ODD_SPACE, ScriptedClient([]), "props", **options)
+    words = "\x1b[2J<script>" + "ü\n" * 100_000
+    for value in (0.25, 0.5):
+        search.tell(dict.fromkeys(ODD_SPACE, value), 1e300 * value, feedback=words)
+    search.close()
+    assert [r.getMessage() for r in caplog.records if "failed" in r.getMessage()] == []
+    assert all(r.getMessage().isprintable() for r in caplog.records)
+    client = MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    (child,) = [r for r in runs if r.info.run_name == "trial 1"]
+    assert sorted(child.data.params.values()) == ["0.5"] * 3
+    assert {p.parent for p in tmp_path.rglob("events.*")} == {folder / "a b"}
+
+
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

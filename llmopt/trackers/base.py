@@ -36,6 +36,9 @@ class Search:
     settings: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", " ".join(clean(self.name).split()))
+
 
 class Callback:
     """What a search tells of itself. Derive from it, and override what you need.
