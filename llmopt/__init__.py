@@ -85,7 +85,7 @@ _HOMES = {
     "llmopt.prompt.answer": ("parse_parameters",),
     "llmopt.prompt": ("Prompt", "get_prompt"),
     "llmopt.search.emitter": ("Proposer",),
-    "llmopt.space.space": ("Categorical", "Float", "Int", "Space"),
+    "llmopt.space": ("Categorical", "Float", "Int", "Space"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -124,11 +124,6 @@ class Trial(Generic[Params]):
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
 
-    def _repr_html_(self) -> str:
-        from llmopt.views import trials_html
-
-        return trials_html([self])
-
 
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
     """Return what orders single measurements, the lower the better: violation, then loss.

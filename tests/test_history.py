@@ -185,3 +185,55 @@ def test_trials_with_arrays_can_be_compared_and_kept_in_sets():
     same = [Trial(0, np.zeros(2), (0.0, 0.0), (1.0,)) for _ in range(2)]
     assert same[0] == same[1]
     assert len({*same, Trial(0, np.ones(2), (1.0, 1.0), (1.0,))}) == 2
+
+
+def test_measurements_of_a_point_merge_to_their_mean_and_its_standard_error():
+    def merged(rows):
+        trials = [
+            Trial(i, None, values, None if r is None else (r,), stderr=e,
+                  state="failed" if r is None else "complete", feedback=f"f{i}" * (i != 2))
+            for i, (values, r, e) in enumerate(rows)
+        ]  # fmt: skip
+        return History(tuple(trials)).merged(lambda values: values).trials
+
+    (one,) = merged([((0.0,), r, None) for r in (1.0, 2.0, 6.0)])
+    assert one.rewards == (3.0,)
+    assert one.stderr == pytest.approx(math.sqrt(7.0 / 3.0))  # sample variance 7, three values
+    assert (one.evaluations, one.feedback, one.number) == (3, "f1", 0)
+    # Errors that were told for each of them go into that of the mean.
+    (told,) = merged([((0.0,), 1.0, 3.0), ((0.0,), 2.0, 4.0)])
+    assert told.stderr == pytest.approx(2.5)
+    # If one has none, the spread of the rewards says it.
+    (partly,) = merged([((0.0,), 1.0, 3.0), ((0.0,), 2.0, None)])
+    assert partly.stderr == pytest.approx(0.5)
+    rows = [((0.0,), 1.0, None), ((1.0,), None, None), ((0.0,), 3.0, None), ((1.0,), None, None)]
+    assert [(t.number, t.state, t.evaluations) for t in merged(rows)] == [
+        (0, "complete", 2),
+        (1, "failed", 1),
+        (2, "failed", 1),
+    ]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_both_ends_of_a_front_come_before_its_middle(flip):
+    line = [(0.0, 4.0), (1.0, 3.0), (2.0, 2.0), (3.9, 0.1), (4.0, 0.0)]
+    rewards = [r[::-1] for r in line] if flip else line
+    ranked = numbers(history(rewards).ranked)
+    assert set(ranked[:2]) == {0, 4}
+    assert ranked[2] == 2  # the gaps beside it are the widest
+    assert ranked[-1] == 3
+
+
+def test_the_best_so_far_follows_the_one_ranking():
+    found = history([1.0, 3.0, 2.0, 9.0, 4.0], violations=[0, 0, 0, 1, 0]).best_so_far
+    assert numbers(found) == [0, 1, 1, 4]
+    least = history([3.0, 1.0, 2.0], directions=("minimize",)).best_so_far
+    assert numbers(least) == [0, 1, 1]
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_either_end_of_an_objective_counts_with_three_of_them(direction):
+    # The first point is an end of the first objective alone, and lies close to the last one.
+    rewards = [(5, 2, 2), (1, 5, 1), (2, 1, 5), (0, 3, 3), (2.5, 2.5, 2.5)]
+    ranked = numbers(history(rewards, [direction] * 3).ranked)
+    assert ranked[-1] == 4

@@ -676,7 +676,7 @@ def test_import_pulls_in_numpy_alone():
         "import sys, types; package = types.ModuleType('llmopt'); "
         "import importlib.util as u; "
         "package.__path__ = list(u.find_spec('llmopt').submodule_search_locations); "
-        "sys.modules['llmopt'] = package; import llmopt.space.space as s; "
+        "sys.modules['llmopt'] = package; import llmopt.space as s; "
         "s.Space.of({'a': s.Float(0, 1)}); "
         "assert 'gymnasium' not in sys.modules, 'gymnasium was imported'"
     )

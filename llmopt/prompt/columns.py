@@ -47,7 +47,7 @@ from llmopt.prompt.options import changed_options, check_count, check_positive
 from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
-from llmopt.space.space import step_lengths
+from llmopt.space.moves import step_lengths
 
 ELITES = 20
 """Trials of a line, as the adapter was trained."""

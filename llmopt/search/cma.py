@@ -22,7 +22,7 @@ from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
-from llmopt.space.space import step_lengths
+from llmopt.space.moves import step_lengths
 
 _SIGMA = 1 / 6
 _TRIES = 100

@@ -28,8 +28,6 @@ from llmopt.space.dimensions import (
     MAX_DECIMALS,
     Categorical,
     Dimension,
-    Float,
-    Int,
     dimension_from_dict,
     dimension_to_dict,
 )
@@ -41,15 +39,12 @@ from llmopt.space.form import (
     plain_layout,
     read_gymnasium,
 )
+from llmopt.space.moves import DRAWS, find_anchor, mended
 from llmopt.space.values import Value, stable_repr
-
-__all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]
 
 _ON_BOUND = 1e-3  # distance from an end, as a share of the range, that counts as on it
 _SHOWN_ENDS = 4
-_DRAWS = 1000  # of a point that keeps the constraints, before one is moved
 _MOST_COUNTED = 10_000  # points of a space that are gone through to count those that keep them
-_PULLS = 64  # steps in which a moved point is drawn towards one that keeps them
 
 
 class Space:
@@ -224,28 +219,10 @@ class Space:
                         f"constraint {constraint.text!r}: `{name}` is a choice; only numbers can "
                         "be constrained"
                     )
-        self._anchor = self._find_anchor()
+        self._anchor = find_anchor(self)
         if self.cardinality <= _MOST_COUNTED:
             axes = [[d.value(k) for k in range(int(d.count))] for d in self.dimensions]
             self.cardinality = float(sum(map(self.admits, itertools.product(*axes))))
-
-    def _find_anchor(self) -> tuple[Value, ...]:
-        """Return a point that keeps the constraints, in their midst if possible."""
-        rng = np.random.default_rng(0)
-        drawn = [self._draw(rng) for _ in range(_DRAWS)]
-        kept = [values for values in drawn if self.admits(values)]
-        if kept:
-            units = np.array([self.encode(values) for values in kept])
-            middle = np.linalg.norm(units - units.mean(axis=0), axis=1)
-            return kept[int(middle.argmin())]
-        for values in drawn:
-            moved = self._project(values)
-            if self.admits(moved):
-                return moved
-        raise SpaceError(
-            f"no point of the space was found that keeps the constraints "
-            f"({'; '.join(self.constraints)}): widen the ranges, or leave a constraint out"
-        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -352,20 +329,21 @@ class Space:
             rng: Source of randomness; without constraints it is advanced by as many numbers as
                 there are dimensions.
         """
-        return self._keeping(self._draw, rng) if self._constraints else self._draw(rng)
+        return self._keeping(self.draw, rng) if self._constraints else self.draw(rng)
 
     def _keeping(
         self,
         draw: Callable[[np.random.Generator], tuple[Value, ...]],
         rng: np.random.Generator,
     ) -> tuple[Value, ...]:
-        for _ in range(_DRAWS):
+        for _ in range(DRAWS):
             values = draw(rng)
             if self.admits(values):
                 return values
         return self.mend(values)
 
-    def _draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
+    def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
+        """Draw a flat point, whatever the constraints."""
         units = rng.random(len(self.names)).tolist()
         return tuple([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
 
@@ -448,53 +426,7 @@ class Space:
         Args:
             values: One scalar for each dimension; numbers may be out of range.
         """
-        values = self.clip(values)
-        if self.admits(values):
-            return values
-        moved = self._project(values)
-        if self.admits(moved):
-            return moved
-        here, there = self.encode(moved), self.encode(self._anchor)
-        named = {name for c in self._constraints for name, _ in c.factors}
-        fixed = [name not in named for name in self.names]
-        for step in range(1, _PULLS):
-            pulled = self.decode(here + (there - here) * step / _PULLS)
-            pulled = tuple(
-                [a if stays else b for a, b, stays in zip(values, pulled, fixed, strict=True)]
-            )
-            if self.admits(pulled):
-                return pulled
-        pairs = zip(values, self._anchor, fixed, strict=True)
-        return tuple([a if stays else b for a, b, stays in pairs])
-
-    def _project(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Project a point onto one broken constraint after the other, in shares of the ranges."""
-        point = list(values)
-        for _ in range(_DRAWS):
-            worst = None
-            for constraint in self._constraints:
-                amount = constraint.amount(dict(zip(self.names, point, strict=True)))
-                if amount:
-                    worst = constraint
-                    self._step_inside(point, constraint, amount)
-            if worst is None:
-                break
-        return self.clip(point)
-
-    def _step_inside(self, point: list[Any], constraint: Constraint, amount: float) -> None:
-        scales = []
-        for name, factor in constraint.factors:
-            dimension: Any = self.dimensions[self._place[name]]
-            value = point[self._place[name]]
-            # On a logarithmic scale a share of the range is in proportion to the value.
-            extent = value if dimension.log else 1.0
-            scales.append((self._place[name], dimension, factor * (dimension.span * extent) ** 2))
-        length = sum(f * s[2] for (_, f), s in zip(constraint.factors, scales, strict=True))
-        if not length:
-            return
-        for place, dimension, slope in scales:
-            moved = float(point[place]) - 1.000001 * amount * slope / length
-            point[place] = min(max(moved, dimension.low), dimension.high)
+        return mended(self, self.clip(values))
 
     # Text ---------------------------------------------------------------------------
 
@@ -664,24 +596,3 @@ class Space:
             ParameterError: A number does not belong to the space.
         """
         return tuple([d.restore(v) for d, v in self._pairs(values)])
-
-
-def step_lengths(space: Space, values: tuple[Value, ...]) -> np.ndarray:
-    """Return ``(n,)`` how far the farther neighbour of each value is, in encoded coordinates.
-
-    It is 0 for a continuous or fixed dimension and for a categorical one, which has no steps.
-
-    Args:
-        space: The search space.
-        values: A point of it.
-    """
-    here = space.encode(values)
-    gaps = np.zeros(len(space))
-    for sign in (-1, 1):
-        moved = [
-            v if isinstance(d, Categorical) or d.step is None else v + sign * d.step
-            for v, d in zip(values, space.dimensions, strict=True)
-        ]
-        there = space.encode(space.clip(moved))
-        gaps = np.maximum(gaps, np.abs(there - here))
-    return gaps
