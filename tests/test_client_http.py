@@ -7,16 +7,11 @@ import threading
 
 import pytest
 
-from llmopt.client.http import (
-    Fault,
-    RateLimiter,
-    Secret,
-    merged,
-    parse_duration,
-    parse_retry_after,
-    redact,
-    refused_parameter,
-)
+from llmopt.client.base import Message, Request
+from llmopt.client.connection import RateLimiter, merged
+from llmopt.client.faults import Fault, parse_duration, parse_retry_after
+from llmopt.client.keys import Secret, redact
+from llmopt.client.learned import Change, Learned
 
 
 @pytest.mark.parametrize(
@@ -81,34 +76,71 @@ def test_redaction_leaves_ordinary_words():
     assert redact(text, [None, ""]) == text
 
 
+ASKED = Request((Message("user", "hello"),), max_tokens=8000)
+
+
+def changed(sent, fields=None, tried=(), learned=None, **fault):
+    """The change after a fault with these documented fields."""
+    found = Fault("status", **{"status": 400, **fault})
+    return (learned or Learned(8)).change(found, ASKED, sent, fields or {}, list(tried))
+
+
+@pytest.mark.defect(18)
 @pytest.mark.parametrize(
-    ("said", "sent", "refused"),
+    ("parameter", "code", "sent", "change"),
     [
-        ("Unsupported parameter: 'stop' is not supported", ["stop", "seed"], "stop"),
-        ("`temperature` is deprecated for this model.", ["temperature"], "temperature"),
-        ("temperature may not be set; this is not allowed", ["temperature"], "temperature"),
-        ("max_tokens is too large: 9000", ["max_tokens"], None),
-        ("This model's maximum context length is 100 tokens", ["max_tokens", "n"], None),
-        ("Unsupported image in messages", ["temperature", "n", "seed"], None),
-        ("seed: Extra inputs are not permitted", ["seed", "stop"], "seed"),
-        ('Unknown name "responseJsonSchema"', ["response_json_schema"], "response_json_schema"),
-        ("'n' must be 1", ["n"], "n"),
-        (
-            "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
-            "'max_completion_tokens' instead.",
-            ["max_tokens", "temperature"],
-            "max_tokens",
-        ),
-        (
-            "'max_completion_tokens' is not supported, use 'max_tokens'",
-            ["max_completion_tokens"],
-            "max_completion_tokens",
-        ),
+        ("stop", "unsupported_parameter", ["stop", "seed"], Change(frozenset({"stop"}))),
+        ("temperature", "", ["temperature"], Change(frozenset({"temperature"}))),
+        ("temperature", "decimal_above_max_value", ["temperature"], None),
+        ("body.seed", "", ["seed", "stop"], Change(frozenset({"seed"}))),
+        ("responseJsonSchema", "", ["response_json_schema"],
+         Change(frozenset({"response_json_schema"}))),
+        ("response_format.json_schema.schema", "", ["response_format"],
+         Change(frozenset({"response_format"}))),
+        ("messages[0].content[0].mark", "", ["key"], Change(frozenset({"key"}))),
+        ("max_tokens", "unsupported_parameter", ["max_tokens"], Change(frozenset({"max_tokens"}))),
+        ("max_tokens", "", [], Change(cap=4000)),
+        ("generationConfig.maxOutputTokens", "", [], Change(cap=4000)),
+        ("messages[3].role", "", ["temperature"], None),
+        ("", "context_length_exceeded", ["temperature"], Change(cap=2000, kept=False)),
+        ("", "", ["temperature", "stop"], Change(frozenset({"temperature", "stop"}), named=False)),
+        ("", "", ["schema", "stop"], Change(frozenset({"schema"}), named=False)),
+        ("", "", ["stream"], Change(cap=2000, named=False)),
     ],
-)
-def test_which_parameter_is_refused(said, sent, refused):
-    assert refused_parameter(Fault("status", said, status=400), sent) == refused
-    assert refused_parameter(Fault("status", said, status=429), sent) is None
+)  # fmt: skip
+def test_what_is_changed_after_a_refusal(parameter, code, sent, change):
+    found = changed(sent, {"mark": "key"}, parameter=parameter, code=code)
+    assert found == change
+    if code != "context_length_exceeded":
+        assert changed(sent, parameter=parameter, code=code, status=500) is None
+
+
+@pytest.mark.defect(18, 39)
+def test_prose_changes_nothing_but_what_is_tried_once():
+    said = "at most 100 properties in chat completions. Please stop sending requests"
+    learned, tried = Learned(8), []
+    while step := changed(["stop", "schema"], tried=tried, learned=learned, message=said):
+        tried.append(step)
+    assert [step.cap for step in tried] == [None, None, 2000]
+    learned.give_up()
+    assert learned.refused == frozenset()
+    assert learned.most_tokens is None
+    assert changed(["stop", "schema"], learned=learned, message=said) is None
+
+
+def test_a_cap_is_lowered_three_times_at_most():
+    step, tried = Change(cap=8000), []
+    while (step := changed([], parameter="max_tokens", tried=tried)) is not None:
+        tried.append(step)
+    assert len(tried) == 3
+
+
+def test_limits_are_read_where_a_list_says_them():
+    learned = Learned(8)
+    learned.read({"id": "m", "context_window": "big", "max_completion_tokens": True})
+    assert (learned.context_tokens, learned.most_tokens) == (None, None)
+    learned.read({"context_length": 131072, "top_provider": {"max_completion_tokens": 16384}})
+    assert (learned.context_tokens, learned.most_tokens) == (131072, 16384)
 
 
 def test_rate_limiter_never_starts_more_in_any_minute():

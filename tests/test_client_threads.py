@@ -74,7 +74,7 @@ samples = int(sys.argv[1])
 server = WireServer()
 server.play(Hang())
 client = OpenAIClient("m", base_url=server.url + "/v1", timeout=60)
-client._samples_per_call = 1
+client._learned.samples_per_call = 1
 
 def interrupt():
     while len(server.seen) < min(samples, 8):

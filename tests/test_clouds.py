@@ -31,7 +31,7 @@ def test_claude_on_bedrock(server, monkeypatch):
     assert server.seen[0].path == "/v1/messages"
     headers = server.seen[0].headers
     assert KEY in (headers.get("x-api-key", "") + headers.get("authorization", ""))
-    assert bedrock("anthropic.claude-haiku-4-5")._address() == (
+    assert bedrock("anthropic.claude-haiku-4-5")._endpoint().url == (
         "https://bedrock-mantle.eu-west-1.api.aws/anthropic"
     )
 

@@ -4,10 +4,10 @@ import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
 from wire import Say, gemini_body, gemini_error
 
+from llmopt.client.answer import closed
 from llmopt.client.base import Message, Request
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.ready import check_ready, is_permanent
-from llmopt.client.remote import closed
 from llmopt.errors import RefusedKeyError
 
 __all__ = ["no_proxies", "server"]

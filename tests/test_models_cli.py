@@ -16,7 +16,8 @@ from wire import Cut, Hang, Say, openai_body, openai_error
 from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
-from llmopt.client.openai import SERVERS, OpenAIClient, Server, at_url
+from llmopt.client.endpoint import SERVERS, Server
+from llmopt.client.openai import OpenAIClient, at_url
 from llmopt.client.prices import PRICES_AS_OF, Price, price_source
 from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.retry import complete_with_retries

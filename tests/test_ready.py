@@ -11,7 +11,7 @@ from wire import Say, openai_body, openai_error
 import llmopt
 from llmopt import Float, LLMOptimizer, get_client
 from llmopt.cli import main
-from llmopt.client.openai import SERVERS, Server
+from llmopt.client.endpoint import SERVERS, Server
 from llmopt.client.ready import check_ready
 from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
 from llmopt.policies import PolicySearch

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from llmopt import Categorical, Float, Int, Space
+from llmopt.client.answer import closed
 from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.registry import get_client
-from llmopt.client.remote import closed
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
+from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.base import Completion, FinishReason, Request, whole
-from llmopt.client.http import Fault, Secret, merged
-from llmopt.client.remote import (
-    ASIDE_SECONDS,
-    DEADLINE,
-    Answer,
-    MalformedBody,
-    RemoteClient,
-    closed,
-    finish,
-    load,
-    sdk_fault,
-    whole_body,
-)
+from llmopt.client.connection import load, merged, whole_body
+from llmopt.client.endpoint import Endpoint, address
+from llmopt.client.faults import Fault, MalformedBody, sdk_fault
+from llmopt.client.keys import Secret
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 
 _URL = "https://api.anthropic.com"
 _FINISH: dict[str, FinishReason] = {
@@ -59,35 +51,24 @@ class AnthropicClient(RemoteClient):
     samples_per_call = 1
     marks_cache = True
     default_cap = 32_000
-    spellings = {  # noqa: RUF012
-        "effort": r"effort",
-        "schema": r"output[_ ](?:config\.)?format|json_schema|structured output"
-        r"|additionalProperties|(?:compiled )?(?:grammar|schema)",
-        "stop_sequences": r"stop_sequences",
-    }
+    fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012
 
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        return ("ANTHROPIC_API_KEY",)
+    def _endpoint(self) -> Endpoint:
+        url, trouble = address(self.base_url, "ANTHROPIC_BASE_URL", _URL)
+        own = url == _URL
+        return Endpoint(url, ("ANTHROPIC_API_KEY",), trouble=trouble, usual=own, lists=own)
 
-    def _connect(self, key: Secret) -> Any:
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("anthropic", self.package)
-        url = self._url
+        url = endpoint.url
         return sdk.Anthropic(api_key=key.reveal, base_url=url, **self._http(sdk, url))
 
-    @property
-    def _url(self) -> str:
-        return self.base_url or os.environ.get("ANTHROPIC_BASE_URL") or _URL
-
-    def _missing(self, sdk: Any) -> str:
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         path = f"/v1/models/{quote(self.model, safe='')}"
-        sdk.get(path, cast_to=object, options={"timeout": ASIDE_SECONDS})
+        found = sdk.get(path, cast_to=object, options={"timeout": ASIDE_SECONDS})
+        if isinstance(found, Mapping):
+            self._learned.read(found)
         return ""
-
-    @property
-    def _names_models(self) -> bool:
-        return self._url == _URL
 
     def _parameters(self, request: Request) -> dict[str, Any]:
         parameters: dict[str, Any] = {

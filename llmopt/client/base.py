@@ -248,6 +248,8 @@ class Client(Protocol):
     - ``check_ready()``: raise `MissingKeyError`, `RefusedKeyError`, `ModelNotFoundError` or
       ``ImportError`` if a key, a model or a package is missing, at no cost; see
       `llmopt.client.ready.check_ready`, which is called before the first evaluation;
+    - ``local`` (bool): whether the model runs on one's own machine, so that a call that is cut off
+      costs nothing (no if missing);
     - ``priced`` (bool): whether the cost of a reply is known beforehand or told with it. Where it
       is there and false, a cap on cost cannot be kept and is refused before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long

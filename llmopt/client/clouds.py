@@ -6,13 +6,15 @@ import os
 from typing import Any
 
 from llmopt.client.anthropic import AnthropicClient
+from llmopt.client.connection import load
+from llmopt.client.endpoint import SERVERS, Endpoint
 from llmopt.client.gemini import GeminiClient
-from llmopt.client.http import Secret
-from llmopt.client.openai import SERVERS, OpenAIClient
-from llmopt.client.remote import RemoteClient, load
-from llmopt.errors import MissingKeyError
+from llmopt.client.keys import Secret
+from llmopt.client.openai import OpenAIClient
+from llmopt.client.remote import RemoteClient
 
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_REGION = " or ".join(_REGIONS)
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
@@ -38,30 +40,24 @@ class BedrockClaudeClient(AnthropicClient):
 
     provider = "bedrock"
 
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        return (SERVERS["bedrock"].variable,)
-
-    def _check_address(self) -> None:
-        self._address()
-
-    def _missing(self, sdk: Any) -> str:
-        return ""  # it has no list of models
-
-    def _address(self) -> str:
+    def _endpoint(self) -> Endpoint:
         region = next(filter(None, map(os.environ.get, _REGIONS)), None)
-        if self.base_url or region:
-            return self.base_url or f"https://bedrock-mantle.{region}.api.aws/anthropic"
-        raise MissingKeyError(
-            f"{self.name} needs a place and there is none: set the environment variable "
-            + " or ".join(_REGIONS),
-            requests=0,
+        trouble = f"it needs a place and there is none: set the environment variable {_REGION}"
+        made = f"https://bedrock-mantle.{region}.api.aws/anthropic" if region else ""
+        url = self.base_url or made
+        return Endpoint(
+            url,
+            (SERVERS["bedrock"].variable,),
+            trouble="" if url else trouble,
+            lacking=not url,
+            usual=not self.base_url,
         )
 
-    def _connect(self, key: Secret) -> Any:
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
+        return ""  # it has no list of models
+
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load(self.module, self.package)
-        url = self._address()
         if not hasattr(sdk, "AnthropicBedrockMantle"):
             raise ImportError(
                 f"anthropic {sdk.__version__} knows no Bedrock keys: pip install -U anthropic"
@@ -69,8 +65,8 @@ class BedrockClaudeClient(AnthropicClient):
         return sdk.AnthropicBedrockMantle(
             api_key=key.reveal,
             aws_region=next(filter(None, map(os.environ.get, _REGIONS)), None),
-            base_url=url,
-            **self._http(sdk, url),
+            base_url=endpoint.url,
+            **self._http(sdk, endpoint.url),
         )
 
 
@@ -84,21 +80,17 @@ class VertexClient(GeminiClient):
 
     provider = "vertex"
 
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        return ("GOOGLE_API_KEY",)
+    def _endpoint(self) -> Endpoint:
+        url = self.base_url or "https://aiplatform.googleapis.com"
+        needed = not os.environ.get("GOOGLE_CLOUD_PROJECT")
+        return Endpoint(url, ("GOOGLE_API_KEY",), needs_key=needed, usual=not self.base_url)
 
-    @property
-    def _key_required(self) -> bool:
-        return not os.environ.get("GOOGLE_CLOUD_PROJECT")
-
-    def _missing(self, sdk: Any) -> str:
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         return ""  # its list needs more rights than its models do
 
-    def _connect(self, key: Secret) -> Any:
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load(self.module, self.package)
-        options = self._http_options(self.base_url or "https://aiplatform.googleapis.com")
+        options = self._http_options(endpoint.url)
         if not self.base_url:
             del options["base_url"]
         project = os.environ.get("GOOGLE_CLOUD_PROJECT")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.base import Completion, FinishReason, Request, whole
-from llmopt.client.http import Fault, Secret, http_options, merged, parse_duration
-from llmopt.client.remote import (
-    ASIDE_SECONDS,
-    DEADLINE,
-    Answer,
-    MalformedBody,
-    RemoteClient,
-    closed,
-    finish,
-    load,
-    words,
-)
+from llmopt.client.connection import http_options, load, merged
+from llmopt.client.endpoint import Endpoint, address
+from llmopt.client.faults import Fault, MalformedBody, parse_duration, words
+from llmopt.client.keys import Secret
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 
 KEY_VARIABLES = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
 
@@ -55,27 +48,23 @@ class GeminiClient(RemoteClient):
     provider = "gemini"
     package = "gemini"
     module = "google.genai"
-    spellings = {  # noqa: RUF012
-        "thinking": r"thinking[_ ]?(?:config|level|budget)?",
-        "response_json_schema": r"response[_ ]?(?:json[_ ]?)?schema|json mode|specified schema",
+    fields = {  # noqa: RUF012
+        "thinking_config": "thinking",
+        "response_schema": "response_json_schema",
     }
     samples_per_call = 8  # the most that the API takes as candidateCount
 
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        return KEY_VARIABLES
+    def _endpoint(self) -> Endpoint:
+        url, trouble = address(self.base_url, "GOOGLE_GEMINI_BASE_URL", _URL)
+        own = url == _URL
+        return Endpoint(url, KEY_VARIABLES, trouble=trouble, usual=own, lists=own)
 
-    def _connect(self, key: Secret) -> Any:
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load("google.genai", self.package)
         # Without vertexai=False the environment could choose another service and account.
         return genai.Client(
-            api_key=key.reveal, vertexai=False, http_options=self._http_options(self._url)
+            api_key=key.reveal, vertexai=False, http_options=self._http_options(endpoint.url)
         )
-
-    @property
-    def _url(self) -> str:
-        return self.base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or _URL
 
     def _http_options(self, url: str) -> dict[str, Any]:
         return {
@@ -141,14 +130,11 @@ class GeminiClient(RemoteClient):
             completion_tokens=sum(known) if known else None,
         )
 
-    def _missing(self, sdk: Any) -> str:
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         milliseconds = round(1000 * ASIDE_SECONDS)
-        sdk.models.get(model=self.model, config={"http_options": {"timeout": milliseconds}})
+        found = sdk.models.get(model=self.model, config={"http_options": {"timeout": milliseconds}})
+        self._learned.read(vars(found))
         return ""
-
-    @property
-    def _names_models(self) -> bool:
-        return self._url == _URL
 
     def _fault(self, error: Exception) -> Fault | None:
         errors = load("google.genai.errors", self.package)
@@ -160,7 +146,8 @@ class GeminiClient(RemoteClient):
                 str(error.message or words(error.details) or error),
                 status=code if code >= 300 else 500,
                 headers={str(k).lower(): str(v) for k, v in headers.items()},
-                code=_reason(error.details) or str(error.status or ""),
+                code=_text_at(error.details, "reason") or str(error.status or ""),
+                parameter=_text_at(error.details, "field"),
                 retry_after=retry_delay(error.details),
             )
         if type(error).__name__ in ("UnknownApiResponseError", "ValidationError"):
@@ -236,13 +223,13 @@ def completions(response: Any) -> tuple[Completion, ...]:
     )
 
 
-def _reason(details: object) -> str:
-    """Return the reason that a Google error body names (google.rpc.ErrorInfo), or ``""``."""
+def _text_at(details: object, name: str) -> str:
+    """Return a text of a Google error body: the ``reason`` of an ErrorInfo, say, or ``""``."""
     if isinstance(details, Mapping):
-        reason = details.get("reason")
-        return reason if isinstance(reason, str) else _reason(list(details.values()))
+        found = details.get(name)
+        return found if isinstance(found, str) else _text_at(list(details.values()), name)
     if isinstance(details, list):
-        return next(filter(None, map(_reason, details)), "")
+        return next(filter(None, (_text_at(item, name) for item in details)), "")
     return ""
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from llmopt.client.answer import Answer
 from llmopt.client.base import Request
+from llmopt.client.connection import MOST_BYTES, TooLarge, is_local, load
+from llmopt.client.endpoint import Endpoint
+from llmopt.client.faults import Fault
 from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
-from llmopt.client.http import MOST_BYTES, Fault, Secret, TooLarge, is_local
+from llmopt.client.keys import Secret
 from llmopt.client.prices import Price, get_price
-from llmopt.client.remote import Answer, RemoteClient, load
+from llmopt.client.remote import RemoteClient
 
 
 class GeminiLegacyClient(RemoteClient):
@@ -36,20 +40,14 @@ class GeminiLegacyClient(RemoteClient):
                 f"gemini:{model}"
             )
 
-    @property
-    def _holds_to_schemas(self) -> bool:
-        return False
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        return KEY_VARIABLES
+    def _endpoint(self) -> Endpoint:
+        return Endpoint(self.base_url or "", KEY_VARIABLES, usual=not self.base_url, schemas=False)
 
     def current_price(self) -> Price | None:
         """What tokens cost now, whichever SDK they go through."""
         return super().current_price() or get_price(f"gemini:{self.model}")
 
-    def _connect(self, key: Secret) -> Any:
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         load("google.generativeai", self.package)
         glm = load("google.ai.generativelanguage", self.package)
         options = {"api_key": key.reveal}

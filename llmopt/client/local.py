@@ -91,6 +91,7 @@ class LocalClient:
     """
 
     columns = True
+    local = True
 
     def __init__(
         self,

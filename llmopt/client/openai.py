@@ -4,166 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.anthropic import blocks
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
-from llmopt.client.http import Fault, Secret, check_url, is_local, merged, redact
+from llmopt.client.connection import check_url, is_local, load, merged, whole_body
+from llmopt.client.endpoint import CUSTOM_KEY_VARIABLE, SERVERS, Endpoint, openai_endpoint
+from llmopt.client.faults import Fault, MalformedBody, sdk_fault
+from llmopt.client.keys import Secret, redact
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.ready import not_listed
-from llmopt.client.remote import (
-    ASIDE_SECONDS,
-    DEADLINE,
-    Answer,
-    MalformedBody,
-    RemoteClient,
-    closed,
-    finish,
-    load,
-    sdk_fault,
-    whole_body,
-)
-from llmopt.errors import ClientError, MissingKeyError, ModelNotFoundError, did_you_mean
+from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
+from llmopt.errors import ModelNotFoundError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Server:
-    """A server that speaks OpenAI's protocol.
-
-    Attributes:
-        url: Where its API begins; what stands in braces is read from the environment, from the
-            first of the variables named there that is set.
-        variable: Environment variable that holds its key; ``""`` if it needs none.
-        about: What it is, in words.
-        gateway: Whether it only passes on to models that may cost.
-        tells_cost: Whether its answers say what was charged.
-        schemas: Whether it documents that answers keep to a JSON schema, with all its models.
-        lists: Whether its list of models names every one that it answers to, or one that is not
-            in the list can be asked for by its name.
-        key_path: Where a key is asked about; by default the list of models, which some servers
-            give to everybody.
-    """
-
-    url: str
-    variable: str
-    about: str
-    gateway: bool = False
-    tells_cost: bool = False
-    schemas: bool = False
-    lists: bool = False
-    key_path: str = ""
-
-    @property
-    def local(self) -> bool:
-        """Whether it runs models on this machine."""
-        return is_local(self.url) and not self.gateway
-
-    @property
-    def lacks(self) -> str:
-        """Environment variables that the address needs and that are not set."""
-        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
-        return " and ".join(n.replace("|", " or ") for n in names)
-
-    @property
-    def address(self) -> str:
-        """Where its API begins here; ``""`` while `lacks` names something."""
-        if self.lacks:
-            return ""
-        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
-
-    def hosts(self, host: str) -> bool:
-        """Whether an address's host is its own or that of one of its regions."""
-        own, labels = _host(self.address), host.split(".")
-        if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
-            return False
-        # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
-        return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
-
-
-def _variable(names: str) -> str:
-    return next(filter(None, map(os.environ.get, names.split("|"))), "")
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).hostname or ""
-
-
-SERVERS: dict[str, Server] = {
-    "openai": Server(
-        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True, lists=True
-    ),
-    "openrouter": Server(
-        "https://openrouter.ai/api/v1",
-        "OPENROUTER_API_KEY",
-        "OpenRouter",
-        tells_cost=True,
-        lists=True,
-        key_path="/key",
-    ),
-    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", lists=True),
-    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", lists=True),
-    "mistral": Server(
-        "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True, lists=True
-    ),
-    "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
-    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", schemas=True),
-    "cerebras": Server(
-        "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True, lists=True
-    ),
-    "fireworks": Server(
-        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", schemas=True
-    ),
-    "moonshot": Server(
-        "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", lists=True
-    ),
-    "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
-    "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
-    "azure": Server(
-        "{AZURE_OPENAI_ENDPOINT}/openai/v1",
-        "AZURE_OPENAI_API_KEY",
-        "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
-        schemas=True,
-    ),
-    "bedrock": Server(
-        "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
-        "AWS_BEARER_TOKEN_BEDROCK",
-        "Amazon Bedrock",
-    ),
-    "litellm": Server(
-        "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
-    ),
-    "ollama": Server(
-        "http://localhost:11434/v1", "", "Ollama on this machine", schemas=True, lists=True
-    ),
-    "vllm": Server(
-        "http://localhost:8000/v1", "", "vLLM on this machine", schemas=True, lists=True
-    ),
-    "llamacpp": Server(
-        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", schemas=True
-    ),
-    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", schemas=True),
-}
-"""Short names of servers: ``"ollama:llama3.2"`` means the model at this address."""
-
-CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
-"""Holds the key for an address that is not among `SERVERS`, if it needs one."""
-
 _FINISH: dict[str, FinishReason] = {"LENGTH": "length", "CONTENT_FILTER": "filter"}
 _FILTERED = {"content_filter", "content_policy_violation"}
-_SPELLINGS = {
-    "response_format": r"response[_ ]?format|json[_ ]schema|structured output|additionalProperties"
-    r"|grammar",
-    "reasoning_effort": r"(?:reasoning[_. ]?)?effort",
-    "stream": r"stream(?!_)",
-    "prompt_cache_key": r"prompt_cache_(?:key|breakpoint)",
+_FIELDS = {
+    "reasoning": "reasoning_effort",
+    "json_schema": "response_format",
+    "prompt_cache_breakpoint": "prompt_cache_key",
 }
 # Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
 _WORTH_CACHING = 4_000
@@ -197,7 +64,7 @@ class OpenAIClient(RemoteClient):
 
     provider = "openai"
     package = module = "openai"
-    spellings = _SPELLINGS
+    fields = _FIELDS
     samples_per_call = 128  # the most that the API takes as `n`
 
     def __init__(
@@ -223,34 +90,18 @@ class OpenAIClient(RemoteClient):
             self.style = "completion"
         self.name = f"openai+{self.base_url}:{model}" if self.base_url else f"{server}:{model}"
 
+    def _endpoint(self) -> Endpoint:
+        return openai_endpoint(self.server, self.base_url, self.model, self._local)
+
     @property
     def url(self) -> str:
         """The address that requests go to."""
-        if self.base_url:
-            return self.base_url
-        if self.server == "openai":
-            return os.environ.get("OPENAI_BASE_URL") or SERVERS["openai"].url
-        return SERVERS[self.server].address
+        return self.where.url
 
     @property
     def local(self) -> bool:
         """Whether the model runs on one's own machine, so that tokens cost nothing."""
-        if self._local is not None:
-            return self._local
-        # Ollama passes models of that name on to its makers' servers.
-        return not self.base_url and SERVERS[self.server].local and "cloud" not in self.model
-
-    @property
-    def _own_machine(self) -> bool:
-        return self.local
-
-    @property
-    def _holds_to_schemas(self) -> bool:
-        host = _host(self.url)
-        known = any(s.schemas and s.hosts(host) for s in SERVERS.values())
-        # Another server may stand behind OPENAI_BASE_URL.
-        named = not self.base_url and self.server != "openai"
-        return known or (named and SERVERS[self.server].schemas)
+        return self.where.local
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -259,64 +110,35 @@ class OpenAIClient(RemoteClient):
 
     def current_price(self) -> Price | None:
         """What tokens cost now; nothing on one's own machine, ``None`` if it is not known."""
-        if self.price is None and self.local:
-            return get_price(self.name, listed=False) or FREE
-        own = get_price(self.name, listed=False)
-        host = _host(self.url)
+        own = self.price or get_price(self.name, listed=False)
+        if own is not None or self.local:
+            return own or FREE
         # Another server behind OPENAI_BASE_URL or base_url= does not charge what OpenAI does.
-        server = next((n for n, s in SERVERS.items() if s.hosts(host)), None)
-        return self.price or own or (get_price(f"{server}:{self.model}") if server else None)
+        server = self.where.server
+        return get_price(f"{server}:{self.model}") if server else None
 
     @property
     def priced(self) -> bool:
         """Whether the cost of a reply will be known."""
-        return self._tells_cost or self.current_price() is not None
+        return self.where.tells_cost or self.current_price() is not None
 
-    @property
-    def _tells_cost(self) -> bool:
-        host = _host(self.url)
-        return any(s.tells_cost and s.hosts(host) for s in SERVERS.values())
-
-    @property
-    def key_variables(self) -> tuple[str, ...]:
-        """Environment variables that can hold the API key."""
-        if self.base_url is None:
-            return (SERVERS[self.server].variable or CUSTOM_KEY_VARIABLE,)
-        host = _host(self.base_url)
-        found = next((s.variable for s in SERVERS.values() if s.variable and s.hosts(host)), None)
-        # No key of a hosted server goes out in the clear.
-        secure = urlsplit(self.base_url).scheme == "https"
-        return (found if found and secure else CUSTOM_KEY_VARIABLE,)
-
-    @property
-    def _key_required(self) -> bool:
-        return self.key_variables != (CUSTOM_KEY_VARIABLE,) and not is_local(self.url)
-
-    @property
-    def _where(self) -> str:
-        return "" if self.url == SERVERS[self.server].address else self.url
-
-    @property
-    def _names_models(self) -> bool:
-        own = SERVERS[self.server]
-        # What passes models on to its makers' servers knows more than it has.
-        elsewhere = own.local and not self.local
-        return own.lists and not elsewhere and self.url == own.address
-
-    def _missing(self, sdk: Any) -> str:
+    def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         ask = partial(sdk.get, cast_to=object, options={"timeout": ASIDE_SECONDS})
-        own = SERVERS[self.server]
-        if own.key_path and self.url == own.address:
-            ask(own.key_path)
+        if endpoint.key_path:
+            ask(endpoint.key_path)
         try:
-            listed = _names(ask("/models"))
+            body = ask("/models")
         except Exception as error:
             if _has_none(error):
                 return ""  # it has no list
             raise
+        listed = _names(body)
+        entries = _of_model(body, self.model)
+        if isinstance(entries, list) and entries:
+            self._learned.read(entries[0])
         # The last part of a name may choose a provider or a price: OpenRouter's ":free".
         same = {self.model, f"{self.model}:latest", self.model.partition(":")[0]}
-        if not listed or same & listed or not self._names_models:
+        if not listed or same & listed or not endpoint.lists:
             return ""
         try:
             ask(f"/models/{quote(self.model, safe='')}")
@@ -327,31 +149,14 @@ class OpenAIClient(RemoteClient):
             return not_listed(self.name, self.model, listed, fetch)
         return ""
 
-    def _check_address(self) -> None:
-        lacks = "" if self.base_url else SERVERS[self.server].lacks
-        if lacks:
-            raise MissingKeyError(
-                f"{self.name} needs an address and there is none: set the environment variable "
-                f"{lacks}",
-                requests=0,
-            )
-        try:
-            check_url(self.url)
-        except ValueError as error:
-            variable = "OPENAI_BASE_URL" if self.server == "openai" else "the environment"
-            raise ClientError(
-                f"{self.name}: the address in {variable} is none: {error}", requests=0
-            ) from None
-
-    def _connect(self, key: Secret) -> Any:
+    def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("openai", self.package)
-        self._check_address()
         client = sdk.OpenAI(
             api_key=key.reveal or "none",  # the SDK insists on one; local servers ignore it
-            base_url=self.url,
-            **self._http(sdk, self.url),
+            base_url=endpoint.url,
+            **self._http(sdk, endpoint.url),
         )
-        if self.key_variables != ("OPENAI_API_KEY",):
+        if endpoint.variables != ("OPENAI_API_KEY",):
             # What OPENAI_ORG_ID, OPENAI_PROJECT_ID and OPENAI_CUSTOM_HEADERS hold is OpenAI's.
             client.organization = client.project = None
             client._custom_headers = {}
@@ -372,7 +177,7 @@ class OpenAIClient(RemoteClient):
             names = ["max_completion_tokens", "max_tokens"]
             if self.endpoint == "completions" or self.server != "openai" or self.base_url:
                 names.reverse()
-            name = next((n for n in names if n not in self._refused), None)
+            name = next((n for n in names if n not in self._learned.refused), None)
             if name and not (self.endpoint == "completions" and name != "max_tokens"):
                 parameters[name] = request.max_tokens
         if request.json_schema is not None and self.endpoint == "chat":
@@ -393,7 +198,7 @@ class OpenAIClient(RemoteClient):
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
                 parameters["prompt_cache_key"] = _cache_key(request)
-        if {"stream", "stream_options"} & self._refused:
+        if {"stream", "stream_options"} & self._learned.refused:
             # A stream without these options does not say what it has used.
             del parameters["stream"], parameters["stream_options"]
         return {name: value for name, value in parameters.items() if value is not None}
@@ -407,11 +212,7 @@ class OpenAIClient(RemoteClient):
         """
         found = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
         version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
-        return (
-            version >= (5, 6)
-            and self.endpoint == "chat"
-            and SERVERS["openai"].hosts(_host(self.url))
-        )
+        return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
 
     @property
     def marks_cache(self) -> bool:  # type: ignore[override]
@@ -455,10 +256,10 @@ class OpenAIClient(RemoteClient):
         reply = super().complete(request)
         if self.local and not self._asked_context:
             self._asked_context = True
-            sdk = self._connected(self._find_key())
+            sdk, _ = self._connected(self._find_key(self._endpoint()))
             found = self._ask_context(sdk) if self.context_tokens is None else None
             if found is not None:
-                self.context_tokens = found
+                self._learned.context_tokens = found
                 logger.info("%s has a context of %d tokens", self.name, found)
         return reply
 

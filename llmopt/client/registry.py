@@ -8,7 +8,7 @@ import re
 from typing import Any, cast
 
 from llmopt.client.base import Client
-from llmopt.client.openai import SERVERS
+from llmopt.client.endpoint import SERVERS
 from llmopt.client.options import OptionError, split_options, typed_options
 from llmopt.errors import ModelNotFoundError
 

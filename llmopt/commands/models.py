@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from llmopt.client.http import redact
+from llmopt.client.keys import redact
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import PRICES_VARIABLE, price_list
 from llmopt.client.registry import PROVIDERS, get_client

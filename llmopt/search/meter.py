@@ -391,7 +391,7 @@ class Meter:
     @property
     def in_doubt(self) -> int:
         """How many calls at unknown cost a call is that was cut off: 0 on the user's machine."""
-        return int(not getattr(self.client, "_own_machine", False))
+        return int(not getattr(self.client, "local", False))
 
     def check_ready(self, log: EventLog | None = None) -> None:
         """Look for what sure is to stop the first request; nothing is sent.

@@ -55,7 +55,7 @@ class _AgentClient:
     default_prompt = "words"
     max_samples = 1
     priced = True
-    _own_machine = True  # a call that is cut off costs nothing
+    local = True  # a call that is cut off costs nothing
 
     def __init__(self, answer: str | None = None) -> None:
         self._answer = answer

@@ -15,7 +15,7 @@ from wire import Say, openai_error
 
 from llmopt import Float, LLMOptimizer
 from llmopt.cli import main
-from llmopt.client.openai import SERVERS, Server
+from llmopt.client.endpoint import SERVERS, Server
 from llmopt.errors import ClientError, FallbackWarning, LLMOptError, install_hint
 
 __all__ = ["no_proxies", "server"]

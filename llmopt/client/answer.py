@@ -1,0 +1,107 @@
+"""What one call to a provider brought, made sound; and the form in which answers are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmopt.client.base import Completion, FinishReason, Request, amount, whole
+from llmopt.client.faults import MalformedBody
+from llmopt.client.keys import Secret, hide
+from llmopt.text import clean
+
+_MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
+_NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
+_DATA = ("enum", "const", "default", "examples", "required")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call to a provider brought.
+
+    Attributes:
+        completions: Samples, at least one.
+        model: The model that answered, as the provider names it.
+        prompt_tokens: All prompt tokens, cached and written ones included; ``None`` if unknown.
+        cached_tokens: Those read from a prefix cache.
+        written_tokens: Those written to a prefix cache, if the provider charges that apart.
+        written_long_tokens: Those of `written_tokens` that are kept for an hour.
+        completion_tokens: Over all samples, hidden reasoning included; ``None`` if unknown.
+        cost: US dollars, if the provider itself says so.
+        calls: Calls made, those included that a refused parameter wasted.
+        estimated: Whether the tokens are an estimate.
+    """
+
+    completions: tuple[Completion, ...]
+    model: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    written_tokens: int = 0
+    written_long_tokens: int = 0
+    completion_tokens: int | None = None
+    cost: float | None = None
+    calls: int = 1
+    estimated: bool = False
+
+
+def sound(answer: Answer, request: Request, key: Secret) -> Answer:
+    """Return an answer whose fields are what their types say, whatever the server sent.
+
+    The SDKs pass on what they get. A number that cannot be one is taken as unknown, samples
+    beyond those asked for are left out, and so is the key, should the server say it.
+
+    Raises:
+        MalformedBody: A sample is no text.
+    """
+    prompt_tokens = whole(answer.prompt_tokens)
+    most = prompt_tokens or 0
+    return replace(
+        answer,
+        completions=tuple(_cut(c, request.stop, key) for c in answer.completions[: request.n]),
+        model=hide(clean(answer.model), (key,)) if isinstance(answer.model, str) else "",
+        prompt_tokens=prompt_tokens,
+        cached_tokens=min(whole(answer.cached_tokens) or 0, most),
+        written_tokens=min(whole(answer.written_tokens) or 0, most),
+        completion_tokens=whole(answer.completion_tokens),
+        cost=amount(answer.cost),
+    )
+
+
+def _cut(completion: Completion, stop: tuple[str, ...], key: Secret) -> Completion:
+    """End a sample at the first stop string, for servers that do not take them."""
+    if not isinstance(completion.text, str):
+        raise MalformedBody(f"a sample is a {type(completion.text).__name__}, not a text")
+    text = hide(clean(completion.text), (key,))
+    ends = [at for at in map(text.find, stop) if at >= 0]
+    reason: FinishReason = "stop" if ends else completion.finish_reason
+    text = text[: min(ends, default=None)]
+    return Completion(text[:_MOST_CHARACTERS], "length" if text[_MOST_CHARACTERS:] else reason)
+
+
+def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
+    """Translate a provider's finish reason; one that is not in `table` means ``"stop"``."""
+    return table.get(str(reason or "").rsplit(".", 1)[-1].upper(), "stop")
+
+
+def closed(schema: object) -> Any:
+    """Return a JSON schema whose objects take no other fields and lack none.
+
+    Strict modes of several providers insist on that, and take no limits of length. Names of
+    fields are kept, also where they are words of JSON schemas.
+    """
+    if isinstance(schema, list | tuple):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    result: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            result[word] = {name: closed(inner) for name, inner in value.items()}
+        elif word != "maxLength":
+            result[word] = value if word in _DATA else closed(value)
+    if result.get("type") == "object" and isinstance(result.get("properties", {}), dict):
+        result.setdefault("additionalProperties", False)
+        if result.get("properties"):
+            result["required"] = list(result["properties"])
+    return result

@@ -1,0 +1,235 @@
+"""Where requests go: the known servers, and what is known of one address."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from llmopt.client.connection import check_url, is_local
+
+CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
+"""Holds the key for an address that is not among `SERVERS`, if it needs one."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is known of the address that requests go to, resolved once.
+
+    Attributes:
+        url: Where its API begins; ``""`` while `trouble` says why there is none.
+        variables: Environment variables that can hold the key, first one first.
+        needs_key: Whether there must be one.
+        trouble: Why there is no address, in words without the address.
+        lacking: Whether a variable that it needs is not set.
+        usual: Whether it is the provider's own address, which messages do not name.
+        local: Whether the model runs on one's own machine, so that tokens cost nothing.
+        schemas: Whether the provider documents that answers keep to a JSON schema.
+        tells_cost: Whether it documents that answers say what was charged.
+        lists: Whether it documents that it says which models it has.
+        key_path: Where a key is asked about, if not by the list of models.
+        server: Name of the known server whose prices hold; ``""`` for none.
+    """
+
+    url: str
+    variables: tuple[str, ...]
+    needs_key: bool = True
+    trouble: str = ""
+    lacking: bool = False
+    usual: bool = True
+    local: bool = False
+    schemas: bool = True
+    tells_cost: bool = False
+    lists: bool = False
+    key_path: str = ""
+    server: str = ""
+
+
+def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
+    """Return the address to use, and why there is none: one of the two is empty.
+
+    Args:
+        own: What the user gave, which is checked already.
+        variable: Environment variable that may hold another one.
+        default: The provider's own.
+    """
+    found = own or os.environ.get(variable) or default
+    try:
+        return check_url(found), ""
+    except ValueError as error:
+        return "", f"the address in {variable} is none: {error}"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that speaks OpenAI's protocol.
+
+    Attributes:
+        url: Where its API begins; what stands in braces is read from the environment, from the
+            first of the variables named there that is set.
+        variable: Environment variable that holds its key; ``""`` if it needs none.
+        about: What it is, in words.
+        gateway: Whether it only passes on to models that may cost.
+        tells_cost: Whether its answers say what was charged.
+        schemas: Whether it documents that answers keep to a JSON schema, with all its models.
+        lists: Whether its list of models names every one that it answers to, or one that is not
+            in the list can be asked for by its name.
+        key_path: Where a key is asked about; by default the list of models, which some servers
+            give to everybody.
+    """
+
+    url: str
+    variable: str
+    about: str
+    gateway: bool = False
+    tells_cost: bool = False
+    schemas: bool = False
+    lists: bool = False
+    key_path: str = ""
+
+    @property
+    def local(self) -> bool:
+        """Whether it runs models on this machine."""
+        return is_local(self.url) and not self.gateway
+
+    @property
+    def lacks(self) -> str:
+        """Environment variables that the address needs and that are not set."""
+        names = [n for n in re.findall(r"{(.+?)}", self.url) if not _variable(n)]
+        return " and ".join(n.replace("|", " or ") for n in names)
+
+    @property
+    def address(self) -> str:
+        """Where its API begins here; ``""`` while `lacks` names something."""
+        if self.lacks:
+            return ""
+        return re.sub(r"{(.+?)}", lambda found: _variable(found[1]).rstrip("/"), self.url)
+
+    def hosts(self, host: str) -> bool:
+        """Whether an address's host is its own or that of one of its regions."""
+        own, labels = _host(self.address), host.split(".")
+        if not own or is_local(self.url) or labels[-2:] != own.split(".")[-2:]:
+            return False
+        # A region is a label more: us.api.openai.com, api.us-east-1.example.com.
+        return host == own or own in (".".join(labels[1:]), ".".join(labels[:1] + labels[2:]))
+
+
+def _variable(names: str) -> str:
+    return next(filter(None, map(os.environ.get, names.split("|"))), "")
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).hostname or ""
+
+
+SERVERS: dict[str, Server] = {
+    "openai": Server(
+        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True, lists=True
+    ),
+    "openrouter": Server(
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
+        "OpenRouter",
+        tells_cost=True,
+        lists=True,
+        key_path="/key",
+    ),
+    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", lists=True),
+    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", lists=True),
+    "mistral": Server(
+        "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True, lists=True
+    ),
+    "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
+    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", schemas=True),
+    "cerebras": Server(
+        "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True, lists=True
+    ),
+    "fireworks": Server(
+        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", schemas=True
+    ),
+    "moonshot": Server(
+        "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", lists=True
+    ),
+    "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
+    "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
+    "azure": Server(
+        "{AZURE_OPENAI_ENDPOINT}/openai/v1",
+        "AZURE_OPENAI_API_KEY",
+        "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
+        schemas=True,
+    ),
+    "bedrock": Server(
+        "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
+        "AWS_BEARER_TOKEN_BEDROCK",
+        "Amazon Bedrock",
+    ),
+    "litellm": Server(
+        "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
+    ),
+    "ollama": Server(
+        "http://localhost:11434/v1", "", "Ollama on this machine", schemas=True, lists=True
+    ),
+    "vllm": Server(
+        "http://localhost:8000/v1", "", "vLLM on this machine", schemas=True, lists=True
+    ),
+    "llamacpp": Server(
+        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", schemas=True
+    ),
+    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", schemas=True),
+}
+"""Short names of servers: ``"ollama:llama3.2"`` means the model at this address."""
+
+
+def openai_endpoint(server: str, base_url: str | None, model: str, local: bool | None) -> Endpoint:
+    """Return the endpoint of a client that speaks OpenAI's protocol.
+
+    A key goes only where it belongs, and no key of a hosted server goes out in the clear.
+
+    Args:
+        server: One of `SERVERS`.
+        base_url: Any other address; ``None`` for the server's.
+        model: The model's name.
+        local: Whether it runs on one's own machine; ``None`` for what is known of the server.
+    """
+    named = SERVERS[server]
+    trouble, lacking = "", False
+    if base_url is None and named.lacks:
+        url, lacking = "", True
+        trouble = (
+            f"it needs an address and there is none: set the environment variable {named.lacks}"
+        )
+    elif base_url is None and server == "openai":
+        url, trouble = address(None, "OPENAI_BASE_URL", named.url)
+    else:
+        url, trouble = address(base_url, "the environment", named.address)
+    host = _host(url)
+    found = next((n for n, s in SERVERS.items() if s.hosts(host)), "")
+    known = SERVERS.get(found)
+    own = base_url is None and url == named.address
+    if base_url is None:
+        variable = named.variable or CUSTOM_KEY_VARIABLE
+    else:
+        secure = urlsplit(url).scheme == "https"
+        variable = (known.variable if known and secure else "") or CUSTOM_KEY_VARIABLE
+    if local is None:
+        # Ollama passes models of that name on to its makers' servers.
+        local = base_url is None and named.local and "cloud" not in model
+    # Another server may stand behind OPENAI_BASE_URL.
+    shipped = named if base_url is None and server != "openai" else None
+    facts = [s for s in (known, shipped) if s is not None]
+    return Endpoint(
+        url=url,
+        variables=(variable,),
+        needs_key=variable != CUSTOM_KEY_VARIABLE and not is_local(url),
+        trouble=trouble,
+        lacking=lacking,
+        usual=own,
+        local=local,
+        schemas=any(s.schemas for s in facts),
+        tells_cost=any(s.tells_cost for s in facts),
+        # What passes models on to its makers' servers knows more than it has.
+        lists=own and named.lists and (local or not named.local),
+        key_path=named.key_path if own else "",
+        server=found,
+    )

@@ -1,0 +1,106 @@
+"""API keys: where they are found, and how they stay out of every text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from llmopt.errors import MissingKeyError
+
+# Shapes that keys have, in case a body echoes one that is not ours or is partly masked.
+_KEY_SHAPES = re.compile(
+    r"\b(?:sk|gsk|xai|pk|rk)-[\w*.…-]{6,}|\bAIza[\w*-]{10,}|\bAQ\.[\w*.-]{10,}"
+    r"|(?i:\bbearer\s+)[\w*.~+/=-]{6,}|(?<=[?&]key=)[^&\s\"']+"
+)
+
+
+class Secret:
+    """An API key that shows itself to nobody who does not ask by name.
+
+    Its ``repr`` hides the value and pickling drops it; a deep copy, which stays in this
+    process, keeps it.
+    """
+
+    __slots__ = ("reveal",)
+
+    def __init__(self, value: str | None = None) -> None:
+        self.reveal = value
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self.reveal else "Secret(None)"
+
+    def __bool__(self) -> bool:
+        return bool(self.reveal)
+
+    @property
+    def sendable(self) -> bool:
+        """Whether a header can hold it."""
+        value = self.reveal or ""
+        return value.isascii() and value.isprintable() and " " not in value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self.reveal == other.reveal
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Secret:
+        return self
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[()]]:
+        return Secret, ()
+
+
+def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bool) -> Secret:
+    """Return the API key to use now, which may be empty if none is required.
+
+    Args:
+        given: What the user passed to the client.
+        variables: Environment variables to look in, in this order.
+        name: The client's name, for the message.
+        required: Whether there must be one.
+
+    Raises:
+        MissingKeyError: There is none, or it cannot be sent in a header.
+    """
+    # No local variable holds the bare key: tracebacks with variables would show it.
+    key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
+    # A key read from a file often ends in a newline.
+    key = Secret((key.reveal or "").strip() or None)
+    remedy = (
+        f"set the environment variable {' or '.join(variables)}, or give "
+        f"llmopt.get_client({name!r}, api_key=...) as the client"
+    )
+    if not key and required:
+        raise MissingKeyError(f"{name} needs an API key and there is none: {remedy}", requests=0)
+    if not key.sendable:
+        raise MissingKeyError(
+            f"the API key for {name} holds characters that no key has (a space, a line break or "
+            f"a non-ASCII letter): {remedy}",
+            requests=0,
+        )
+    return key
+
+
+def hide(text: str, secrets: Iterable[Secret | str | None]) -> str:
+    """Return `text` with known keys, bare or URL-quoted, replaced by ``***``."""
+    for secret in (s if isinstance(s, Secret) else Secret(s) for s in secrets):
+        if secret:
+            text = text.replace(secret.reveal or "", "***")
+            text = text.replace(quote(secret.reveal or "", safe=""), "***")
+    return text
+
+
+def redact(text: str, secrets: Iterable[Secret | str | None] = ()) -> str:
+    """Return `text` with known keys and whatever else looks like one replaced by ``***``.
+
+    Args:
+        text: What a server or an SDK said.
+        secrets: Known keys.
+    """
+    return _KEY_SHAPES.sub("***", hide(text, secrets))
