@@ -115,7 +115,7 @@ class TestOptuna:
             copied.sampler = worker
             trial = copied.ask()
             bowl(trial)
-            (group,) = worker._groups.values()
+            (group,) = worker._asker._groups.values()
             emitter = group.emitter.partner
             view = group.reader.view(copied, copied.get_trials()[:-1], -1, {}, _decomposed(copied))
             emitter._follow(view.history)

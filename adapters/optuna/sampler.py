@@ -12,40 +12,29 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
-import time
 import zlib
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
-import optuna
 from optuna import TrialPruned
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from llmopt.adapters.optuna.asking import Asker, constrained, logger
 from llmopt.adapters.optuna.history import (
-    GroupHistory,
-    View,
-    hints,
     known_params,
     learned,
     recommended,
 )
-from llmopt.adapters.optuna.ledger import Ledger
 from llmopt.adapters.optuna.records import (
-    annotate,
     current,
-    publish,
     read_fixed,
     read_note,
-    write_dashboard_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import (
@@ -54,31 +43,23 @@ from llmopt.adapters.optuna.space import (
     decompose,
     trouble_with,
 )
-from llmopt.adapters.words import warn
 from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.ready import check_ready, is_permanent
+from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
-from llmopt.errors import SearchStopped, SpaceError
-from llmopt.history import Proposal, Usage
+from llmopt.errors import SearchStopped
+from llmopt.history import Usage
 from llmopt.prompt import Prompt
-from llmopt.search.cma import CMAEmitter, several_objectives
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
+from llmopt.search.cma import several_objectives
+from llmopt.search.emitter import ModelEmitter
 from llmopt.search.locks import Lock
 from llmopt.search.options import AskArguments, AskOptions
-from llmopt.search.scheduler import Partner, make_scheduler
-from llmopt.space import Space
+from llmopt.search.scheduler import Partner
 from llmopt.space.constraints import read_constraints
 
 __all__ = ["LLMSampler"]
 
-# Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
-_logger = optuna.logging.get_logger("optuna.llmopt")
 
-_CLASH_ROUNDS = 4
-_CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
-_GROUPS_KEPT = 64
-_BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 _DRAWS = 100  # of a parameter's value that keeps the constraints
 # The wording of Optuna's own samplers.
 _INDEPENDENT = (
@@ -88,24 +69,6 @@ _INDEPENDENT = (
     "setting `warn_independent_sampling` to `False` in the constructor of `{sampler}` if this "
     "independent sampling is intended behavior."
 )
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """A point that the model gave and no trial has taken yet; see `annotate`."""
-
-    proposal: Proposal
-    start: int | None = None
-    cost: float | None = None
-    model: str = ""
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Parameters that are proposed together: their history, and who proposes them."""
-
-    reader: GroupHistory
-    emitter: Emitter
 
 
 class LLMSampler(BaseSampler):
@@ -200,38 +163,25 @@ class LLMSampler(BaseSampler):
         self._independent_sampler = independent_sampler
         options.setdefault("on_error", "fallback")
         self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
-        self._total = self._model.total
         self._partner = partner
         self._constraints = read_constraints(constraints)
-        self._dashboard_notes = dashboard_notes
         if dashboard_notes and find_spec("optuna_dashboard") is None:
             raise ImportError(
                 "dashboard_notes=True needs optuna-dashboard: pip install optuna-dashboard",
                 name="optuna_dashboard",
             )
-        make_scheduler(partner, self._model, None)  # a wrong argument is told at once
         self._entropy = _entropy(seed)
-        self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
-        self._ledger = Ledger()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Drop what is not part of the state: it is rebuilt from the storage."""
-        self._lock = Lock()
-        self._process = os.getpid()
-        self._checked = False
-        self._groups: dict[tuple[str, ...], _Group] = {}
-        self._said: set[tuple[str, ...]] = set()
-        self._said_ends: set[str] = set()
+        self._asker = Asker(self._model, partner, self._constraints, self.batch_size, self.hints)
+        self._asker.notes = dashboard_notes
+        self._lock, self._checked = Lock(), False
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            hidden = ("_lock", "_groups")
-            return {k: v for k, v in self.__dict__.items() if k not in hidden}
+            return {k: v for k, v in self.__dict__.items() if k != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._lock, self._checked = Lock(), False
 
     def __repr__(self) -> str:
         return (
@@ -353,7 +303,7 @@ class LLMSampler(BaseSampler):
         given = {**read_fixed(trial.system_attrs), **trial.params}
         wanted = {n: d for n, d in search_space.items() if n not in given}
         try:
-            return self._propose(study, trial, trials, wanted, given) if wanted else {}
+            return self._propose(study, trial, trials, wanted, given)
         except SearchStopped as stopped:
             self._stop(study, trial, stopped)
             return {}
@@ -390,7 +340,7 @@ class LLMSampler(BaseSampler):
                 return value
             if self._warn_independent and any(param_name in t.params for t in learned(trials)):
                 independent = self._independent_sampler or RandomSampler()
-                _logger.warning(
+                logger.warning(
                     _INDEPENDENT.format(
                         name=param_name,
                         number=trial.number,
@@ -401,6 +351,20 @@ class LLMSampler(BaseSampler):
                 )
         return self._draw(study, trial, param_name, param_distribution)
 
+    def _propose(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        trials: Sequence[FrozenTrial],
+        distributions: Distributions,
+        given: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Propose parameters for a trial that has some already."""
+        if not distributions:
+            return {}
+        with self._lock:
+            return self._asker.propose(study, trial, trials, distributions, given, self._entropy)
+
     def _stop(self, study: Study, trial: FrozenTrial, stopped: SearchStopped) -> None:
         """End ``study.optimize`` after this trial, which is pruned at its first suggestion."""
         write_notes(study, trial, {"source": "stopped", "explanation": str(stopped)})
@@ -408,7 +372,7 @@ class LLMSampler(BaseSampler):
             study.stop()
         except RuntimeError:  # there is no such loop
             raise stopped from None
-        _logger.info(f"{stopped}. The study was stopped.")
+        logger.info(f"{stopped}. The study was stopped.")
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""
@@ -422,24 +386,7 @@ class LLMSampler(BaseSampler):
             return {}
         group = ParameterGroup(wanted)
         rng = np.random.default_rng((*self._entropy, trial.number))
-        return group.params(self._constrained(group.space, given).sample(rng))
-
-    def _constrained(self, space: Space, given: Mapping[str, Any]) -> Space:
-        """Return a group's space with the constraints on it, as what is already set leaves them.
-
-        Raises:
-            SpaceError: No point was found that keeps them, or one is over a choice.
-        """
-        own = [c for c in self._constraints if c.names & set(space.names)]
-        own = [c for c in own if c.names <= {*space.names, *given}]
-        known = any(c.names & set(given) for c in own)
-        try:
-            return space.constrained([c.given(given) for c in own])
-        except SpaceError as error:
-            if not known:
-                raise
-            _logger.warning(f"What the trial already has breaks a constraint: {error}.")
-            return space
+        return group.params(constrained(group.space, self._constraints, given).sample(rng))
 
     def _draw(
         self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -493,200 +440,6 @@ class LLMSampler(BaseSampler):
         except ValueError:
             inside = False
         return known[name], "" if inside else reason
-
-    # -- proposing ---------------------------------------------------------------------------
-
-    def _propose(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        trials: Sequence[FrozenTrial],
-        distributions: Distributions,
-        given: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """Propose a group of parameters for a trial, and let other workers see it.
-
-        Args:
-            study: The study.
-            trial: The trial.
-            trials: All trials of the study.
-            distributions: The parameters to propose.
-            given: What is already set in the trial.
-        """
-        with self._lock:
-            if self._process != os.getpid():
-                # What the process asked for that this one was forked from is not its own.
-                self._process = os.getpid()
-                self._offers.clear()
-            self._ledger.attach(self._model.meter, study)
-            parameters = decompose(learned(trials))
-            group = self._group(distributions)
-            reader = group.reader
-            context = {n: v for n, v in given.items() if n not in distributions}
-            outside = {n: v for n, v in context.items() if n in parameters.latest}
-            batch = 1 if context else self.batch_size
-            place = (study.study_name, getattr(study, "_bracket_id", None), reader.group.space)
-            offers = deque() if context else self._offers.setdefault(place, deque())
-            view = reader.view(study, trials, trial.number, outside, parameters)
-            space = self._constrained(reader.group.space, context)
-            self._say_ends(space, view)
-            for round_ in range(_CLASH_ROUNDS + 1):
-                rng = np.random.default_rng((*self._entropy, trial.number, len(context), round_))
-                if round_ < _CLASH_ROUNDS:
-                    notes = hints(study, self.hints, context)
-                    offer = self._next(offers, view, group, space, rng, batch, notes)
-                else:
-                    trouble = "other workers took all the points that it gave"
-                    offer = _Offer(self._fall_back(space, view, rng, trouble))
-                params = reader.group.params(offer.proposal.values)
-                key = reader.group.space.key(offer.proposal.values)
-                # A worker that asked at the same time did not see this trial's proposal, and
-                # this one did not see its. After both have written, at least one sees the
-                # other's. After a pause of random length, a few times what the storage takes,
-                # it looks again: if the other one has not given way, this one does.
-                before = view.taken
-                started = time.monotonic()
-                try:
-                    publish(study, trial, reader.group, params)
-                    for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
-                        time.sleep(pause * (time.monotonic() - started))
-                        trials = study.get_trials(deepcopy=False)
-                        view = reader.view(study, trials, trial.number, outside, parameters)
-                        lost = (
-                            key in view.taken
-                            and key not in before
-                            and not self._model.options.noisy
-                        )
-                        if not lost:
-                            annotate(
-                                study,
-                                trial,
-                                distributions,
-                                offer.proposal,
-                                offer.start,
-                                offer.cost,
-                                offer.model,
-                            )
-                            if self._dashboard_notes:
-                                write_dashboard_note(study, trial)
-                            break
-                    else:
-                        publish(study, trial, reader.group, {})
-                except BaseException:
-                    offers.appendleft(offer)  # it is paid for: the next trial gets it
-                    with contextlib.suppress(Exception):
-                        publish(study, trial, reader.group, {})
-                    raise
-                if not lost:
-                    break
-                self._discard(offer)
-            if not offers:
-                self._offers.pop(place, None)
-            return params
-
-    def _say_ends(self, space: Space, view: View) -> None:
-        """Say once where the best trial lies on the end of a range, and has for a while."""
-        best = view.history.best
-        if best is None or len(view.history.trials) - best.number < _BEST_SINCE:
-            return
-        ends = [text for text in space.on_bounds(best.values) if text not in self._said_ends]
-        self._said_ends.update(ends)
-        if ends:
-            _logger.warning(
-                f"The best of {len(view.history.trials)} trials lies on the edge of the space: "
-                f"{'; '.join(ends)}. A better one may lie beyond: widen the range if you can."
-            )
-
-    def _discard(self, offer: _Offer) -> None:
-        """Count a paid point that another worker was quicker to take."""
-        self._model.meter.count_proposal(offer.proposal.source, -1)
-        self._model.meter.count_rejection("taken meanwhile")
-
-    def _next(
-        self,
-        offers: deque[_Offer],
-        view: View,
-        group: _Group,
-        space: Space,
-        rng: np.random.Generator,
-        n: int,
-        notes: tuple[str, ...],
-    ) -> _Offer:
-        """Return the next point that is not taken, asking for more if none is left."""
-        while offers:
-            offer = offers.popleft()
-            exhausted = len(view.taken) >= space.cardinality
-            if (
-                exhausted
-                or self._model.options.noisy
-                or space.key(offer.proposal.values) not in view.taken
-            ):
-                return offer
-            self._discard(offer)
-        # Of a group that not all trials have, nobody knows how many points are planned.
-        self._model.total = self._total if view.whole else None
-        with self._model.meter.asking() as draft:
-            try:
-                points = group.emitter.propose(
-                    space, view.history, rng, n, taken=view.taken, notes=notes
-                )
-            except Exception as error:
-                stopped = isinstance(error, SearchStopped) or is_permanent(error)
-                if stopped or self._model.options.on_error == "raise":
-                    raise
-                points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
-        replies = [reply for _, reply in draft.replies]
-        costs = [r.cost for r in replies]
-        asked = sum(p.source == "llm" for p in points)
-        share = None
-        if asked and None not in costs:
-            share = sum(c for c in costs if c is not None) / asked
-        model = replies[-1].model if replies else ""
-        offers.extend(
-            _Offer(p, view.start_of(p.explanation), share, model)
-            if p.source == "llm"
-            else _Offer(p)
-            for p in points
-        )
-        for text in draft.warnings:
-            warn(text)
-        return offers.popleft()
-
-    def _fall_back(
-        self, space: Space, view: View, rng: np.random.Generator, trouble: str
-    ) -> Proposal:
-        """Draw a point at random where `ModelEmitter` does not do it."""
-        warn(
-            f"a point was drawn at random, not proposed by {client_name(self.client)}: "
-            f"{trouble}. It is counted in usage.fallbacks"
-        )
-        self._model.meter.count_proposal("fallback")
-        return Proposal(draw_new(space, set(view.taken), rng), "fallback")
-
-    def _group(self, distributions: Distributions) -> _Group:
-        names = tuple(distributions)
-        group = self._groups.get(names)
-        if group is None or group.reader.group.distributions != distributions:
-            if len(self._groups) >= _GROUPS_KEPT:
-                self._groups.clear()
-            reader = GroupHistory(
-                ParameterGroup(distributions), self._constraints, self._model.options.noisy
-            )
-            group = self._groups[names] = _Group(reader, self._emitter(reader.group.space))
-        return group
-
-    def _emitter(self, space: Space) -> Emitter:
-        """Return who proposes the points of a group of parameters."""
-        if self._partner is not None:
-            try:
-                CMAEmitter.check(space)
-            except SpaceError as error:
-                if space.names not in self._said:
-                    self._said.add(space.names)
-                    names = ", ".join(map(repr, space.names))
-                    _logger.warning(f"The model alone proposes {names}: {error}.")
-                return self._model
-        return make_scheduler(self._partner, self._model, None)
 
 
 def _entropy(seed: int | None) -> tuple[int, ...]:

@@ -71,8 +71,9 @@ def journal(folder: Path, model: Model, tries: int = 12) -> tuple[Any, int]:
     values = [t.value for t in study.get_trials(states=(DONE,))]
     with contextlib.suppress(LLMOptError):
         sampler._model.meter.flush()
-    sampler._ledger.attach(sampler._model.meter, study)
-    return values, sampler._ledger.total().requests
+    ledger = sampler._asker._ledger
+    ledger.attach(sampler._model.meter, study)
+    return values, ledger.total().requests
 
 
 def dump(folder: Path, model: Model) -> tuple[Any, int]:
