@@ -340,8 +340,8 @@ class TestTwoSearchesOfOneName:
                 self.runs.append([])
                 return self.runs[-1]
 
-            def _write(self, run, search, trial, found, best):
-                run.append((found["reward"], trial.feedback))
+            def _write(self, run, told):
+                run.append((told.numbers["reward"], told.said["feedback"]))
 
             def _end(self, run, reason):
                 run.append("end")

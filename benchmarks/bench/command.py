@@ -31,7 +31,7 @@ from llmopt.commands.config_file import add_config_argument
 from llmopt.commands.options import add_option_argument, take_options
 from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.text import clean
-from llmopt.trackers.named import add_track_argument, callbacks_of
+from llmopt.trackers import add_track_argument, callbacks_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.folders import check_given, to_give_again
 from llmopt.prompt import PROMPTS
 from llmopt.text import clean
-from llmopt.trackers.named import add_track_argument, callbacks_of
+from llmopt.trackers import add_track_argument, callbacks_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -122,6 +122,25 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return tuple(callbacks)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What a tracker writes of a trial.
+
+    Attributes:
+        trial: The trial.
+        params: Its values by name, as numbers or texts.
+        numbers: ``reward``, ``best``, ``stderr``, ``params/…``, ``usage/…``, where there are.
+        said: ``state`` and ``source``; ``explanation`` and ``feedback``, where there are.
+        best: The best trial's values by name, of a search with one objective.
+    """
+
+    trial: Trial
+    params: dict[str, int | float | str]
+    numbers: dict[str, float]
+    said: dict[str, str]
+    best: dict[str, int | float | str]
+
+
 class RunTracker(Callback):
     """A callback that writes each search as a run of its own, begun with its first new trial.
 
@@ -135,7 +154,21 @@ class RunTracker(Callback):
         """Write a trial."""
         if search not in self._runs:
             self._runs[search] = self._begin(search, trial.number)
-        self._write(self._runs[search], search, trial, numbers(search, trial, best, usage), best)
+        params = _by_name(search, trial)
+        found = {"stderr": trial.stderr, "usage/requests": usage.requests, "usage/cost": usage.cost}
+        found |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
+        found |= {"usage/fallbacks": usage.fallbacks}
+        found |= {f"params/{n}": v for n, v in params.items() if not isinstance(v, str)}
+        one = len(search.directions) == 1
+        for i, reward in enumerate(trial.rewards or (), start=1):
+            found["reward" if one else f"reward/{i}"] = reward
+        if one and best is not None and best.rewards is not None:
+            found["best"] = best.rewards[0]
+        numbers = {name: float(v) for name, v in found.items() if v is not None}
+        said = {"explanation": trial.explanation, "feedback": trial.feedback}
+        said = {"state": trial.state, "source": trial.source} | {k: v for k, v in said.items() if v}
+        shown = _by_name(search, best) if one and best is not None else {}
+        self._write(self._runs[search], Told(trial, params, numbers, said, shown))
 
     def ended(self, search: Search, reason: str) -> None:
         """End the run."""
@@ -146,15 +179,8 @@ class RunTracker(Callback):
         """Return the run of a search whose first trial that is told here has this number."""
         raise NotImplementedError
 
-    def _write(
-        self,
-        run: Any,
-        search: Search,
-        trial: Trial,
-        found: Mapping[str, float],
-        best: Trial | None,
-    ) -> None:
-        """Write a trial with its numbers."""
+    def _write(self, run: Any, told: Told) -> None:
+        """Write a trial."""
         raise NotImplementedError
 
     def _end(self, run: Any, reason: str) -> None:
@@ -162,37 +188,15 @@ class RunTracker(Callback):
         raise NotImplementedError
 
 
+def _by_name(search: Search, trial: Trial) -> dict[str, int | float | str]:
+    pairs = zip(search.parameters, trial.values, strict=True)
+    return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
+
+
 def mark_of(search: Search) -> str:
     """Return a text that tells a stored search from others, and names no path."""
     known = [search.place, search.name, list(search.parameters), search.settings.get("seed")]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
-
-
-def numbers(search: Search, trial: Trial, best: Trial | None, usage: Usage) -> dict[str, float]:
-    """Return the numbers of a told trial that a tracker plots, by name."""
-    found: dict[str, float] = {}
-    several = len(search.directions) > 1
-    for name, one in (("reward", trial), ("best", best)):
-        for i, reward in enumerate((one.rewards or ()) if one is not None else ()):
-            if not (several and name == "best"):
-                found[f"{name}/{i + 1}" if several else name] = reward
-    if trial.stderr is not None:
-        found["stderr"] = trial.stderr
-    for name, value in zip(search.parameters, trial.values, strict=True):
-        if isinstance(value, (int, float)):  # a choice that is a word is no number
-            found[f"params/{name}"] = float(value)
-    found["usage/requests"] = usage.requests
-    found["usage/tokens"] = usage.prompt_tokens + usage.completion_tokens
-    if usage.cost is not None:
-        found["usage/cost"] = usage.cost
-    found["usage/fallbacks"] = usage.fallbacks
-    return found
-
-
-def words(trial: Trial) -> dict[str, str]:
-    """Return what was said about a trial, by name; what was not said is left out."""
-    said = {"explanation": clean(trial.explanation), "feedback": clean(trial.feedback)}
-    return {name: text for name, text in said.items() if text}
 
 
 def missing(package: str, name: str) -> ImportError:

@@ -26,57 +26,40 @@ class Log(Callback):
 
     def asked(self, search: Search, proposal: Proposal) -> None:
         """Log a point."""
-        self._logger.log(
-            self._level,
-            "%s: asked (%s) %s",
-            search.name,
-            proposal.source,
-            _point(search, proposal.values),
-        )
+        self._say(search, f"asked ({proposal.source}) {_point(search, proposal.values)}")
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
         """Log a trial."""
         outcome = "failed" if trial.reward is None else f"reward {trial.reward}"
-        words = f"; {_short(trial.feedback)}" if trial.feedback else ""
-        self._logger.log(
-            self._level,
-            "%s: trial %d (%s) %s: %s%s; best %s",
-            search.name,
-            trial.number,
-            trial.source,
-            _point(search, trial.values),
-            outcome,
-            words,
-            None if best is None else best.reward,
+        said = f"; {cut(' '.join(trial.feedback.split()), _MOST)}" if trial.feedback else ""
+        self._say(
+            search,
+            f"trial {trial.number} ({trial.source}) {_point(search, trial.values)}: {outcome}{said}; "
+            f"best {None if best is None else best.reward}",
         )
 
     def sent(self, search: Search, spent: Spent) -> None:
         """Log a request."""
-        if spent.reply is None:
-            self._logger.warning(
-                "%s: request failed after %d calls: %s", search.name, spent.failed, spent.error
-            )
-            return
         reply = spent.reply
-        self._logger.log(
-            self._level,
-            "%s: %s answered in %.1f s: %d + %d tokens, cost %s",
-            search.name,
-            reply.model or spent.client,
-            reply.seconds,
-            reply.prompt_tokens,
-            reply.completion_tokens,
-            "unknown" if reply.cost is None else f"${reply.cost:.6f}",
+        if reply is None:
+            text = f"request failed after {spent.failed} calls: {spent.error}"
+            self._logger.warning("%s: %s", search.name, clean(text))
+            return
+        tokens = (reply.prompt_tokens, reply.completion_tokens)
+        counts = " + ".join("?" if n is None else str(n) for n in tokens)
+        cost = "unknown" if reply.cost is None else f"${reply.cost:.6f}"
+        model = reply.model or spent.client
+        self._say(
+            search, f"{model} answered in {reply.seconds:.1f} s: {counts} tokens, cost {cost}"
         )
 
     def ended(self, search: Search, reason: str) -> None:
         """Log the end."""
-        self._logger.log(self._level, "%s: ended%s", search.name, reason and f" ({reason})")
+        self._say(search, f"ended{reason and f' ({reason})'}")
+
+    def _say(self, search: Search, text: str) -> None:
+        self._logger.log(self._level, "%s: %s", search.name, clean(text))
 
 
 def _point(search: Search, values: tuple[object, ...]) -> str:
     return ", ".join(f"{n}={v!r}" for n, v in zip(search.parameters, values, strict=True))
-
-
-def _short(text: str) -> str:
-    return cut(clean(" ".join(text.split())), _MOST)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from llmopt.history import Trial
-from llmopt.trackers.base import RunTracker, Search, mark_of, missing, words
+from llmopt.trackers.base import RunTracker, Search, Told, mark_of, missing
 
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
 _MOST_TAG = 5000  # characters of a tag
@@ -83,18 +82,11 @@ class MLflow(RunTracker):
             run, params=[self._param(k, v[:_MOST_PARAM]) for k, v in texts.items()]
         )
 
-    def _write(
-        self,
-        run: str,
-        search: Search,
-        trial: Trial,
-        found: Mapping[str, float],
-        best: Trial | None,
-    ) -> None:
-        now = int(time.time() * 1000)
+    def _write(self, run: str, told: Told) -> None:
+        trial, now = told.trial, int(time.time() * 1000)
         metrics = {
             name: self._metric(_name(name), number, now, trial.number)
-            for name, number in found.items()
+            for name, number in told.numbers.items()
             if not name.startswith("params/")
         }
         self._client.log_batch(run, metrics=list(metrics.values()))
@@ -105,12 +97,13 @@ class MLflow(RunTracker):
             self._experiment, run_name=f"trial {trial.number}", tags=tags
         )
         child = made.info.run_id
-        names = _names(search.parameters)
-        pairs = zip(names, trial.values, strict=True)
-        self._params(child, {n: v if isinstance(v, str) else repr(v) for n, v in pairs})
-        said = {"state": trial.state, "source": trial.source, **words(trial)}
+        named: dict[str, str] = {}
+        for number, (name, value) in enumerate(told.params.items()):
+            key = _name(name) if _name(name) not in named else f"{_name(name)}_{number}"
+            named[key] = value if isinstance(value, str) else repr(value)
+        self._params(child, named)
         rewards = [m for n, m in metrics.items() if n.startswith("reward") or n == "stderr"]
-        shown = [self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in said.items()]
+        shown = [self._tag(f"llmopt.{k}", v[:_MOST_TAG]) for k, v in told.said.items()]
         self._client.log_batch(child, metrics=rewards, tags=shown)
         self._client.set_terminated(child, "FINISHED" if trial.rewards else "FAILED")
 
@@ -118,14 +111,6 @@ class MLflow(RunTracker):
         if reason:
             self._client.set_tag(run, "llmopt.ended", reason[:_MOST_TAG])
         self._client.set_terminated(run)
-
-
-def _names(parameters: Sequence[str]) -> list[str]:
-    """Return names that MLflow takes, all different."""
-    found: list[str] = []
-    for number, name in enumerate(map(_name, parameters)):
-        found.append(f"{name}_{number}" if name in found else name)
-    return found
 
 
 def _name(name: str) -> str:

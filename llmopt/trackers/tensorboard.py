@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.history import Trial
-from llmopt.trackers.base import RunTracker, Search, mark_of, missing, words
+from llmopt.trackers.base import RunTracker, Search, Told, mark_of, missing
 
 
 class TensorBoard(RunTracker):
@@ -52,22 +50,17 @@ class TensorBoard(RunTracker):
             (self._folder / folder / mark_of(search)).touch()
         return writer
 
-    def _write(
-        self,
-        run: Any,
-        search: Search,
-        trial: Trial,
-        found: Mapping[str, float],
-        best: Trial | None,
-    ) -> None:
+    def _write(self, run: Any, told: Told) -> None:
         value = self._summary.Value
-        values = [value(tag=tag, simple_value=number) for tag, number in found.items()]
-        for tag, text in words(trial).items():
+        values = [value(tag=tag, simple_value=number) for tag, number in told.numbers.items()]
+        for tag, text in told.said.items():
+            if tag in ("state", "source"):
+                continue
             tensor = self._tensor(dtype=self._string, string_val=[text.encode()])
             meta = self._text.create_summary_metadata(display_name=tag, description="")
             values.append(value(tag=f"{tag}/text_summary", tensor=tensor, metadata=meta))
         summary = self._summary(value=values)
-        run.add_event(self._event(wall_time=time.time(), step=trial.number, summary=summary))
+        run.add_event(self._event(wall_time=time.time(), step=told.trial.number, summary=summary))
         run.flush()
 
     def _end(self, run: Any, reason: str) -> None:

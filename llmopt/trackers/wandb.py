@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from llmopt.history import Trial
-from llmopt.trackers.base import RunTracker, Search, missing, words
+from llmopt.trackers.base import RunTracker, Search, Told, missing
 
 
 class WeightsAndBiases(RunTracker):
@@ -33,22 +31,11 @@ class WeightsAndBiases(RunTracker):
         settings = {"name": search.name, "config": dict(search.settings), "reinit": "create_new"}
         return self._wandb.init(**{**settings, **self._options})
 
-    def _write(
-        self,
-        run: Any,
-        search: Search,
-        trial: Trial,
-        found: Mapping[str, float],
-        best: Trial | None,
-    ) -> None:
-        pairs = zip(search.parameters, trial.values, strict=True)
-        point = {
-            f"params/{n}": v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs
-        }
-        said = {"state": trial.state, "source": trial.source, **words(trial)}
-        run.log({**point, **found, **said}, step=trial.number)
-        if best is not None and len(search.directions) == 1:
-            run.summary["best_params"] = dict(zip(search.parameters, best.values, strict=True))
+    def _write(self, run: Any, told: Told) -> None:
+        point = {f"params/{name}": value for name, value in told.params.items()}
+        run.log({**point, **told.numbers, **told.said}, step=told.trial.number)
+        if told.best:
+            run.summary["best_params"] = told.best
 
     def _end(self, run: Any, reason: str) -> None:
         if reason:
