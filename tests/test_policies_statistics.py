@@ -95,6 +95,29 @@ def test_saturation_counts_steps_at_or_beyond_each_bound():
     assert "torque 1.62 ± 1.98 (25% low, 50% high, up to 4 in size)" in text
 
 
+def test_a_bound_that_is_met_seldom_is_told_too():
+    text = statistics_text([[(0, 0)] * 20], actions=lambda k: 3.0 if k == 7 else 0.0)
+    assert "(0% low, 5% high, up to 3 in size)" in text
+
+
+def test_the_period_that_most_observations_share_is_told():
+    """Also where another oscillates more cleanly; and an action is taken as it acts, clipped."""
+    k, rng = np.arange(400), np.random.default_rng(0)
+    shared = np.stack([np.sin(2 * np.pi * k / 40), np.cos(2 * np.pi * k / 40)], axis=1)
+    rows = np.hstack([np.sin(2 * np.pi * k / 25)[:, None], shared + rng.normal(0, 0.2, (400, 2))])
+    policy = LinearPolicy(spaces.Box(-9, 9, (3,)), spaces.Box(-1, 1, (1,)))
+
+    def act(step):
+        return 50.0 if step % 7 == 0 else 0.9 * np.sin(2 * np.pi * step / 40)
+
+    names = (("clean", "a", "b"), ("torque",))
+    text = statistics_text([rows.tolist()], policy=policy, names=names, ends="limit", actions=act)
+    found = re.search(r"lag in degrees behind a in the oscillation of ([\d.]+) steps", text)
+    assert float(found[1]) == pytest.approx(40, abs=1)
+    assert re.search(r"torque [^;]*\) [-+]\d+°", text)
+    assert re.search(r"clean [^;]* period 25", text)
+
+
 def test_the_second_half_and_the_end_are_told():
     rows = [[(float(k), -1.0) for k in range(20)]]
     text = statistics_text(rows)

@@ -269,6 +269,12 @@ def test_an_exception_of_the_policy_is_told_from_one_of_the_environment():
     assert made.failure == "the policy raised ZeroDivisionError: mine"
 
 
+def test_the_callers_own_cap_truncates():
+    steps = []
+    episode(Faulty(), lambda seen: np.zeros(1), 1, 3, steps.append)
+    assert [s.truncated for s in steps] == [False, False, True]
+
+
 def test_missing_facts_are_none(monkeypatch):
     monkeypatch.setattr(Faulty, "step", lambda self, action: (np.zeros(1), 1, True, False, None))
     steps = []

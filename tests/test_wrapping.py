@@ -85,6 +85,9 @@ def test_actions_are_clipped_before_they_act_and_scaled_to_their_range():
     assert env.actions == [[3.0], [-1.5]]
     assert acting_space(wrapped) == spaces.Box(-1.0, 1.0, (1,), np.float32)
     assert acting_space(env) is env.action_space
+    box = spaces.Box(0.0, 1.0, (1,), np.float32)
+    doubled = gym.wrappers.TransformAction(wrapped, lambda action: 2 * action - 1, box)
+    assert acting_space(doubled) is box  # what is clipped beneath is another number
 
 
 def test_normalization_is_measured_once_and_frozen():
