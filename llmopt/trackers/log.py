@@ -32,10 +32,11 @@ class Log(Callback):
         """Log a trial."""
         outcome = "failed" if trial.reward is None else f"reward {trial.reward}"
         said = f"; {cut(' '.join(trial.feedback.split()), _MOST)}" if trial.feedback else ""
+        point = _point(search, trial.values)
+        shown = None if best is None else best.reward
         self._say(
             search,
-            f"trial {trial.number} ({trial.source}) {_point(search, trial.values)}: {outcome}{said}; "
-            f"best {None if best is None else best.reward}",
+            f"trial {trial.number} ({trial.source}) {point}: {outcome}{said}; best {shown}",
         )
 
     def sent(self, search: Search, spent: Spent) -> None:
