@@ -1106,7 +1106,7 @@ class TestWords:
         optimizer = make(client, prompt="words")
         optimizer.tell(optimizer.ask(), 3.0, feedback="overshot\nat the end", stderr=0.25)
         optimizer.ask()
-        assert re.search(r"overshot\n\s+at the end", client.requests[1].text)
+        assert "> overshot\n> at the end" in client.requests[1].text
         assert "3 ± 0.25" in client.requests[1].text
 
     def test_a_callback_tells_it_within_minimize(self):
