@@ -141,6 +141,11 @@ def test_a_start_may_be_renumbered():
     ("answer", "reasons"),
     [
         ("Start from: #9\nProposal: gain: 1", ("no point #9", "from 1 to 4")),
+        ("Start from: #0\nProposal: gain: 1", ("no point #0", "from 1 to 4")),
+        (
+            "Start from: new\nProposal: gian: 1, bias: 0, steps: 2",
+            ("no value for `gain`", "'gian' is none", "mean 'gain'?", "must give all 3 values"),
+        ),
         *[
             (f"Start from: #4\nProposal:\n{said}", (
                 "'gian' is none of the parameters (did you mean 'gain'?)",
@@ -207,6 +212,7 @@ REPLIES = {
     "thought aloud": f"<think>Proposal:\n{OTHER}?</think>\nHypothesis: h.\nProposal:\n{LINE}",
     "a draft before": f"Proposal: {OTHER} is far.\nHypothesis: h.\nFinal proposal: {LINE}",
     "values alone": "Analysis: (4, 5, 6) is best of 1, 2, 3.\nHypothesis: h.\n\n1.5, 0.25, 2",
+    "a point quoted behind it": f"Hypothesis: h.\n\n{LINE}\n\nBest so far: {OTHER}; f = 3",
     "values first": f"{LINE}\nHypothesis: h.",
 }  # fmt: skip
 

@@ -225,6 +225,13 @@ def test_errors_say_what_was_wrong(text, reason):
     assert pickle.loads(pickle.dumps(caught.value)).raw == text
 
 
+def test_the_first_of_a_line_and_a_JSON_object_is_read():
+    pair = Space({"a": Float(0, 9), "b": Float(0, 9)})
+    line, data = "a: 3, b: 4", '{"a": 1, "b": 2}'
+    assert parse_parameters(f"{data}\n{line}", pair).values == (1.0, 2.0)
+    assert parse_parameters(f"{line}\n{data}", pair).values == (3.0, 4.0)
+
+
 def test_strip_thinking():
     assert strip_thinking("<think>a<think>b</think>c</think>d<THINK>e") == "d"
     assert strip_thinking("plain") == "plain"

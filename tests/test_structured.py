@@ -114,6 +114,9 @@ def test_the_end_of_a_search():
     going = answer(**fields, changes=[{"parameter": "k", "value": 2}], converged=False)
     assert not stop.read(going).stop
     assert "converged" not in query("words").request.json_schema["properties"]
+    said = [{"parameter": "k", "value": 2}]
+    unasked = query("words").read(answer(**fields, changes=said, converged=True))
+    assert (unasked.stop, unasked.values) == (False, (-5.0, 2, "adam"))
 
 
 @pytest.mark.parametrize("prompt", ["words", "props"])

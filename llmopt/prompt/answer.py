@@ -251,17 +251,23 @@ class AnswerReader:
                 before = _OPEN_FENCE.sub("", text[:start].rstrip()).strip()
                 notes = notes_of(f"{before}\n\n{found.rest}".strip())
                 return replace(notes, points=(found.values,))
-            trouble = trouble or missing_values(reader)
+            trouble = trouble or self._missing(reader)
         if not (marks and trouble):  # behind a heading nothing else is meant
             reader = Reader(text, self.space, self.labels)
             found = reader.first()
             if found is not None:
                 return replace(notes_of(found.rest), points=(found.values,))
-            trouble = missing_values(reader)
+            trouble = self._missing(reader)
         reason = f"{trouble}; {expected_values(self.labels, self._where)}"
         if self.changes and self.points:
             reason += ', or name the point that it changes as "Start from: #number"'
         raise ParseError(reason, text)
+
+    def _missing(self, reader: Reader) -> str:
+        """Say why a text holds no whole point, and which names in it are unknown."""
+        unknown = _unknown(reader) if reader.assignments else []
+        said = [missing_values(reader), *([unknown_names(unknown, self.labels)] if unknown else [])]
+        return ", and ".join(said)
 
     def _candidates(self, text: str, marks: Sequence[re.Match[str]]) -> Iterator[tuple[int, str]]:
         """Yield where the point may stand, the likeliest first: position and text."""
@@ -283,10 +289,7 @@ class AnswerReader:
         """Return the values that a block names; all of them, where it lists all."""
         reader = Reader(block, self.space, self.labels)
         changed = {c.index: c.value for c in reader.assignments}
-        ends = [0, *(c.end for c in reader.assignments)]
-        starts = [*(c.start for c in reader.assignments), len(reader.text)]
-        rest = " ".join(reader.text[a:b] for a, b in zip(ends, starts, strict=True))
-        unknown = [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest)]
+        unknown = _unknown(reader)
         unreadable = [i for i in reader.unreadable if i not in changed]
         whole = None if changed or unknown or unreadable else reader.first()
         if unknown:
@@ -381,6 +384,14 @@ def unknown_names(names: Sequence[str], labels: Sequence[str]) -> str:
         said.append(f"{name!r} is none of the parameters")
         said[-1] += f" (did you mean {near[0]!r}?)" if near else ""
     return ", ".join(said)
+
+
+def _unknown(reader: Reader) -> list[str]:
+    """Return the names that get a number in a text and are none of the parameters."""
+    ends = [0, *(c.end for c in reader.assignments)]  # a label may hold a comma
+    starts = [*(c.start for c in reader.assignments), len(reader.text)]
+    rest = " ".join(reader.text[a:b] for a, b in zip(ends, starts, strict=True))
+    return [m[1].strip("*_`\"' ") for m in _NAMED.finditer(rest)]
 
 
 def zero_point(space: Space) -> tuple[Value, ...] | None:
