@@ -262,17 +262,15 @@ class LLMOptimizer(RecordedSearch[Params]):
         before = state.rng.bit_generator.state
         try:
             with self._changing:
-                history = self._history()
-                before_keys = set(state.keys)
-                seen = set(before_keys)
+                history, known = self._history(), set(state.keys)
+                seen = set(known)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
             if wanted > 0:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-                new += self._fill(n - len(state.ready) - len(new), seen, new, draft)
             with self._changing, uninterrupted():
-                new = self._without_those_taken_meanwhile(new, n, before_keys)
+                new = self._completed(new, n, known, draft)
                 handed = n if given is None else given()
                 rng, usage = state.rng.bit_generator.state, self._meter.usage_with(draft)
                 self._record(Asked(new, handed, rng, usage.proposals, usage.rejected))
@@ -284,52 +282,41 @@ class LLMOptimizer(RecordedSearch[Params]):
                 state.rng.bit_generator.state = before
             raise
 
-    def _without_those_taken_meanwhile(
-        self, new: list[Proposal], n: int, before: set[Any]
+    def _completed(
+        self, new: list[Proposal], n: int, known: set[Any], draft: Draft
     ) -> list[Proposal]:
-        """Leave out points that another thread enqueued or told while the model was asked.
+        """Leave out what was enqueued or told while the model was asked, and draw what is missing.
+
+        Points are missing where they were left out, and where the model ended the search.
 
         Args:
             new: The points of this ask.
             n: How many points are wanted, with those that are ready.
-            before: Keys of all points when the ask began.
+            known: Keys of all points when the ask began.
+            draft: Of the ask.
         """
-        state = self._state
-        taken = state.keys - before
-        if not taken or self._model.options.noisy:
-            return new
-        listed = self._warmup_points is not None
-        kept = [
-            p
-            for p in new
-            if (listed and p.source == "warmup") or self.space.key(p.values) not in taken
-        ]
-        for proposal in new:
-            if proposal not in kept:
+        state, key = self._state, self.space.key
+        meanwhile = set() if self._model.options.noisy else state.keys - known
+        if meanwhile:
+            # A list of warm-up points is gone through one by one, whatever they are.
+            fixed = "warmup" if self._warmup_points is not None else ""
+            left_out = [p for p in new if p.source != fixed and key(p.values) in meanwhile]
+            new = [p for p in new if p not in left_out]
+            for proposal in left_out:
                 self._meter.count_proposal(proposal.source, -1)
-        if (missing := n - len(state.ready) - len(kept)) > 0:
-            seen = state.keys | {self.space.key(p.values) for p in kept}
-            drawn = draw_fallbacks(self.space, seen, state.rng, missing)
-            for proposal in drawn:
-                self._meter.count_proposal(proposal.source)
-            kept += drawn
-        return kept
-
-    def _fill(
-        self, missing: int, seen: set[Any], new: list[Proposal], draft: Draft
-    ) -> list[Proposal]:
-        """Draw the points of an ask that the model ended after others of it."""
+        missing = n - len(state.ready) - len(new)
         if missing <= 0:
-            return []
-        taken = {*seen, *(self.space.key(p.values) for p in new)}
+            return new
+        why = "was told meanwhile" if meanwhile else "ended the search"
         draft.warnings.append(
-            f"the model ended the search: {missing} of the points asked for "
-            f"{'was' if missing == 1 else 'were'} drawn at random"
+            f"the model {'proposed what ' * bool(meanwhile)}{why}: {missing} of the points asked "
+            f"for {'was' if missing == 1 else 'were'} drawn at random"
         )
-        drawn = draw_fallbacks(self.space, taken, self._state.rng, missing)
+        taken = {*state.keys, *(key(p.values) for p in new)}
+        drawn = draw_fallbacks(self.space, taken, state.rng, missing)
         for proposal in drawn:
             self._meter.count_proposal(proposal.source)
-        return drawn
+        return new + drawn
 
     def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
         state = self._state

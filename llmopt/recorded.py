@@ -79,7 +79,7 @@ class RecordedSearch(Generic[Params]):
         self._options, self._warmup_points, self._start = options, warmup, start
         self._n_warmup: int = options.warmup if warmup is None else len(warmup)  # type: ignore[assignment]
         self._state = self._new_state()
-        self._emitter = self._make_emitter(model)
+        self._use(self._make_emitter(model))
         self._log: EventLog | None = None
         self._ready = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
@@ -106,18 +106,12 @@ class RecordedSearch(Generic[Params]):
             CMAEmitter.check(self.space)
         return emitter
 
+    def _use(self, emitter: ModelEmitter | Scheduler) -> None:
+        self._emitter = emitter
+        self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
+        self._meter: Meter = self._model.meter
+
     # -- results --------------------------------------------------------------------------
-
-    @property
-    def _model(self) -> ModelEmitter:
-        emitter = self._emitter
-        return emitter.model if isinstance(emitter, Scheduler) else emitter
-
-    # -- asking ---------------------------------------------------------------------------
-
-    @property
-    def _meter(self) -> Meter:
-        return self._model.meter
 
     @property
     def client(self) -> Client:
@@ -326,7 +320,7 @@ class RecordedSearch(Generic[Params]):
                 with as_written(path, 1, start):
                     check_same(start, self._start_event(), path, seed_given=seed_given)
                     self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
-                self._emitter = self._make_emitter(self._model)
+                self._use(self._make_emitter(self._model))
                 self._state = self._new_state()
                 replay(log.events, self._state, self._meter, path)
             else:
@@ -407,6 +401,7 @@ class RecordedSearch(Generic[Params]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         path = state.pop("_stored_in", None)
         self.__dict__.update(state)
+        self._use(self._emitter)  # a copy has its own account
         if path is not None:
             logger.warning(
                 "this copy of an optimizer with storage=%s stores nothing: save() it, or give "

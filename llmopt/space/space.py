@@ -582,12 +582,8 @@ class Space:
             ) from error
 
     def to_json_values(self, values: Sequence[Value]) -> list[float | int]:
-        """Return a flat point as JSON numbers: choices by their index.
-
-        Raises:
-            ParameterError: A value does not belong to the space.
-        """
-        return [d.code(v) for d, v in self._pairs(self.check(values))]
+        """Return a flat point in exact form (`check`) as JSON numbers: choices by their index."""
+        return [d.code(v) for d, v in self._pairs(values)]
 
     def from_json_values(self, values: Sequence[float | int]) -> tuple[Value, ...]:
         """Return the flat point that `to_json_values` wrote.
