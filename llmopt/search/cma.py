@@ -229,7 +229,7 @@ class CMAEmitter(Follower):
         self._open()
 
     def _open(self) -> None:
-        """Ask for a point that nobody gets: the package wants one before it is told any."""
+        """Ask the package for one point, and drop it: it takes no rewards before it was asked."""
         self._rng = np.random.default_rng(0)
         self._strategy.ask(1)
 

@@ -185,10 +185,13 @@ class EventLog:
             if rest:
                 logger.warning("%s: dropping a torn last line of %d bytes", self.path, len(rest))
             self._checked = durable or checked  # a file that has checksums keeps them
-            self._size = sound
-            self._found: int | None = len(data)  # bytes that are to be there; None if unsure
+            self._size = sound  # bytes of whole lines
+            # Size of the file as this log left it; another one means that somebody else wrote.
+            # ``None`` while a write is under way, or after one that failed.
+            self._found: int | None = len(data)
             self._unended = sound > 0 and data[sound - 1 : sound] != b"\n"
-            self._torn = bool(rest)  # cut off by the first write, so that a reader changes nothing
+            # A torn line is cut off by the first write: who only reads changes nothing.
+            self._torn = bool(rest)
             self._process = os.getpid()
             if durable and not data:
                 sync_folder(self.path.parent)

@@ -65,8 +65,9 @@ class Joiner:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()  # held briefly; whoever holds it takes no other
-        self._coming: list[_Waiter] = []  # until their loop has run all that it has to
+        self._lock = threading.Lock()  # held briefly, and no other lock is taken meanwhile
+        # Asks that were made in this turn of their event loop; they are served together.
+        self._coming: list[_Waiter] = []
         self._waiting: list[_Waiter] = []
         self._serving = False
         self._process = os.getpid()

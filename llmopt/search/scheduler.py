@@ -26,13 +26,17 @@ from llmopt.space import Space
 
 Partner = Literal["cma"]
 
+# Of `Bandit`: points that are called the best; what is kept of a count with each point; good
+# points that each arm is given beforehand; the power of the rates.
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
-_LEAST, _MOST = 0.15, 0.9  # of the shares of the partner
+_LEAST, _MOST = 0.15, 0.9  # bounds of the partner's share
+# Which arm a point of each source counts for.
 _ARMS = {"llm": "llm", "drawn": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
-_EARLY = 0.5  # of the requests are spent in a row, whatever they bring
-_MISSES = 2  # points without a gain that end the model's turn
-_QUIET, _MOST_QUIET = 8, 64  # points without a gain that end the partner's turn
-_GAIN = 0.01  # so much of the distance from the median of the best to the best is a gain
+# Of `Turns`.
+_EARLY = 0.5  # share of the requests that are spent first, in a row
+_MISSES = 2  # points without a gain after which the model's turn ends
+_QUIET, _MOST_QUIET = 8, 64  # the same for the partner: at first, and at most
+_GAIN = 0.01  # least gain, as a share of the distance from the best points' median to the best
 
 _NOTE = (
     "You are asked about {left} more times, this one included. The first {early} of {requests} "

@@ -56,7 +56,7 @@ class BaseDimension(ABC):
     decimals: int | None
     narrow: np.dtype[Any] | None
     _name: str
-    # Of a `Categorical` alone; there, annotations would make them arguments.
+    # Only a `Categorical` has these. It is a dataclass: annotated there, they were arguments.
     labels: tuple[str, ...]
     _index: dict[Hashable, int]
 
@@ -90,7 +90,7 @@ class _Number(BaseDimension):
     _step: Any  # 0 for none
     _stepped: bool
     _noun: ClassVar[str]
-    # Of a `Float` alone; there, annotations would make them arguments.
+    # Only a `Float` has these. It is a dataclass: annotated there, they were arguments.
     _digits: int
     _places: int
     _least: float
