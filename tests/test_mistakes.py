@@ -18,7 +18,7 @@ from wire import Say, openai_body, openai_error
 import llmopt
 from llmopt import Float, ScriptedClient
 from llmopt.cli import main
-from llmopt.client.openai import SERVERS, Server
+from llmopt.client.endpoint import SERVERS, Server
 from llmopt.policies import PolicySearch
 
 __all__ = ["no_proxies", "server"]

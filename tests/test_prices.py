@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import datetime
+import importlib.metadata
 import json
 import math
+import os
 import re
 
 import pytest
 
 from llmopt.client.prices import (
-    _TABLE,
     FREE,
-    PRICES_AS_OF,
     Price,
     get_price,
     price_list,
@@ -63,24 +63,16 @@ def test_mini_is_not_taken_for_its_big_sister():
     assert get_price("openai:gpt-5-mini").input < get_price("openai:gpt-5").input
 
 
-def test_the_table_is_plausible():
-    assert len(PRICES_AS_OF) == 7
-    for name, price in _TABLE.items():
-        assert name.partition(":")[0] in ("openai", "gemini", "anthropic")
-        assert 0 < price.input < price.output <= 200, name
-        assert price.cached is not None, name
-        assert price.cached <= price.input, name
-
-
 def test_the_list_is_named_with_its_date(monkeypatch):
-    pytest.importorskip("genai_prices")
     found = re.fullmatch(r"genai-prices [\d.]+, newest entry of (20\d\d-\d\d-\d\d)", price_list())
     assert found
     assert "2026-01-01" < found[1] <= datetime.date.today().isoformat()
     assert price_source("openai:gpt-6-luna") == price_list()
-    assert PRICES_AS_OF in price_source("openai:no-such-model")
-    monkeypatch.setattr("llmopt.client.prices._package_version", lambda: None)
-    assert price_list() == f"llmopt's table of {PRICES_AS_OF}"
+    set_price("openai:gpt-6-luna", FREE)
+    try:
+        assert price_source("openai:gpt-6-luna") == "your own"
+    finally:
+        set_price("openai:gpt-6-luna", None)
 
 
 def test_overrides(monkeypatch, tmp_path):
@@ -96,7 +88,10 @@ def test_overrides(monkeypatch, tmp_path):
     finally:
         set_price("openai:gpt-4o", None)
     assert get_price("openai:gpt-4o") == Price(5, 6)
-    assert get_price("openai:gpt-4o-mini") == _TABLE["openai:gpt-4o-mini"]
+    assert get_price("openai:gpt-4o-mini") == Price(0.15, 0.6, 0.075)
+    file.write_text(json.dumps({"openai:gpt-4o": {"input": 50, "output": 60}}))
+    os.utime(file, ns=(1, 1))
+    assert get_price("openai:gpt-4o") == Price(50, 60)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"m": {"input": 1}}', '{"m": {"inptu": 1}}'])
@@ -116,23 +111,6 @@ def test_prices_are_finite_numbers(wrong):
 
 def test_free():
     assert FREE.cost(10**9, 10**9) == 0.0
-
-
-def test_the_table_agrees_with_the_package():
-    pytest.importorskip("genai_prices")
-    from llmopt.client.prices import _from_package
-
-    compared = 0
-    for name, price in _TABLE.items():
-        other = _from_package(name)
-        if other is not None:
-            compared += 1
-            cached = other.input if other.cached is None else other.cached
-            assert (other.input, other.output, cached) == pytest.approx(
-                (price.input, price.output, price.cached)
-            ), name
-            assert other.up_to == price.up_to, name
-    assert compared > 30
 
 
 class FakePackage:
@@ -158,23 +136,43 @@ class FakePackage:
         )
 
 
-def test_the_package_goes_before_the_table_and_the_user_before_it(monkeypatch):
+def test_the_dearest_hour_counts_and_the_user_before_it(monkeypatch):
     import sys
 
     from llmopt.client import prices
 
-    prices._from_package.cache_clear()
+    prices._listed.cache_clear()
     monkeypatch.setitem(sys.modules, "genai_prices", FakePackage())
     monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", FakePackage())
     try:
         assert get_price("xai:grok-9") == Price(3.0, 10.0, 0.5, up_to=1000)
         assert get_price("xai:grok-10") is None
-        assert get_price("openai:gpt-5.4-mini") == _TABLE["openai:gpt-5.4-mini"]
         set_price("xai:grok-9", FREE)
         assert get_price("xai:grok-9") == FREE
     finally:
         set_price("xai:grok-9", None)
-        prices._from_package.cache_clear()
+        prices._listed.cache_clear()
+
+
+def test_without_the_package_a_price_is_unknown_and_the_remedy_named(monkeypatch):
+    import sys
+
+    from llmopt.client import prices
+
+    prices._listed.cache_clear()
+    prices.price_list.cache_clear()
+    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    try:
+        assert get_price("openai:gpt-5-mini") is None
+        assert "[prices]" in price_list()
+    finally:
+        prices._listed.cache_clear()
+        prices.price_list.cache_clear()
 
 
 def test_a_cache_kept_for_an_hour_costs_more():

@@ -11,7 +11,7 @@ import numpy as np
 from llmopt.client.anthropic import blocks
 from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
-from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, get_price, price_source
+from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
 from llmopt.prompt.base import Situation
@@ -226,8 +226,7 @@ def _settled(request: Request) -> list[str]:
 
 def prices_of(client: Client) -> str:
     """Say where the prices of a client are from."""
-    own = getattr(client, "price", None) or get_price(client_name(client), listed=False)
-    return "your own" if own else price_source(client_name(client))
+    return "your own" if getattr(client, "price", None) else price_source(client_name(client))
 
 
 def _innermost(client: Client) -> Client:
