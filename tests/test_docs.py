@@ -37,7 +37,7 @@ COMMANDS = [
 # What a page takes for given, and how its searches are cut short.
 PRELUDES = {
     "benchmarks.md": "import numpy as np",
-    "limits.md": """
+    "constraints.md": """
 import nevergrad as ng
 import optuna
 from llmopt.adapters.nevergrad import ParametrizedLLM
@@ -69,7 +69,7 @@ SHORTER = {
     ],
 }
 NEEDS = {
-    "limits.md": ["nevergrad", "optuna"],
+    "constraints.md": ["nevergrad", "optuna"],
     "loop.md": ["matplotlib", "pandas"],
     "nevergrad.md": ["nevergrad"],
     "optuna.md": ["optuna"],

@@ -929,3 +929,13 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)
     assert len(caplog.records) == 1
+
+
+def test_a_function_describes_itself():
+    def loss(params):
+        """The height of a dune."""
+
+    client = ScriptedClient(["x: 1"])
+    optimizer = LLMOptimizer({"x": Float(0, 2)}, client, "props", warmup=0, description=loss)
+    optimizer.ask()
+    assert "The height of a dune." in client.requests[0].text
