@@ -38,7 +38,6 @@ from llmopt.benchmarks.experiments.columns_data import (
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
-    UniformGrammarClient,
 )
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
@@ -580,7 +579,7 @@ def test_a_recorded_search_is_replayed(tmp_path):
         return points
 
     file = tmp_path / "replies.jsonl"
-    made = search(RecordClient(UniformGrammarClient(), file))
+    made = search(RecordClient(GaussianGrammarClient(), file))
     assert search(ReplayClient(file)) == made
 
 
@@ -594,7 +593,7 @@ def test_a_cache_tells_adapters_apart(tmp_path):
 
 
 def test_a_sampler_without_a_model_answers():
-    optimizer = LLMOptimizer(SPACE, UniformGrammarClient(), "columns", warmup=5, seed=0)
+    optimizer = LLMOptimizer(SPACE, GaussianGrammarClient(), "columns", warmup=5, seed=0)
     for _ in range(20):
         point = optimizer.ask()
         optimizer.tell(point, -(point["x"] ** 2))

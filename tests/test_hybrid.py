@@ -31,7 +31,6 @@ from llmopt import (
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
     NetworkClient,
-    UniformGrammarClient,
 )
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
@@ -73,7 +72,7 @@ def make(client=None, space=SPACE, **options) -> LLMOptimizer:
     options.setdefault("warmup", 6)
     options.setdefault("seed", 1)
     options.setdefault("partner", "cma")
-    return LLMOptimizer(space, client or UniformGrammarClient(), **options)
+    return LLMOptimizer(space, client or GaussianGrammarClient(), **options)
 
 
 def go(optimizer, count, f=sphere):
@@ -429,7 +428,7 @@ class TestKeeping:
         go(optimizer, 31)
         if way == "save":
             optimizer.save(tmp_path / "run.jsonl")
-            other = LLMOptimizer.load(tmp_path / "run.jsonl", UniformGrammarClient())
+            other = LLMOptimizer.load(tmp_path / "run.jsonl", GaussianGrammarClient())
         else:
             copied = pickle.loads(pickle.dumps(optimizer))
             other = copied if way == "pickle" else copy.deepcopy(optimizer)
@@ -453,12 +452,12 @@ class TestKeeping:
         path.write_text("\n".join([json.dumps(start), *rest]) + "\n")
         expected = go(make(partner=None), 12)
         assert go(make(partner=None, storage=path), 4) == expected[8:]
-        assert len(LLMOptimizer.load(path, UniformGrammarClient()).trials) == 12
+        assert len(LLMOptimizer.load(path, GaussianGrammarClient()).trials) == 12
         with pytest.raises(StorageError, match=r"partner \(there"):
             make(storage=path)
 
     def test_a_models_failure_loses_nothing(self):
-        class Moody(UniformGrammarClient):
+        class Moody(GaussianGrammarClient):
             moods = 0
 
             def complete(self, request):

@@ -11,7 +11,6 @@ from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods.baselines import CMA
 from llmopt.benchmarks.methods.grammar_clients import (
     GaussianGrammarClient,
-    UniformGrammarClient,
     line_parts,
 )
 from llmopt.benchmarks.methods.model import shown_decimals
@@ -206,24 +205,22 @@ def test_the_choices_are_those_of_the_grammar():
     assert choices(ColumnsPrompt().prepare(mixed)) == ((" ",), tuple("abcde"), (" ",), letters)
 
 
-@pytest.mark.parametrize("client_class", [UniformGrammarClient, GaussianGrammarClient])
-def test_samplers_answer_the_columns_prompt_with_no_model(client_class):
+def test_the_sampler_answers_the_columns_prompt_with_no_model():
     query = columns_request(n=400)
-    reply = client_class().complete(query.request)
+    reply = GaussianGrammarClient().complete(query.request)
     assert (reply.prompt_tokens, reply.completion_tokens, reply.cost) == (0, 0, 0.0)
-    assert client_class().complete(query.request) == reply
+    assert GaussianGrammarClient().complete(query.request) == reply
     rows = np.array([[ascii_lowercase.index(x) for x in c.text.split()] for c in reply.completions])
     assert rows.shape == (400, N)
     assert not query.read(reply.completions[0].text).clipped
-    expected = 26 / np.sqrt(12) if client_class is UniformGrammarClient else 26 / 5
-    np.testing.assert_allclose(rows.std(axis=0), expected, rtol=0.12)
+    np.testing.assert_allclose(rows.std(axis=0), 26 / 5, rtol=0.12)
     np.testing.assert_allclose(rows.mean(axis=0), 12.5, atol=1.2)
 
 
 @pytest.mark.parametrize("grammar", [None, 'root ::= "yes" | "no"', "root ::= missing"])
 def test_samplers_refuse_what_they_cannot_answer(grammar):
     with pytest.raises(ClientError, match="only the prompt 'columns'"):
-        UniformGrammarClient().complete(Request((Message("user", "x"),), grammar=grammar))
+        GaussianGrammarClient().complete(Request((Message("user", "x"),), grammar=grammar))
 
 
 # -- the model ----------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from abc import ABC, abstractmethod
 
 import numpy as np
 
@@ -62,9 +61,16 @@ def _expand(rule: str) -> tuple[str, ...]:
     return tuple(sorted(texts, key=lambda text: (len(text), text)))
 
 
-class _GrammarClient(ABC):
-    """Answers with one drawn line for each sample, seeded by the request."""
+class GaussianGrammarClient:
+    """Draws levels from a normal distribution around the middle of what a grammar allows.
 
+    Its standard deviation is a fifth of the range, which is one standard deviation of the
+    elites where the range is the elites' frame (`ColumnsPrompt.spread` is 2.5): a plain
+    estimation-of-distribution algorithm with the elites' covariance. It answers with one line for
+    each sample, seeded by the request.
+    """
+
+    name = "gaussian-grammar"
     default_prompt = "columns"
     style = "completion"
     columns = True
@@ -78,41 +84,17 @@ class _GrammarClient(ABC):
         parts = line_parts(request.grammar or "")
         rng = np.random.default_rng(request.seed)
         lines = [
-            "".join(texts[self._draw(rng, len(texts)) if len(texts) > 1 else 0] for texts in parts)
+            "".join(texts[_level(rng, len(texts)) if len(texts) > 1 else 0] for texts in parts)
             for _ in range(request.n)
         ]
         return Reply(
             tuple(Completion(line) for line in lines), type(self).__name__, 0, 0, 0, cost=0.0
         )
 
-    @abstractmethod
-    def _draw(self, rng: np.random.Generator, count: int) -> int:
-        """Draw one of `count` levels, from 0."""
 
-
-class UniformGrammarClient(_GrammarClient):
-    """Draws every level that the grammar allows with equal chance."""
-
-    name = "uniform-grammar"
-
-    def _draw(self, rng: np.random.Generator, count: int) -> int:
-        return int(rng.integers(count))
-
-
-class GaussianGrammarClient(_GrammarClient):
-    """Draws levels from a normal distribution around the middle of what is allowed.
-
-    Its standard deviation is a fifth of the range, which is one standard deviation of the
-    elites where the range is the elites' frame (`ColumnsPrompt.spread` is 2.5): a plain
-    estimation-of-distribution algorithm with the elites' covariance.
-    """
-
-    name = "gaussian-grammar"
-    width = 1.0
-
-    def _draw(self, rng: np.random.Generator, count: int) -> int:
-        place = round(rng.normal((count - 1) / 2, self.width * count / 5))
-        return min(max(place, 0), count - 1)
+def _level(rng: np.random.Generator, count: int) -> int:
+    """Draw one of `count` levels, from 0."""
+    return min(max(round(rng.normal((count - 1) / 2, count / 5)), 0), count - 1)
 
 
 class NetworkClient:
