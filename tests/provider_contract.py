@@ -25,9 +25,9 @@ from llmopt.client.base import Client, Message, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.prices import Price
 from llmopt.client.ready import check_ready
+from llmopt.client.recording import RecordClient
 from llmopt.client.remote import RemoteClient
 from llmopt.client.retry import complete_with_retries
-from llmopt.client.scripted import RecordClient
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,

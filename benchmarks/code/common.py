@@ -19,8 +19,8 @@ from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.options import split_options
 from llmopt.client.ready import check_ready
+from llmopt.client.recording import RecordClient
 from llmopt.client.registry import get_client
-from llmopt.client.scripted import RecordClient
 from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer

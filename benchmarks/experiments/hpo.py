@@ -54,7 +54,7 @@ from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.grammar_clients import NetworkClient
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
 from llmopt.benchmarks.report.table import Table
-from llmopt.client.scripted import RecordClient
+from llmopt.client.recording import RecordClient
 from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "hpo.jsonl"

@@ -75,8 +75,8 @@ from llmopt.benchmarks.methods.protocol import Method
 from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
+from llmopt.client.recording import RecordClient, ReplayClient
 from llmopt.client.registry import get_client
-from llmopt.client.scripted import RecordClient, ReplayClient
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer

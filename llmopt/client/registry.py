@@ -29,7 +29,7 @@ PROVIDERS: dict[str, tuple[str, str, str]] = {
         "folder:DIR: whoever answers the files in a folder: a person, an agent, a batch system",
     ),
     "replay:": (
-        "llmopt.client.scripted",
+        "llmopt.client.recording",
         "ReplayClient",
         "replay:FILE: the answers of a recording, as long as the requests are the same",
     ),

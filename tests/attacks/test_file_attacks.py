@@ -27,7 +27,7 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.folder import next_request
 from llmopt.client.gguf import read_header
 from llmopt.client.prices import get_price
-from llmopt.client.scripted import RecordClient, ReplayClient
+from llmopt.client.recording import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.journal import CodeState, check_start, replay, start_event
 from llmopt.errors import LLMOptError

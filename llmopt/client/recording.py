@@ -1,0 +1,412 @@
+"""Recordings: `RecordClient` writes what a model answered, `ReplayClient` answers from it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+import time
+import warnings
+from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from llmopt.arguments import whole_number
+from llmopt.client.base import (
+    PROMPT_VERSION,
+    Client,
+    Reply,
+    Request,
+    client_name,
+)
+from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.errors import ClientError, StorageError
+from llmopt.files import read_bytes, seal, unseal
+
+
+class RecordClient:
+    """Passes requests on to another client and appends each exchange to a JSON Lines file.
+
+    Only the fields of `Request` and `Reply` and the facts of the client are written: no key,
+    header or address of the client behind it. Failed requests are not recorded. A recorder may go
+    on with a file that is already there, and several may share one.
+
+    A recorder's first line holds ``{"facts": {...}, "prompts": 2}``, with the version of the
+    prompts; each other ``{"request": {...}, "reply": {...}}``, and nothing is left out. Each ends
+    in a checksum, ``"crc"``.
+
+    A reply is paid for, so a file that cannot be written (a full disk) does not lose it: there is
+    a warning, and the next request is refused before it is sent.
+
+    Args:
+        client: The client that answers.
+        path: File to append to; its folder must exist.
+    """
+
+    def __init__(self, client: Client, path: str | os.PathLike[str]) -> None:
+        self.client = client
+        self.path = Path(path)
+        self.name = client_name(client)
+        self._begun = False
+        self._unwritten = b""
+
+    def __getattr__(self, name: str) -> Any:
+        # The optional attributes of a client (`default_prompt`, `count_tokens`, ...) show
+        # through. While unpickling there is no `client` yet to ask.
+        if name.startswith("__") or "client" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.client, name)
+
+    def complete(self, request: Request) -> Reply:
+        """Answer through the recorded client, then append the exchange to the file.
+
+        Raises:
+            ClientError: As the recorded client raises it.
+            StorageError: An earlier exchange is not in the file, and cannot be written now.
+        """
+        if self._unwritten:
+            self._append(b"")
+        reply = self.client.complete(request)
+        try:
+            self._append(_line({"request": request.to_dict(), "reply": reply.to_dict()}))
+        except StorageError as error:
+            warnings.warn(
+                f"{error}. The answer is used all the same, and the next request waits for it",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return reply
+
+    def _append(self, data: bytes) -> None:
+        """Append lines, after those that could not be written before.
+
+        Raises:
+            StorageError: They could not be written, and are kept.
+        """
+        data = self._unwritten + data
+        self._unwritten = data
+        begin = (
+            b"" if self._begun else _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
+        )
+        try:
+            with self.path.open("a+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size:
+                    file.seek(size - 1)
+                    if file.read(1) != b"\n":  # of a recorder that was killed while it wrote
+                        begin = b"\n" + begin
+                try:
+                    # One write of whole lines, so that recorders sharing a file do not interleave.
+                    file.write(begin + data)
+                    file.flush()
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        file.truncate(size)
+                    raise
+        except OSError as error:
+            raise StorageError(
+                f"cannot write the recording {self.path}: {error.strerror or error}. Make room, or "
+                "record to another file"
+            ) from error
+        self._begun, self._unwritten = True, b""
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    digest: str
+    request: Request
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class _Recording:
+    facts: dict[str, Any]
+    prompts: set[int]  # versions of the prompts; recordings without one are of version 1
+    exchanges: list[_Exchange]
+
+
+class ReplayClient:
+    """Answers from a file that `RecordClient` wrote, without any model.
+
+    A reply takes no time and costs nothing; its tokens are as they were recorded. It is found by
+    the digest of its request. Equal requests get their replies in the
+    order of recording; the last one is not repeated. `facts` gives what was recorded of the
+    model, but for its tokenizer.
+
+    Args:
+        path: The recording. It is read when it is first needed.
+        name: Short name for tables and files.
+        default_prompt: What ``prompt="auto"`` means for this client; by default that of the
+            recorded client.
+        strict: Refuse a request that was not recorded. Otherwise it gets the next reply in the
+            order of recording, with one warning. A recording of another version of the shipped
+            prompts is played like this in any case, where the seed of the request is the same.
+    """
+
+    columns = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str = "replay",
+        default_prompt: str | None = None,
+        strict: bool = True,
+    ) -> None:
+        self.path = Path(path).expanduser()
+        self.name = name
+        self.strict = strict
+        self._default_prompt = default_prompt
+        self._recording: _Recording | None = None
+        self._given: set[int] = set()
+        self._warned = False
+        self._lock = threading.Lock()
+
+    def facts(self) -> ModelFacts:
+        """Return the facts of the recorded model.
+
+        Raises:
+            ClientError: The recording cannot be read.
+        """
+        known = {"columns": True, **self._read().facts, "name": self.name}
+        if self._default_prompt is not None:
+            known["default_prompt"] = self._default_prompt
+        return ModelFacts(**known)
+
+    def check_ready(self) -> None:
+        """Raise a `ClientError` if the recording cannot be read, or holds no reply."""
+        if not self._read().exchanges:
+            raise ClientError(
+                f"{self.path} holds no reply: give a recording of a search that asked its model",
+                requests=0,
+            )
+
+    @property
+    def default_prompt(self) -> str:
+        """What ``prompt="auto"`` means for this client."""
+        return self._default_prompt or self.facts().default_prompt
+
+    def complete(self, request: Request) -> Reply:
+        """Give the recorded reply to an equal request.
+
+        Raises:
+            ClientError: The recording has no (further) reply to this request, or cannot
+                be read.
+        """
+        began = time.monotonic()
+        with self._lock:
+            recording = self._read()
+            exchanges = recording.exchanges
+            digest = request.digest()
+            left = [i for i in range(len(exchanges)) if i not in self._given]
+            index = next((i for i in left if exchanges[i].digest == digest), None)
+            if index is None:
+                given = sum(exchanges[i].digest == digest for i in self._given)
+                problem = (
+                    f"was recorded {given} time(s), and all of those replies have been given"
+                    if given
+                    else f"is not among its {len(exchanges)} recorded ones"
+                )
+                message = (
+                    f"{self.path}: this request (digest {digest[:_LIKE]}, text starting "
+                    f"{request.text[:60]!r}) {problem}"
+                )
+                if left:
+                    message += (
+                        f"; from the next recorded one (exchange {left[0] + 1}) it differs in "
+                        + first_difference(exchanges[left[0]].request, request)
+                    )
+                # The words of a prompt may change, but not the search that it stands in.
+                worded_anew = (
+                    recording.prompts != {PROMPT_VERSION}
+                    and left
+                    and (exchanges[left[0]].request.seed == request.seed)
+                )
+                if not left or (self.strict and not worded_anew):
+                    raise ClientError(
+                        f"{message}; record the run again with RecordClient, or replay it with "
+                        "the settings (seed, prompt, budget) of the recording",
+                        requests=0,
+                    )
+                if not self._warned:
+                    self._warned = True
+                    warnings.warn(
+                        f"{message}; it gets the reply recorded there, as will others"
+                        + (". The prompts have been worded anew since" if worded_anew else ""),
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                index = left[0]
+            self._given.add(index)
+            # Nobody is waited for and nothing is paid now; tokens are those of the model then.
+            seconds = time.monotonic() - began
+            return replace(exchanges[index].reply, seconds=seconds, cost=0.0, unpriced=0)
+
+    def _read(self) -> _Recording:
+        if self._recording is None:
+            try:
+                data = read_bytes(self.path, most=_MOST_BYTES)
+            except OSError as error:
+                raise ClientError(
+                    f"cannot read the recording {self.path}: {error.strerror or error}; make one "
+                    "with RecordClient(client, path)",
+                    requests=0,
+                ) from error
+            self._recording = _parse(data, self.path)
+        return self._recording
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_lock"]
+        state["_given"] = set(self._given)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def _parse(data: bytes, path: Path) -> _Recording:
+    """Return the content of a recording.
+
+    Raises:
+        ClientError: A line is not as it was written.
+    """
+    recording = _Recording({}, set(), [])
+    known: dict[str, Request] = {}
+    room = _MOST_UNPACKED
+    version = 1
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            entry = json.loads(unseal(line)[0])
+            if "facts" in entry:
+                facts = _checked_facts(entry["facts"])
+                recording.facts.update(recording.facts or facts)
+                version = whole_number("prompts", entry.get("prompts", 1), 1)
+                continue
+            request = (
+                _unpack(entry, known, room)
+                if "like" in entry
+                else Request.from_dict(entry["request"])
+            )
+            room -= len(request.text) if "like" in entry else 0
+            digest = request.digest()
+            reply = Reply.from_dict(entry["reply"])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ClientError(
+                f"{path}, line {number}: not an exchange as RecordClient wrote it "
+                f"({error}). Restore the file from a copy, remove the line, or record again",
+                requests=0,
+            ) from error
+        recording.exchanges.append(_Exchange(digest, request, reply))
+        recording.prompts.add(version)
+        known[digest[:_LIKE]] = request
+    return recording
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return seal(json.dumps(entry).encode()) + b"\n"
+
+
+_LIKE = 12
+"""Digits of a digest that name an earlier request of a recording."""
+
+_MOST_BYTES = 500_000_000
+"""Longest recording."""
+
+_MOST_UNPACKED = 100_000_000
+"""Most characters of requests that a recording of the earlier, packed form may unfold to."""
+
+
+def first_difference(recorded: Request, asked: Request) -> str:
+    """Return where two requests first differ, in words."""
+    for field in fields(Request):
+        old, new = getattr(recorded, field.name), getattr(asked, field.name)
+        if field.name != "messages" and old != new:
+            return f"{field.name}: recorded {_short(old)}, asked {_short(new)}"
+    if len(recorded.messages) != len(asked.messages):
+        return f"its messages: recorded {len(recorded.messages)}, asked {len(asked.messages)}"
+    for number, (a, b) in enumerate(zip(recorded.messages, asked.messages, strict=True), start=1):
+        if a.role != b.role:
+            return f"the role of message {number}: recorded {a.role!r}, asked {b.role!r}"
+        lines = zip_longest(a.content.split("\n"), b.content.split("\n"))
+        for line, (old, new) in enumerate(lines, start=1):
+            if old != new:
+                # The end of a long line may be what differs.
+                pairs = zip_longest(old or "", new or "")
+                same = next((i for i, (x, y) in enumerate(pairs) if x != y), 0)
+                start = max(0, same - 40)
+                return (
+                    f"line {line} of message {number}, character {same + 1}: "
+                    f"recorded {_short(old, start)}, asked {_short(new, start)}"
+                )
+    return "nothing"
+
+
+def _short(value: object, start: int = 0) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else repr(value)
+    shown = repr(text[start : start + 80]) if isinstance(value, str) else text[:80]
+    return ("…" if start else "") + shown + ("…" if len(text) > start + 80 else "")
+
+
+def _facts(client: Client) -> dict[str, Any]:
+    """Return what is known of a client's model, without what JSON cannot hold."""
+    facts = model_facts(client)
+    return {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "count_tokens"}
+
+
+def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a recording that this version knows.
+
+    Raises:
+        ValueError: One has a value that it cannot have.
+    """
+    count = (int, type(None))
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("style", "default_prompt"), str),
+        **dict.fromkeys(("chats", "columns", "schema", "structured"), bool),
+        "grammar": (bool, type(None)),
+        **dict.fromkeys(("context_tokens", "max_samples", "parameters"), count),
+    }
+    known = {name: data[name] for name in kinds if name in data}
+    for name, value in known.items():
+        if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value < 2**63:
+            raise ValueError(f"its fact {name} is {value!r}")
+        # The name of a prompt may be the path of a template: a recording names none.
+        if not isinstance(value, kinds[name]) or not re.fullmatch(r"[\w-]+", str(value)):
+            raise ValueError(f"its fact {name} is {value!r}")
+    return known
+
+
+def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Request:
+    """Return a request that an earlier version of llmopt packed by its difference to another.
+
+    The line names the other request in ``like``, and the content of its messages is a list of new
+    text and of pairs ``[start, end]``: lines of the message in its place there.
+
+    Raises:
+        ValueError: It is not what was recorded, or unfolds to more than `room` characters.
+    """
+    base = known.get(entry["like"])
+    if base is None:
+        raise ValueError(f"the request {entry['like']} that it is like is not before it")
+    messages = []
+    for message, old in zip(entry["request"]["messages"], base.messages, strict=True):
+        lines = old.content.splitlines(keepends=True)
+        content = ""
+        for piece in message["content"]:
+            content += piece if isinstance(piece, str) else "".join(lines[piece[0] : piece[1]])
+            if len(content) > room:
+                raise ValueError(
+                    f"the recording unfolds to more than {_MOST_UNPACKED:,} characters"
+                )
+        messages.append({**message, "content": content})
+    request = Request.from_dict({**entry["request"], "messages": messages})
+    if request.digest() != entry["digest"]:
+        raise ValueError("its request is not the recorded one")
+    return request
