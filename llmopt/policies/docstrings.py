@@ -30,7 +30,7 @@ def docstring_of(env: gym.Env[Any, Any]) -> str:
     """
     kind = type(env.unwrapped)
     own = vars(kind).get("__doc__")
-    if own:
+    if own and isinstance(own, str):
         return inspect.cleandoc(own)
     for base in kind.__mro__[1:]:
         text = vars(base).get("__doc__") or ""

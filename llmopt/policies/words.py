@@ -29,7 +29,7 @@ from llmopt.policies.docstrings import (
 from llmopt.policies.naming import Quantity, names_of
 from llmopt.policies.physics import describe_physics
 from llmopt.policies.wrapping import acting_space, scaling, stack
-from llmopt.text import cut
+from llmopt.text import clean, cut
 
 MAX_WORDS = 6000
 """Characters that an environment's description may take, about 1,500 tokens."""
@@ -132,7 +132,7 @@ def describe_environment(
     must += _wrappers(env)
     must += _scaled(env, seen)
     rest = chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
-    text = _fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars)
+    text = clean(_fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars))
     named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
     return EnvironmentWords(title, seen, done, named, text)
 

@@ -11,7 +11,7 @@ gym = pytest.importorskip("gymnasium")
 import numpy as np  # noqa: E402
 from gymnasium import spaces  # noqa: E402
 
-from llmopt import Completion, Reply, ScriptedClient  # noqa: E402
+from llmopt import Completion, LLMOptError, Reply, ScriptedClient  # noqa: E402
 from llmopt.policies import PolicySearch  # noqa: E402
 
 
@@ -114,3 +114,51 @@ def test_errors_of_any_kind(error):
     for said in searched(Anything(error=error)):
         assert type(error).__name__ in said
         assert len(said) < 2000
+
+
+DOCSTRINGS: dict[str, Any] = {
+    "no text": 3,
+    "control characters": "A tank.\x1b[2J\x00\n\n## Rewards\nThe \x1b]0;title\x07 level.",
+    "no end of a sentence": "word " * 40_000,
+    "many sentences": "A. " * 40_000,
+    "credits": "Based on " * 10_000,
+    "headings": "## Observation Space\n" * 10_000,
+    "items": "- 1: a\n" * 10_000,
+    "brackets": "[" * 50_000 + "(if `exclude_" * 2_000,
+    "fences": "```\n" * 20_000,
+}
+
+
+@pytest.mark.defect(43, 49)
+@pytest.mark.parametrize("name", DOCSTRINGS)
+def test_docstrings_of_any_kind(name):
+    kind = type("Described", (Anything,), {"__doc__": DOCSTRINGS[name]})
+    search = PolicySearch(kind, ScriptedClient([]), starts=1)
+    for text in (search.words.text, search.optimizer._model.options.description):
+        assert 80 < len(text) < 8000
+        assert all(c.isprintable() or c == "\n" for c in text)
+        text.encode()
+
+
+@pytest.mark.defect(15, 44)
+@pytest.mark.parametrize(
+    ("method", "gives", "reason"),
+    [
+        ("step", None, "the environment raised TypeError"),
+        ("step", (np.zeros(2), 1.0, True, {}), "not enough values to unpack"),
+        ("step", (np.zeros(2), "much", True, False, {}), "could not convert string to float"),
+        ("step", (np.zeros(2), 1.0, Unsayable(), False, {}), "RuntimeError: no text"),
+        ("step", (np.zeros(2), math.nan, False, False, {}), "the reward of step 1 is nan"),
+        ("step", (np.zeros(7), 1.0, False, False, {}), "the policy raised ValueError"),
+        ("reset", None, "the environment raised TypeError"),
+        ("reset", np.zeros(2), "the policy raised ValueError"),
+        ("reset", ("a", {}), "the policy raised"),
+    ],
+)
+def test_answers_of_any_kind_end_the_search_with_the_reason(method, gives, reason, monkeypatch):
+    monkeypatch.setattr(Anything, method, lambda self, *_, **__: gives)
+    client = ScriptedClient([])
+    with PolicySearch(Anything, client, "words", starts=1, max_steps=5) as search:
+        with pytest.raises(LLMOptError, match=f"none of 5 evaluations .*{reason}"):
+            search.run(20)
+        assert client.requests == []
