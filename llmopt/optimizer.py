@@ -50,11 +50,11 @@ from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
 from llmopt.search.resume import (
     StoredPoints,
-    as_written,
     replay,
     start_of,
     stored_options,
 )
+from llmopt.search.stored import as_written
 from llmopt.search.told import read_directions, read_told
 from llmopt.space import Dimension, Space
 from llmopt.text import short

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import os
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from llmopt._version import __version__
 from llmopt.arguments import MOST_SEED, whole_number
-from llmopt.client.base import Client, client_name
+from llmopt.client.base import client_name
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
@@ -23,19 +22,17 @@ from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, EventLog, line_of
 from llmopt.search.events import Queued, SearchEvent
 from llmopt.search.joining import Joiner
-from llmopt.search.locks import Lock, uninterrupted
-from llmopt.search.meter import Limits, Meter
+from llmopt.search.locks import Lock
+from llmopt.search.meter import Meter
 from llmopt.search.resume import (
     FORMAT,
-    as_written,
     check_same,
-    record_request,
-    record_spent,
     replay,
     start_of,
 )
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
+from llmopt.search.stored import StoredSearch, as_written
 from llmopt.space import Space
 from llmopt.trackers.base import Bell, Search
 from llmopt.views import TrialList, dataframe, plot, search_html
@@ -49,7 +46,7 @@ logger = logging.getLogger(__name__)
 Point = tuple[Any, ...]
 
 
-class RecordedSearch(Generic[Params]):
+class RecordedSearch(StoredSearch, Generic[Params]):
     """What `LLMOptimizer` knows and keeps; its asks and tells make the events.
 
     Args:
@@ -80,7 +77,6 @@ class RecordedSearch(Generic[Params]):
         self._n_warmup: int = options.warmup if warmup is None else len(warmup)  # type: ignore[assignment]
         self._state = self._new_state()
         self._use(self._make_emitter(model))
-        self._log: EventLog | None = None
         self._ready = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
@@ -114,23 +110,9 @@ class RecordedSearch(Generic[Params]):
     # -- results --------------------------------------------------------------------------
 
     @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self._model.client
-
-    @property
     def prompt(self) -> Prompt:
         """The prompt in use."""
         return self._model.prompt
-
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self._model.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._model.limits = limits
 
     @property
     def imported(self) -> frozenset[int]:
@@ -235,11 +217,6 @@ class RecordedSearch(Generic[Params]):
         """
         return plot(self.history, ax)
 
-    @property
-    def usage(self) -> Usage:
-        """What was spent so far (a copy)."""
-        return self._meter.usage
-
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({len(self.space)} parameters, "
@@ -275,13 +252,11 @@ class RecordedSearch(Generic[Params]):
             self._meter.check_ready(self._log)
             self._ready = True
 
-    def _record(self, event: SearchEvent) -> None:
-        """Store an event, then let it change the state."""
-        with uninterrupted():
-            if self._log is not None:
-                self._meter.flush()
-                self._log.append(event.line(self.space))
-            self._state.apply(event)
+    def _line(self, event: SearchEvent) -> Event:
+        return event.line(self.space)
+
+    def _apply(self, event: SearchEvent) -> None:
+        self._state.apply(event)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole state to a file, replacing it in one step.
@@ -307,10 +282,7 @@ class RecordedSearch(Generic[Params]):
         """Close the storage file, and tell callbacks. The optimizer can still be read."""
         if self._bell is not None:
             self._bell.end()
-        if self._log is not None:
-            with contextlib.suppress(StorageError):
-                self._meter.flush()
-            self._log.close()
+        super().close()
 
     def _attach(self, path: str | os.PathLike[str], durable: bool, seed_given: bool) -> None:
         log = EventLog(path, durable=durable)
@@ -328,12 +300,7 @@ class RecordedSearch(Generic[Params]):
         except BaseException:
             log.close()
             raise
-        log.events = []
-        self._log = log
-        # Without a reference to this optimizer: one that is dropped closes its file at once.
-        meter = self._meter
-        meter.check, meter.record = log.check, partial(record_spent, log)
-        meter.announce = partial(record_request, log)
+        self._keep_in(log)
 
     def _start_event(self) -> Event:
         """Return the first line of a storage file: what the search is."""

@@ -257,7 +257,7 @@ def test_a_drawn_seed_is_kept(tmp_path):
         ("seed", 2),
     ],
 )
-def test_another_search_is_not_gone_on_with(tmp_path, name, value):
+def test_another_search_is_not_gone_on_with(tmp_path, name, value, caplog):
     path = tmp_path / "run.jsonl"
     optimizer, _ = make(storage=path)
     optimizer.close()
@@ -265,8 +265,10 @@ def test_another_search_is_not_gone_on_with(tmp_path, name, value):
         make(storage=path, **{name: value})
     again, _ = make(storage=path)  # the file was released
     again.close()
-    with pytest.raises(StorageError, match="model"):
-        CodeOptimizer(FUNCTION, client=ScriptedClient([], name="other"), seed=1, storage=path)
+    # Another model, and better words, change the meaning of nothing that is stored.
+    other = ScriptedClient([], name="other")
+    CodeOptimizer(FUNCTION, client=other, objective="Now!", seed=1, storage=path).close()
+    assert f"{path}: goes on with another objective, model" in caplog.text
 
 
 def test_initial_code_is_shown_and_is_no_ones_parent():
@@ -345,8 +347,6 @@ def test_a_resumed_search_equals_an_uninterrupted_one(tmp_path):
     # The fourth reply was paid for before the kill, and is not asked for again.
     sent = [r for r in before.requests[:4] + after.requests]
     assert sent == client.requests
-    with pytest.raises(StorageError, match="objective"):
-        CodeOptimizer(FUNCTION, client=client, storage=tmp_path / "part.jsonl", objective="other")
 
 
 def test_a_candidate_waiting_for_its_score_is_handed_out_again(tmp_path):
@@ -905,7 +905,7 @@ def test_what_is_wrong_with_a_journal_is_told_by_its_line(tmp_path, kind, change
     line = next(i for i, event in enumerate(events) if event["event"] == kind)
     events[line] = {**events[line], **change}
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
-    with pytest.raises(StorageError, match=rf"line {line + 1}: it is not as llmopt wrote it"):
+    with pytest.raises(StorageError, match=rf"event {line + 1} .*: it is not as llmopt wrote it"):
         make(storage=path)
 
 

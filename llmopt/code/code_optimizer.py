@@ -16,7 +16,6 @@ arguments goes on where a killed one stopped.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -39,16 +38,23 @@ from llmopt.code.candidate import (
 from llmopt.code.checks import Function, check
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import CodeState, Refusal, check_start, replay, start_event
+from llmopt.code.journal import (
+    FAILURE,
+    CodeState,
+    Refusal,
+    check_start,
+    replay,
+    start_event,
+)
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
-from llmopt.errors import LLMOptError, NoTrialsError, RewardError, StorageError, did_you_mean
+from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.locks import uninterrupted
-from llmopt.search.meter import Draft, Limits, Meter, Spent
-from llmopt.search.resume import request_event, spent_event
+from llmopt.search.meter import Draft, Limits, Meter
+from llmopt.search.stored import StoredSearch
 from llmopt.space import Space
 
 if TYPE_CHECKING:
@@ -90,7 +96,7 @@ class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=F
     model: Client | str | None
 
 
-class CodeOptimizer:
+class CodeOptimizer(StoredSearch):
     """A search over code.
 
     Args:
@@ -123,6 +129,8 @@ class CodeOptimizer:
         `ask` costs one model request when all goes well, and at most
         ``attempts * (1 + n * repairs)``; `tell` costs none.
     """
+
+    _failure = FAILURE
 
     def __init__(
         self,
@@ -169,43 +177,27 @@ class CodeOptimizer:
             direction=direction,
             **given(_PromptOptions),
         )
-        self._meter = Meter(
-            get_client(one_model(client, options.get("model"))),
-            Limits(**given(_Caps)),
-            check=self._check_storage,
-            record=self._store_spent,
-            announce=self._announce,
-        )
+        model = get_client(one_model(client, options.get("model")))
+        self._meter = Meter(model, Limits(**given(_Caps)))
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
-        self._writer = Writer(
-            self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
-        )
+        self._writer = Writer(meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions))
         self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
-        self._log: EventLog | None = None
         if storage is not None:
             self._attach(storage, seed)
 
-    @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self._meter.client
+    def _line(self, event: Event) -> Event:
+        return event
+
+    def _apply(self, event: Event) -> None:
+        self._state.apply(event)
 
     @property
     def trials(self) -> list[CodeTrial]:
         """Everything that was told, in the order of telling."""
         return self._state.trials
-
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self._meter.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._meter.limits = limits
 
     @property
     def usage(self) -> Usage:
@@ -255,10 +247,7 @@ class CodeOptimizer:
         """Kill the workers of candidates that were never told, and close the file."""
         for candidate in self._pending.values():
             candidate.close()
-        if self._log is not None:
-            with contextlib.suppress(StorageError):  # it was told when it was to be written
-                self._meter.flush()
-            self._log.close()
+        super().close()
 
     def __enter__(self) -> CodeOptimizer:
         return self
@@ -292,29 +281,8 @@ class CodeOptimizer:
         except BaseException:
             log.close()
             raise
-        log.events = []
+        self._keep_in(log)
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
-        self._log = log
-
-    def _check_storage(self) -> None:
-        if self._log is not None:
-            self._log.check()
-
-    def _announce(self, spent: Spent) -> None:
-        if self._log is not None:
-            self._log.append(request_event(spent))
-
-    def _store_spent(self, spent: Spent) -> None:
-        if self._log is not None:
-            self._log.append(spent_event(spent, "error"))
-
-    def _record(self, event: Event) -> None:
-        """Store an event, then let it change the state."""
-        with uninterrupted():
-            if self._log is not None:
-                self._meter.flush()
-                self._log.append(event)
-            self._state.apply(event)
 
     # -- asking ---------------------------------------------------------------------------
 

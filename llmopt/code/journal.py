@@ -8,22 +8,25 @@ was not used), ``ask`` (candidates of one request), ``failure`` (an ask that fou
 
 from __future__ import annotations
 
+import logging
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any
 
 from llmopt.arguments import number, whole_number
-from llmopt.client.base import Reply
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.errors import StorageError
-from llmopt.history import Usage
 from llmopt.search.eventlog import Event
 from llmopt.search.meter import Meter
-from llmopt.search.resume import InDoubt, failures
+from llmopt.search.stored import Ledger, as_written, text_of
 from llmopt.space import Space
 
+logger = logging.getLogger(__name__)
+
+FAILURE = "error"  # the event of requests without a reply; "failure" is an ask that found nothing
+MAY_CHANGE = ("objective", "model")
 _FORMAT = 1
 _TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
@@ -95,9 +98,9 @@ class CodeState:
         if kind == "reject":
             refusal = Refusal(
                 whole_number("number", event["number"], 0),
-                _text(event["text"]),
-                _text(event["reason"]),
-                _text(event.get("kind", "unreadable")),
+                text_of(event["text"]),
+                text_of(event["reason"]),
+                text_of(event.get("kind", "unreadable")),
             )
             self.refusals.append(refusal)
             self.rejected[refusal.kind] += 1
@@ -136,7 +139,7 @@ class CodeState:
         lists = {name: _numbers(entry.get(name, ())) for name in ("ties", "samples")}
         trial = CodeTrial(**{**entry, **lists, "params": params})
         for text in (trial.source, trial.feedback, trial.explanation, trial.fingerprint):
-            _text(text)
+            text_of(text)
         whole_number("number", trial.number, 0)
         whole_number("parent", 0 if trial.parent is None else trial.parent, 0)
         if trial.reward is not None:
@@ -151,12 +154,14 @@ def start_event(config: Mapping[str, Any], seed: int) -> Event:
     return {"event": "start", "format": _FORMAT, "config": dict(config), "seed": str(seed)}
 
 
-def check_start(start: Event, config: Mapping[str, Any], seed: int | None, path: Path) -> int:
-    """Return the seed of a stored search.
+def check_start(
+    start: Event, config: Mapping[str, Any], seed: int | None, path: str | os.PathLike[str]
+) -> int:
+    """Return the seed of a stored search, and say what it goes on with.
 
     Args:
         start: Its first event.
-        config: What must be the same.
+        config: What it is to go on with; of `MAY_CHANGE` anything.
         seed: The seed that it must have; ``None`` for any.
         path: The file, for messages.
 
@@ -165,74 +170,45 @@ def check_start(start: Event, config: Mapping[str, Any], seed: int | None, path:
     """
     if start.get("event") != "start" or start.get("format") != _FORMAT:
         raise StorageError(f"{path} is no code search: give another file")
-    try:
-        stored = {**start["config"]}
-        stored_seed = int(start["seed"])
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise _spoilt(path, 1, error) from error
-    other = [k for k in (*config, *stored) if stored.get(k) != config.get(k)]
+    with as_written(path, 1, start):
+        stored, stored_seed = dict(start["config"]), int(start["seed"])
+    differ = [k for k in dict.fromkeys((*config, *stored)) if stored.get(k) != config.get(k)]
+    other = [k for k in differ if k not in MAY_CHANGE]
     if seed is not None and seed != stored_seed:
         other.append("seed")
     if other:
-        names = ", ".join(dict.fromkeys(other))
         raise StorageError(
-            f"{path} holds a search with another {names}: resume it with the arguments that it "
-            "was made with, or give another file"
+            f"{path} holds a search with another {', '.join(other)}: resume it with the arguments "
+            "that it was made with, or give another file"
         )
+    if differ:
+        logger.warning("%s: goes on with another %s", path, ", ".join(differ))
     return stored_seed
 
 
-def replay(events: Sequence[Event], state: CodeState, meter: Meter, path: Path) -> None:
+def replay(
+    events: Sequence[Event], state: CodeState, meter: Meter, path: str | os.PathLike[str]
+) -> None:
     """Bring a fresh state and its meter to where a search ended.
 
     Raises:
         StorageError: An event is not as llmopt wrote it.
     """
-    usage = Usage()
-    doubt = InDoubt(usage, meter.in_doubt)
-    paid: list[tuple[str, Reply]] = []
+    ledger = Ledger(meter, FAILURE)
     for line, event in enumerate(events[1:], start=2):
-        try:
-            kind = event["event"]
-            if kind == "request":
-                doubt.announced(event)
-            elif kind == "reply":
-                reply = Reply.from_dict(event["reply"])
-                usage.add_failure(*failures({"failed": 0, **event}, "failed"))
-                usage.add_reply(reply)
-                paid.append((_text(event["digest"]), reply))
-                doubt.ended()
-            elif kind == "error":
-                usage.add_failure(*failures(event, "requests"))
-                doubt.ended()
-            else:
-                state.apply(event)
-            if kind == "ask":
-                asked = usage.proposals.get("llm", 0) + len(event["candidates"])
-                usage.proposals["llm"] = asked
-            if kind in ("ask", "failure"):
-                paid.clear()  # the replies before it have come to this
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _spoilt(path, line, error) from error
-    doubt.settle()
-    meter.restore(usage, paid)
-
-
-def _spoilt(path: Path, line: int, error: Exception) -> StorageError:
-    return StorageError(
-        f"{path}, line {line}: it is not as llmopt wrote it "
-        f"({type(error).__name__}: {str(error)[:200]}). Restore the file from a copy, or move "
-        "it away to start anew"
-    )
+        with as_written(path, line, event):
+            if ledger.take(event):
+                continue
+            state.apply(event)
+            if event["event"] == "ask":
+                asked = ledger.usage.proposals.get("llm", 0) + len(event["candidates"])
+                ledger.usage.proposals["llm"] = asked
+            if event["event"] in ("ask", "failure"):
+                ledger.asked()
+    ledger.close()
 
 
 def _numbers(values: Any) -> tuple[float, ...]:
     if not isinstance(values, (list, tuple)):
         raise TypeError(f"{values!r} is no list of numbers")
     return tuple(number("a number", value) for value in values)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from llmopt.arguments import whole_number
-from llmopt.client.base import Reply, amount
 from llmopt.client.options import split_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
-from llmopt.history import Trial, Usage
+from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped
-from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.eventlog import Event
 from llmopt.search.events import Asked, Queued, Snapshot, read_event
-from llmopt.search.meter import Meter, Spent
+from llmopt.search.meter import Meter
 from llmopt.search.state import SearchState
+from llmopt.search.stored import Ledger, as_written
 from llmopt.space import Space
 from llmopt.text import short
 
@@ -200,94 +198,6 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     return {**stored, **options}
 
 
-def request_event(spent: Spent) -> Event:
-    """Describe that a request is about to be sent, and what calls for it that failed cost."""
-    return {"event": "request", "digest": spent.request.digest(), **_failures(spent, "failed")}
-
-
-def spent_event(spent: Spent, failure: str = "failure") -> Event:
-    """Describe what a request cost; `failure` names the event of one without a reply."""
-    if spent.reply is None:
-        return {"event": failure, **_failures(spent, "requests")}
-    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-    return {"event": "reply", **paid, **_failures(spent, "failed")}
-
-
-def _failures(spent: Spent, name: str) -> Event:
-    rare = {"unpriced": spent.unpriced, "cost": spent.cost, "estimated": spent.estimated}
-    return {name: spent.failed} | {k: v for k, v in rare.items() if v}
-
-
-def failures(event: Event, name: str) -> tuple[int, int, float, int]:
-    """Return the arguments of `Usage.add_failure` that an event holds.
-
-    Args:
-        event: As `spent_event` and `request_event` make it.
-        name: Under which it holds how many calls failed.
-
-    Raises:
-        LookupError: It holds none.
-        ValueError: They are not numbers of 0 or more.
-    """
-    cost = amount(event.get("cost", 0.0))
-    if cost is None:
-        raise ValueError(f"cost={event['cost']!r}; expected US dollars, 0 or more")
-    unpriced, estimated = (
-        whole_number(rare, event.get(rare, 0), 0) for rare in ("unpriced", "estimated")
-    )
-    return whole_number(name, event[name], 0), unpriced, cost, estimated
-
-
-def record_request(log: EventLog, spent: Spent) -> None:
-    """Write that a request is about to be sent; `replay` reads it back.
-
-    Raises:
-        StorageError: It could not be written.
-    """
-    log.append(request_event(spent))
-
-
-def record_spent(log: EventLog, spent: Spent) -> None:
-    """Write what a request cost; `replay` reads it back.
-
-    Raises:
-        StorageError: It could not be written.
-    """
-    log.append(spent_event(spent))
-
-
-_NOTHING = (0, 0, 0.0, 0)
-
-
-class InDoubt:
-    """Counts the calls of a file that a kill came upon: sent, and with no end stored.
-
-    Args:
-        usage: What was spent; changed.
-        unpriced: How many calls at unknown cost one of them is (`Meter.in_doubt`).
-    """
-
-    def __init__(self, usage: Usage, unpriced: int) -> None:
-        self.usage, self._each = usage, unpriced
-        self._lost = _NOTHING
-
-    def announced(self, event: Event) -> None:
-        """Take note of a call that was about to be made, after others for it that failed."""
-        failed, unpriced, cost, estimated = failures(event, "failed")
-        if failed == 0:
-            self.settle()
-        self._lost = 1 + failed, self._each + unpriced, cost, estimated
-
-    def ended(self) -> None:
-        """Take note that the end of the call was stored, with what it cost."""
-        self._lost = _NOTHING
-
-    def settle(self) -> None:
-        """Count what is in doubt."""
-        self.usage.add_failure(*self._lost)
-        self.ended()
-
-
 def replay(
     events: Sequence[Event], state: SearchState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
@@ -302,37 +212,18 @@ def replay(
     Raises:
         StorageError: An event is not as llmopt wrote it.
     """
-    usage, paid = Usage(), []
-    doubt = InDoubt(usage, meter.in_doubt)
+    ledger = Ledger(meter)
     for number, event in enumerate(events[1:], start=2):
         with as_written(path, number, event):
-            kind = event["event"]
-            if kind == "request":
-                doubt.announced(event)
-                continue
-            if kind == "reply":
-                reply = Reply.from_dict(event["reply"])
-                usage.add_failure(*failures(event, "failed"))
-                usage.add_reply(reply)
-                paid.append((event["digest"], reply))
-                doubt.ended()
-                continue
-            if kind == "failure":
-                usage.add_failure(*failures(event, "requests"))
-                doubt.ended()
+            if ledger.take(event):
                 continue
             known = read_event(event, state.space)
             state.apply(known)
             if isinstance(known, Asked):
-                told = {"proposals": known.proposals, "rejected": known.rejected}
-                usage = Usage.from_dict({**vars(usage), **told})
-                doubt.usage = usage
-                paid.clear()
+                ledger.asked(proposals=known.proposals, rejected=known.rejected)
             elif isinstance(known, Snapshot):
-                usage, paid = known.usage.copy(), list(known.paid)
-                doubt = InDoubt(usage, meter.in_doubt)
-    doubt.settle()
-    meter.restore(usage, paid)
+                ledger.begin_with(known.usage, known.paid)
+    ledger.close()
 
 
 def stored_trials(
@@ -351,22 +242,3 @@ def stored_trials(
             state.apply(Queued(space.from_json_values(values), words))
     replay(events, state, Meter(ScriptedClient([])), path)
     return space, state.trials
-
-
-@contextlib.contextmanager
-def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
-    """Turn what goes wrong with an event of a file into an error that names it.
-
-    Raises:
-        StorageError: The event is not as llmopt wrote it.
-    """
-    try:
-        yield
-    except StorageError as error:
-        raise StorageError(f"{path}, event {number}: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise StorageError(
-            f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
-            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
-            "on with the events before it (each is a line), or move it away to start anew"
-        ) from error

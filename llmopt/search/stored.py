@@ -1,0 +1,228 @@
+"""A search that spends and may be kept in a file: what each of them shares.
+
+`LLMOptimizer` and `CodeOptimizer` have events of their own. How an event is stored and applied,
+what requests cost, the caps, and the end of the file are the same and stand here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llmopt.arguments import whole_number
+from llmopt.client.base import Client, Reply, amount
+from llmopt.errors import StorageError
+from llmopt.history import Usage
+from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.locks import uninterrupted
+from llmopt.search.meter import Limits, Meter, Spent
+from llmopt.text import short
+
+
+class StoredSearch:
+    """The base of a search that asks a model and may be kept in a file."""
+
+    _meter: Meter
+    _log: EventLog | None = None
+    _failure = "failure"  # the name of the event of a request without a reply
+
+    def _line(self, event: Any) -> Event:
+        """Return an event as JSON."""
+        raise NotImplementedError
+
+    def _apply(self, event: Any) -> None:
+        """Let an event change the state."""
+        raise NotImplementedError
+
+    @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self._meter.client
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._meter.limits = limits
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._meter.usage
+
+    def _record(self, event: Any) -> None:
+        """Store an event, then let it change the state."""
+        with uninterrupted():
+            if self._log is not None:
+                self._meter.flush()
+                self._log.append(self._line(event))
+            self._apply(event)
+
+    def _keep_in(self, log: EventLog) -> None:
+        """Append to a file from now on what is recorded and what requests cost."""
+        log.events = []
+        self._log = log
+        # Without a reference to this search: one that is dropped closes its file at once.
+        meter, failure = self._meter, self._failure
+        meter.check = log.check
+        meter.record = partial(_append_spent, log, failure)
+        meter.announce = partial(_append_request, log)
+
+    def close(self) -> None:
+        """Close the storage file. What is known can still be read."""
+        if self._log is not None:
+            with contextlib.suppress(StorageError):  # it was told when it was to be written
+                self._meter.flush()
+            self._log.close()
+
+
+def _append_request(log: EventLog, spent: Spent) -> None:
+    log.append(_request_event(spent))
+
+
+def _append_spent(log: EventLog, failure: str, spent: Spent) -> None:
+    log.append(_spent_event(spent, failure))
+
+
+def _request_event(spent: Spent) -> Event:
+    """Describe that a request is about to be sent, and what calls for it that failed cost."""
+    return {"event": "request", "digest": spent.request.digest(), **_failures(spent, "failed")}
+
+
+def _spent_event(spent: Spent, failure: str) -> Event:
+    """Describe what a request cost; `failure` names the event of one without a reply."""
+    if spent.reply is None:
+        return {"event": failure, **_failures(spent, "requests")}
+    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+    return {"event": "reply", **paid, **_failures(spent, "failed")}
+
+
+def _failures(spent: Spent, name: str) -> Event:
+    rare = {"unpriced": spent.unpriced, "cost": spent.cost, "estimated": spent.estimated}
+    return {name: spent.failed} | {k: v for k, v in rare.items() if v}
+
+
+def _read_failures(event: Event, name: str) -> tuple[int, int, float, int]:
+    """Return the arguments of `Usage.add_failure` that an event holds.
+
+    Args:
+        event: As `_request_event` and `_spent_event` make it.
+        name: Under which it holds how many calls failed.
+
+    Raises:
+        LookupError: It holds none.
+        ValueError: They are not numbers of 0 or more.
+    """
+    cost = amount(event.get("cost", 0.0))
+    if cost is None:
+        raise ValueError(f"cost={event['cost']!r}; expected US dollars, 0 or more")
+    unpriced, estimated = (
+        whole_number(rare, event.get(rare, 0), 0) for rare in ("unpriced", "estimated")
+    )
+    return whole_number(name, event[name], 0), unpriced, cost, estimated
+
+
+_NOTHING = (0, 0, 0.0, 0)
+
+
+class Ledger:
+    """What was spent, and which replies are paid for and not used, as the lines of a file tell it.
+
+    A call of which a file holds no end may have been paid for: a kill came upon it.
+
+    Args:
+        meter: Takes over what was spent.
+        failure: The name of the event of a request without a reply.
+    """
+
+    def __init__(self, meter: Meter, failure: str = "failure") -> None:
+        self._meter, self._failure = meter, failure
+        self._lost = _NOTHING
+        self.usage = Usage()
+        self.paid: list[tuple[str, Reply]] = []
+
+    def take(self, event: Event) -> bool:
+        """Take in a line, if it is of a request; return whether it is.
+
+        Raises:
+            LookupError: It lacks something.
+            TypeError: Something in it is of another type.
+            ValueError: Something in it is no number of 0 or more.
+        """
+        kind = event["event"]
+        if kind == "request":
+            failed, unpriced, cost, estimated = _read_failures(event, "failed")
+            if failed == 0:
+                self._settle()
+            self._lost = 1 + failed, self._meter.in_doubt + unpriced, cost, estimated
+        elif kind == "reply":
+            reply = Reply.from_dict(event["reply"])
+            self.usage.add_failure(*_read_failures({"failed": 0, **event}, "failed"))
+            self.usage.add_reply(reply)
+            self.paid.append((text_of(event["digest"]), reply))
+            self._lost = _NOTHING
+        elif kind == self._failure:
+            self.usage.add_failure(*_read_failures(event, "requests"))
+            self._lost = _NOTHING
+        else:
+            return False
+        return True
+
+    def asked(self, **counts: Mapping[str, int]) -> None:
+        """Note the end of an ask: the replies before it have come to it.
+
+        Args:
+            **counts: ``proposals`` and ``rejected``, where the end tells them.
+        """
+        if counts:
+            self.usage = Usage.from_dict({**vars(self.usage), **counts})
+        self.paid.clear()
+
+    def begin_with(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> None:
+        """Begin anew with what a line tells of all before it."""
+        self.usage, self.paid, self._lost = usage.copy(), list(paid), _NOTHING
+
+    def close(self) -> None:
+        """Give all of it to the meter."""
+        self._settle()
+        self._meter.restore(self.usage, self.paid)
+
+    def _settle(self) -> None:
+        self.usage.add_failure(*self._lost)
+        self._lost = _NOTHING
+
+
+def text_of(value: Any) -> str:
+    """Return a text of a file.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{short(value)} is no text")
+    return value
+
+
+@contextlib.contextmanager
+def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
+    """Turn what goes wrong with an event of a file into an error that names it.
+
+    Raises:
+        StorageError: The event is not as llmopt wrote it.
+    """
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(f"{path}, event {number}: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise StorageError(
+            f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
+            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
+            "on with the events before it (each is a line), or move it away to start anew"
+        ) from error
