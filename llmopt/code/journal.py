@@ -171,7 +171,7 @@ def check_start(
     if start.get("event") != "start" or start.get("format") != _FORMAT:
         raise StorageError(f"{path} is no code search: give another file")
     with as_written(path, 1, start):
-        stored, stored_seed = dict(start["config"]), int(start["seed"])
+        stored, stored_seed = {**start["config"]}, int(start["seed"])
     differ = [k for k in dict.fromkeys((*config, *stored)) if stored.get(k) != config.get(k)]
     other = [k for k in differ if k not in MAY_CHANGE]
     if seed is not None and seed != stored_seed:
