@@ -180,7 +180,9 @@ class CodeOptimizer(StoredSearch):
         model = get_client(one_model(client, options.get("model")))
         self._meter = Meter(model, Limits(**given(_Caps)))
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
-        self._writer = Writer(meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions))
+        self._writer = Writer(
+            self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
+        )
         self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
