@@ -156,22 +156,22 @@ class TestShares:
         bandit = Bandit()
         assert bandit.share == 0.5
         for i in range(300):
-            bandit.take("cma", (0.0, -float(i)))
-            bandit.take("llm", (0.0, 1.0))
+            bandit.take("partner", (0.0, -float(i)))
+            bandit.take("model", (0.0, 1.0))
         assert bandit.share == 0.9
         for i in range(300):
-            bandit.take("llm", (0.0, -1000.0 - i))
-            bandit.take("cma", (0.0, 1.0))
+            bandit.take("model", (0.0, -1000.0 - i))
+            bandit.take("partner", (0.0, 1.0))
         assert bandit.share == 0.15
 
     def test_bandit_gives_no_credit_for_failures_and_for_ties(self):
         bandit = Bandit()
         for _ in range(10):
             bandit.take(None, (0.0, 0.0))
-        bandit.take("llm", (math.inf, math.inf))
-        bandit.take("cma", (0.0, 0.0))
+        bandit.take("model", (math.inf, math.inf))
+        bandit.take("partner", (0.0, 0.0))
         assert bandit.share == pytest.approx(0.5, abs=0.02)
-        bandit.take("cma", (0.0, -1.0))
+        bandit.take("partner", (0.0, -1.0))
         assert bandit.share > 0.55
 
 

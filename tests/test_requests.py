@@ -96,19 +96,19 @@ def test_the_turn_of_the_changes_doubles_where_the_model_does_not_gain():
     turns.take(None, (0.0, 5.0))
     for _ in range(5):
         while turns.model:
-            turns.take("llm", (0.0, 9.0))
+            turns.take("model", (0.0, 9.0))
         quiet = 0
         while not turns.model:
-            turns.take("cma", (0.0, 9.0))
+            turns.take("partner", (0.0, 9.0))
             quiet += 1
         lengths.append(quiet)
     assert lengths == [8, 16, 32, 64, 64]
-    turns.take("llm", (0.0, 1.0))
-    turns.take("llm", (0.0, 9.0))
-    turns.take("llm", (0.0, 9.0))
+    turns.take("model", (0.0, 1.0))
+    turns.take("model", (0.0, 9.0))
+    turns.take("model", (0.0, 9.0))
     assert not turns.model
     for _ in range(8):
-        turns.take("cma", (0.0, 1.0 - 1e-9))  # better by too little to count
+        turns.take("partner", (0.0, 1.0 - 1e-9))  # better by too little to count
     assert turns.model
 
 

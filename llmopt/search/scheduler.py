@@ -31,7 +31,13 @@ Partner = Literal["cma"]
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
 _LEAST, _MOST = 0.15, 0.9  # bounds of the partner's share
 # Which arm a point of each source counts for.
-_ARMS = {"llm": "llm", "drawn": "llm", "fallback": "llm", "cma": "cma", "refine": "cma"}
+_ARMS = {
+    "llm": "model",
+    "drawn": "model",
+    "fallback": "model",
+    "cma": "partner",
+    "refine": "partner",
+}
 # Of `Turns`.
 _EARLY = 0.5  # share of the requests that are spent first, in a row
 _MISSES = 2  # points without a gain after which the model's turn ends
@@ -52,21 +58,21 @@ class Bandit:
     A point is good if it enters the best ten of all points told before it (the better half,
     where there are fewer than twenty). Older ones count less, by 3 % with each point of either
     arm. Each arm's share is proportional to the cube of its rate of good points, but the model
-    gets at least a tenth and CMA-ES at least 15 %, since its points also adapt its distribution,
+    gets at least a tenth and the partner at least 15 %, since its points also adapt its distribution,
     which pays only later.
     """
 
     def __init__(self) -> None:
         self._top: list[tuple[float, float]] = []  # ranks of the best points, ascending
         self._told = 0
-        self._good = {"llm": 0.0, "cma": 0.0}
-        self._given = {"llm": 0.0, "cma": 0.0}
+        self._good = {"model": 0.0, "partner": 0.0}
+        self._given = {"model": 0.0, "partner": 0.0}
 
     def take(self, arm: str | None, rank: tuple[float, float]) -> None:
         """Count one point.
 
         Args:
-            arm: ``"llm"``, ``"cma"``, or ``None`` for a point of neither.
+            arm: ``"model"``, ``"partner"``, or ``None`` for a point of neither.
             rank: See `rank_of`; infinite for a failed point.
         """
         place = min(_BEST, self._told // 2)
@@ -85,12 +91,12 @@ class Bandit:
 
     @property
     def share(self) -> float:
-        """Share of the next points that CMA-ES is to give."""
-        model, cma = (
+        """Share of the next points that the partner is to give."""
+        model, partner = (
             ((self._good[arm] + _PRIOR) / (self._given[arm] + 4 * _PRIOR)) ** _POWER
-            for arm in ("llm", "cma")
+            for arm in ("model", "partner")
         )
-        return min(max(cma / (model + cma), _LEAST), _MOST)
+        return min(max(partner / (model + partner), _LEAST), _MOST)
 
 
 class Turns:
@@ -117,8 +123,8 @@ class Turns:
         self._best = min(self._best, rank)
         if rank[0] == 0:
             insort(self._losses, rank[1])
-        if arm is None or (arm == "llm") != self.model:
-            if arm == "llm":  # asked out of turn, by `due`: the partner's turn begins anew
+        if arm is None or (arm == "model") != self.model:
+            if arm == "model":  # asked out of turn, by `due`: the partner's turn begins anew
                 self._since = 0
             return
         self._since = 0 if gained else self._since + 1
