@@ -356,7 +356,7 @@ TITLES = {
 
 
 PRESENT = 4
-"""The first seed that was searched under the present form of the prompt `words`."""
+"""The first seed that was searched under version 2 of the prompt `words`, in the main table."""
 
 PUBLISHED = {
     "mountaincar": "98.8",

@@ -40,23 +40,18 @@ class Selection:
         """Return the selection that the options of a prompt name."""
         return history if isinstance(history, Selection) else cls(history, best=best, last=last)
 
-    def pick(self, history: History, *, complete_only: bool = False) -> list[Trial]:
+    def pick(self, history: History) -> list[Trial]:
         """Return the trials to show, the first to keep first.
 
         For ``"all"`` and ``"last"`` that is the latest first; for ``"best"``, the best
         first; for ``"best+last"``, the best and the latest by turns.
-
-        Args:
-            history: The trials.
-            complete_only: Leave out failed and pruned trials.
         """
-        trials = history.complete if complete_only else history.trials
-        latest = list(reversed(trials))
+        latest = list(reversed(history.trials))
         if self.keep == "all":
             return latest
         if self.keep == "last":
             return latest[: self.last]
-        best = ranked(history, complete_only=complete_only)[: self.best]
+        best = ranked(history)[: self.best]
         if self.keep == "best":
             return best
         latest = latest[: self.last]
@@ -66,10 +61,9 @@ class Selection:
         return list({id(t): t for t in turns}.values())
 
 
-def ranked(history: History, *, complete_only: bool = False) -> list[Trial]:
+def ranked(history: History) -> list[Trial]:
     """Return the trials best first; then pruned, then failed ones, the latest first."""
     order = list(history.ranked)
-    if not complete_only:
-        for state in ("pruned", "failed"):
-            order += [t for t in reversed(history.trials) if t.state == state]
+    for state in ("pruned", "failed"):
+        order += [t for t in reversed(history.trials) if t.state == state]
     return order
