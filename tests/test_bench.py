@@ -137,7 +137,7 @@ def test_a_box_and_no_bias_make_another_task():
 
 def test_warmup_points_are_those_of_llmopt_run():
     from llmopt.benchmarks.run import RunConfig
-    from llmopt.benchmarks.run.shared import warmup_points
+    from llmopt.benchmarks.run.session import warmup_points
 
     config = RunConfig("cartpole", seed=5, warmup=6)
     task = get_task("cartpole", box=(-2.0, 1.0))
@@ -162,7 +162,7 @@ def test_cells_name_a_model_only_where_one_is_asked():
     ("options", "message"),
     [
         ({"method": "cmaa"}, "did you mean 'cma'"),
-        ({"seed": -1}, "seed=-1: expected a whole number at least 0"),
+        ({"seed": -1}, "seed=-1: expected a whole number of at least 0"),
         ({"evaluations": 0}, "evaluations=0"),
         ({"episodes": 1.5}, "episodes=1.5"),
     ],

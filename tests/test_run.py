@@ -28,7 +28,7 @@ from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.progress import MethodResult
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
-from llmopt.benchmarks.run.shared import warmup_points
+from llmopt.benchmarks.run.session import warmup_points
 from llmopt.cli import main
 from llmopt.errors import (
     BudgetExceededError,

@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from llmopt.arguments import MOST_COUNT
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
 from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import METHODS, Asking, check_method, check_names
-from llmopt.benchmarks.run.config import MOST_POINTS, RANGES, check_whole
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.client.base import Client, client_name
@@ -42,7 +43,7 @@ _RANGES = {
     "evaluations": (1, MOST_POINTS),
     "warmup": (0, MOST_POINTS),
     "batch": (0, RANGES["batch"][1]),
-    "max_tokens": (0, None),
+    "max_tokens": (0, MOST_COUNT),
 }
 
 
@@ -88,7 +89,7 @@ class BenchCell:
     finalists: int = FINALISTS
 
     def __post_init__(self) -> None:
-        check_whole(self, _RANGES, BenchConfigError)
+        check_ranges(self, _RANGES, BenchConfigError)
         try:
             check_names([self.method])
         except ValueError as error:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import check_names
@@ -19,34 +20,6 @@ from llmopt.errors import LLMOptError, StorageError
 DEFAULT_METHODS = ("llm", "cma", "random")
 # What a resumed run may change: it touches no result.
 _MINOR = ("gif", "max_requests", "max_tokens", "max_cost", "record", "iterations")
-
-
-MOST_POINTS = 10_000_000
-RANGES: Mapping[str, tuple[int, int | None]] = {
-    "iterations": (0, MOST_POINTS),
-    "episodes": (1, 100_000),
-    "seed": (0, None),
-    "heldout": (1, 100_000),
-    "batch": (1, 1000),
-    "finalists": (0, 1000),
-    "requests": (1, None),
-}
-"""Least and most of each option that is a whole number; more would fill memory, or never end."""
-
-
-def check_whole(
-    config: Any, ranges: Mapping[str, tuple[int, int | None]], error: type[Exception]
-) -> None:
-    """Raise an error if a field is no whole number within its range, or ``None`` by default."""
-    optional = {f.name for f in fields(config) if f.default is None}
-    for name, (least, most) in ranges.items():
-        value = getattr(config, name)
-        if value is None and name in optional:
-            continue
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < least or (most is not None and value > most):
-            wanted = f"at least {least}" if most is None else f"from {least:,} to {most:,}"
-            raise error(f"{name}={value!r}: expected a whole number {wanted}")
 
 
 class RunConfigError(LLMOptError, ValueError):
@@ -116,7 +89,7 @@ class RunConfig:
     requests: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole(self, RANGES, RunConfigError)
+        check_ranges(self, RANGES, RunConfigError)
         if not isinstance(self.warmup, str) and not (
             isinstance(self.warmup, int) and 0 <= self.warmup <= MOST_POINTS
         ):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.engine.asking import check_prompt, usual_batch
+from llmopt.benchmarks.engine.asking import check_prompt, draw_warmup, usual_batch
 from llmopt.benchmarks.engine.contest import Chosen, Contest, Terms
 from llmopt.benchmarks.engine.records import WARMUP
 from llmopt.benchmarks.extras import require_packages
@@ -43,8 +43,7 @@ from llmopt.benchmarks.run.progress import (
     RunResult,
     format_table,
 )
-from llmopt.benchmarks.run.published import WarmupPoint
-from llmopt.benchmarks.run.shared import warmup_points
+from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
@@ -147,6 +146,28 @@ def run(
             entrants = contestants.entrants.values()
             contest = Contest(evaluator, terms, entrants, folder, planned)
             return _Session(config, contest, folder, contestants, callbacks).all(points, progress)
+
+
+def warmup_points(config: RunConfig, task: Task, n: int) -> list[WarmupPoint]:
+    """Draw or load the shared warm-up points."""
+    if isinstance(config.warmup, int):
+        drawn = draw_warmup(task.box, n, config.warmup, config.seed)
+        return [WarmupPoint(tuple(row)) for row in drawn.tolist()]
+    low, high = task.box
+    points = load_warmup(config.warmup, n)
+    inside: list[WarmupPoint] = []
+    for point in points:
+        clipped = tuple(np.clip(point.params, low, high).tolist())
+        # A moved point is another policy: its stored returns are not its own.
+        inside.append(point if clipped == point.params else WarmupPoint(clipped))
+    moved = sum(a is not b for a, b in zip(points, inside, strict=True))
+    if moved:
+        warnings.warn(
+            f"{moved} of {len(points)} loaded warm-up points lie outside [{low:g}, {high:g}]: "
+            "they are moved to its border and evaluated anew; --box LOW HIGH widens it",
+            stacklevel=2,
+        )
+    return inside
 
 
 class _Session:
