@@ -21,6 +21,7 @@ from llmopt.code.policy import (
     improve,
     improve_within_episode,
     policy_function,
+    reward_parts,
     run_episode,
 )
 from llmopt.code.sandbox.confine import support
@@ -532,3 +533,10 @@ def test_an_environment_that_does_nothing_but_fail_ends_the_search_after_five():
     with CodeOptimizer(function, client=ScriptedClient(failing), seed=0) as optimizer:
         improve(optimizer, env, [5], 7)
         assert [t.reward for t in optimizer.trials] == [None] * 7
+
+
+@pytest.mark.defect(11, 16)
+def test_the_parts_of_a_reward_are_finite_numbers_of_one_step():
+    info = {"reward_up": np.float32(2), "reward_huge": 10**400, "reward_none": None, 3: 1.0}
+    info |= {"reward_total": 9.0, "reward_nan": math.nan, "x": 1.0}
+    assert reward_parts(info) == {"reward_up": 2.0}

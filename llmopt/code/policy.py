@@ -22,6 +22,7 @@ from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.errors import LLMOptError
 from llmopt.policies.episode import FAILED, Episode, Step, episode, mean_return
+from llmopt.policies.recording import is_sum, number_of
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.sanity import Sanity
@@ -338,11 +339,9 @@ def _success(info: Mapping[str, Any]) -> bool | None:
 
 def reward_parts(info: Mapping[str, Any]) -> dict[str, float]:
     """Return the parts of a step's reward that its info names, as MuJoCo's tasks do."""
-    return {
-        str(name): float(value)
-        for name, value in info.items()
-        if str(name).startswith("reward_") and isinstance(value, (int, float, np.number))
-    }
+    names = (k for k in info if isinstance(k, str) and k.startswith("reward_") and not is_sum(k))
+    found = ((name, number_of(info[name])) for name in names)
+    return {name: value for name, value in found if value is not None}
 
 
 def _distance(env: gym.Env[Any, Any]) -> str:

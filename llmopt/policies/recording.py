@@ -75,10 +75,10 @@ class Track:
         for name, value in _named(info):
             is_part = any(p in name.lower() for p in _PARTS)
             for inner, part in _named(value) if is_part else ():
-                self._add_part(inner, _number(part))
+                self._add_part(inner, number_of(part))
             if is_part:
-                self._add_part(name, _number(value))
-            elif (number := _number(value)) is not None and _room(self.facts, name):
+                self._add_part(name, number_of(value))
+            elif (number := number_of(value)) is not None and _room(self.facts, name):
                 self.facts[name] = number
 
     def _add_part(self, name: str, number: float | None) -> None:
@@ -195,9 +195,14 @@ class Recording:
     def summed_already(self, name: str) -> bool:
         """Whether a part is a sum since the start, so that its last value is what counts."""
         parts = [e.parts[name] for e in self.episodes if name in e.parts]
-        if _SO_FAR.search(name.lower()):
+        if is_sum(name):
             return True
         return all(p.running for p in parts) and any(p.sum != p.last for p in parts)
+
+
+def is_sum(name: str) -> bool:
+    """Whether the name of a number in `info` says that it is a sum over the episode already."""
+    return _SO_FAR.search(name.lower()) is not None
 
 
 def names_of(tracks: Sequence[Track], kind: str) -> list[str]:
@@ -216,7 +221,7 @@ def _room(noted: Mapping[str, Any], name: str) -> bool:
     return name in noted or len(noted) < _FACTS
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
     """Return a finite number as a float; ``None`` for whatever else there is."""
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.ravel()[0]
