@@ -37,7 +37,8 @@ def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> i
     """
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
-        span = f"of at least {least}" if most >= MOST_COUNT else f"from {least} to {most:,}"
+        bounded = most < MOST_COUNT or (whole and value > most)
+        span = f"from {least} to {most:,}" if bounded else f"of at least {least}"
         raise ValueError(f"{name}={short(value)}: expected a whole number {span}")
     return int(value)
 

@@ -112,26 +112,10 @@ class TestDesk:
                 call()
         assert sorted(tmp_path.rglob("*")) == before
 
-    @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
-    def test_a_link_is_not_followed(self, desk, tmp_path, suffix):
-        outside = tmp_path / "outside"
-        outside.write_text(json.dumps(SEARCH) if suffix == ".json" else "")
-        desk.create("mine", SEARCH)
-        path = tmp_path / "searches" / f"mine{suffix}"
-        path.unlink(missing_ok=True)
-        path.symlink_to(outside)
-        for call in (desk.status, desk.ask):
-            with pytest.raises(LLMOptError, match="not a plain file"):
-                call("mine")
-        assert outside.read_text() == (json.dumps(SEARCH) if suffix == ".json" else "")
-
     @pytest.mark.defect(46)
     @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
-    def test_a_link_that_comes_after_the_look_is_not_followed(
-        self, desk, tmp_path, suffix, monkeypatch
-    ):
+    def test_a_link_is_not_followed(self, desk, tmp_path, suffix):
         folder = tmp_path / "searches"
-        monkeypatch.setattr(desk, "_paths", lambda n: (folder / "a.json", folder / "a.jsonl"))
         (folder / "a.json").write_text(json.dumps(SEARCH))
         outside = tmp_path / "outside"
         before = json.dumps(SEARCH) if suffix == ".json" else ""
@@ -177,13 +161,16 @@ class TestDesk:
             ({"storage": "/tmp/evil.jsonl"}, "unknown key"),
             ({"callbacks": []}, "unknown key"),
             ({"warmup": -1}, "warmup"),
-            ({"warmup": 10**30}, None),
+            ({"warmup": 10**30}, "expected a whole number from 0 to"),
             ({"constraints": ["x <= " + "1 + " * 10**5 + "1"]}, "characters"),
             ({"constraints": "x ** 9999999 <= 1"}, "not linear"),
             ({"start": [{"params": {"x": 99, "k": 0}}]}, "outside"),
             ({"constraints": 5}, "expected a list of linear"),
-            ({"batch_size": 10**9}, "batch_size=1000000000: expected at most 100"),
-            ({"attempts": 10**9}, "attempts=1000000000: expected at most 100"),
+            (
+                {"batch_size": 10**9},
+                "batch_size=1000000000: expected a whole number from 1 to 1,000",
+            ),
+            ({"attempts": 10**9}, "attempts=1000000000: expected a whole number from 1 to 1,000"),
             ({"seed": "a"}, "seed"),
             ({"direction": "sideways"}, "direction"),
         ],

@@ -18,12 +18,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import json
 import os
-import stat
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -32,6 +29,13 @@ from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError, LLMOptError
+from llmopt.files import (
+    open_file,
+    read_bytes,
+    read_text,
+    write_bytes_atomically,
+    write_text_atomically,
+)
 from llmopt.text import clean
 
 ANSWER_BYTES = 1_000_000
@@ -173,7 +177,7 @@ class FolderClient:
             except FileExistsError:
                 continue
         # It may be shown on a terminal; the other file holds the request as it is.
-        _write_whole(_text_path(self.folder, number), clean(_text(request)))
+        write_text_atomically(_text_path(self.folder, number), clean(_text(request)))
         return number
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
@@ -228,7 +232,9 @@ def _say_ended(folder: Path) -> None:
     if folder.is_dir():
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         left = len(_open_numbers(folder))
-        _write_whole(folder / _DONE, f"the search ended at {when}; open requests: {left}\n")
+        write_text_atomically(
+            folder / _DONE, f"the search ended at {when}; open requests: {left}\n"
+        )
 
 
 def next_request(folder: Path) -> OpenRequest | None:
@@ -242,7 +248,7 @@ def next_request(folder: Path) -> OpenRequest | None:
             data = _read_json(folder, number)
             return OpenRequest(
                 number=number,
-                text=_read_plain(_text_path(folder, number), _REQUEST_BYTES).decode(),
+                text=read_text(_text_path(folder, number), most=_REQUEST_BYTES, links=False),
                 request=Request.from_dict(data["request"]),
                 sample=int(data["sample"]),
                 samples=int(data["samples"]),
@@ -284,7 +290,7 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
             "open one"
         )
     try:
-        _write_whole(_answer_path(folder, number), text, anew=True)
+        write_bytes_atomically(_answer_path(folder, number), text.encode(), anew=True)
     except FileExistsError:
         raise FolderError(
             f"{folder} has got an answer to request {number} meanwhile; it is not replaced"
@@ -294,13 +300,11 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
 def ended(folder: Path) -> str | None:
     """Return what the search said when it ended, or ``None`` while it goes on."""
     try:
-        return _read_plain(folder / _DONE, 1000).decode(errors="replace").strip()
+        return read_bytes(folder / _DONE, most=1000, links=False).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         return f"{folder / _DONE} is there, and cannot be read ({error.strerror})"
-    except ValueError:
-        return "the search has ended, and said more than can be shown"
 
 
 def _text(request: Request) -> str:
@@ -332,43 +336,17 @@ def _open_numbers(folder: Path) -> list[int]:
 
 
 def _read_json(folder: Path, number: int) -> dict[str, Any]:
-    data = json.loads(_read_plain(_json_path(folder, number), _REQUEST_BYTES))
+    data = json.loads(read_bytes(_json_path(folder, number), most=_REQUEST_BYTES, links=False))
     if not isinstance(data, dict):
         raise ValueError(f"it holds a {type(data).__name__}, expected an object")
-    return data
-
-
-def _read_start(path: Path, most: int) -> bytes:
-    """Return the first bytes of a plain file, one more than `most` of a longer one.
-
-    Raises:
-        OSError: It cannot be read; it is a link, which may lead out of the folder; or it is
-            something else that is no plain file, such as a pipe, which may never end.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with os.fdopen(os.open(path, flags), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        return file.read(most + 1)
-
-
-def _read_plain(path: Path, most: int) -> bytes:
-    """Return the whole of a plain file.
-
-    Raises:
-        OSError: See `_read_start`.
-        ValueError: It is longer than `most` bytes.
-    """
-    data = _read_start(path, most)
-    if len(data) > most:
-        raise ValueError(f"{path.name} is longer than {most:,} bytes")
     return data
 
 
 def _read_answer(path: Path) -> Completion | None:
     """Return an answer; an empty file is one that somebody is about to fill."""
     try:
-        data = _read_start(path, ANSWER_BYTES)
+        with open_file(path, links=False) as file:
+            data = file.read(ANSWER_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -382,33 +360,3 @@ def _read_answer(path: Path) -> Completion | None:
     cut = len(data) > ANSWER_BYTES
     text = data[:ANSWER_BYTES].decode("utf-8-sig", errors="replace")
     return Completion(text, "length" if cut else "stop")
-
-
-def _write_whole(path: Path, text: str, *, anew: bool = False) -> None:
-    """Write a file so that nobody ever sees half of it.
-
-    Args:
-        path: The file.
-        text: The content.
-        anew: Whether there must be none yet.
-
-    Raises:
-        OSError: It cannot be written, or is there.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
-            file.write(text)
-        if anew:
-            try:
-                os.link(name, path)
-                os.unlink(name)
-                return
-            except FileExistsError:
-                raise
-            except OSError:  # a file system without hard links: two at once are not told apart
-                pass
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

@@ -26,7 +26,6 @@ _MOST_CHOICES = 1000
 _MOST_NAME = 200  # characters
 _MOST_TEXT = 100_000
 _MOST_START = 1000
-_MOST_AT_ONCE = {"batch_size": 100, "attempts": 100}  # one call would go on for hours
 _OPTIONS = (
     *("direction", "seed", "warmup", "warmup_distribution", "constraints", "total"),
     *("batch_size", "attempts", "out_of_range", "on_error", "noisy", "may_stop", "partner"),
@@ -157,9 +156,6 @@ def read_description(data: Any) -> dict[str, Any]:
         )
     if isinstance(constraints, list) and len(constraints) > _MOST_START:
         raise LLMOptError(f"constraints: expected at most {_MOST_START}")
-    for key, most in _MOST_AT_ONCE.items():
-        if isinstance(data.get(key), (int, float)) and not data[key] <= most:
-            raise LLMOptError(f"{key}={data[key]}: expected at most {most}")
     if "start" in data:
         arguments["start"] = _start(data["start"])
     return arguments

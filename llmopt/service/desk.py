@@ -8,6 +8,7 @@ killed at any time.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from llmopt.service.files import (
     status,
     tell,
 )
+from llmopt.views import plot
 
 AGENT = "agent"
 """The model of a search whose requests the agent answers itself."""
@@ -102,18 +104,14 @@ class Desk:
         """Return where description and storage of a search are.
 
         Raises:
-            LLMOptError: The name is none, or a file of that name leads elsewhere.
+            LLMOptError: The name is none.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise LLMOptError(
                 f"name={str(name)[:80]!r}: expected 1 to 64 letters, digits, - and _, such as "
                 "'learning-rate'"
             )
-        paths = self._folder / f"{name}.json", self._folder / f"{name}.jsonl"
-        for path in paths:
-            if path.is_symlink() or (path.exists() and not path.is_file()):
-                raise LLMOptError(f"{path.name} in the folder of searches is not a plain file")
-        return paths
+        return self._folder / f"{name}.json", self._folder / f"{name}.jsonl"
 
     @contextlib.contextmanager
     def _search(self, name: Any, answer: str | None = None) -> Iterator[LLMOptimizer[Any]]:
@@ -263,7 +261,7 @@ class Desk:
         """Return a picture of the rewards and the best so far, as PNG.
 
         Raises:
-            LLMOptError: Matplotlib is not installed.
+            LLMOptError: Matplotlib is not installed, or there are several objectives.
         """
         try:
             from matplotlib.figure import Figure
@@ -271,12 +269,10 @@ class Desk:
             raise LLMOptError(
                 f"a plot needs matplotlib: {install_hint('bench')}; trials() has the numbers"
             ) from None
-        import io
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.subplots()
         with self._search(name) as optimizer:
-            optimizer.plot_history(axes).set_title(str(name))
+            history = optimizer.history
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        plot(history, figure.subplots()).set_title(str(name))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=100)
         return buffer.getvalue()

@@ -115,13 +115,13 @@ def test_a_huge_answer_is_not_read_to_its_end(folder, monkeypatch):
 def test_of_answers_at_the_same_time_one_is_taken(folder, monkeypatch):
     """All have looked before the first one writes."""
     together = threading.Barrier(4)
-    write = exchange._write_whole
+    write = exchange.write_bytes_atomically
 
     def late(*args, **options):
         together.wait(60)
         write(*args, **options)
 
-    monkeypatch.setattr(exchange, "_write_whole", late)
+    monkeypatch.setattr(exchange, "write_bytes_atomically", late)
     taken = []
 
     def answer(text):
