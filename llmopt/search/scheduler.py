@@ -58,8 +58,8 @@ class Bandit:
     A point is good if it enters the best ten of all points told before it (the better half,
     where there are fewer than twenty). Older ones count less, by 3 % with each point of either
     arm. Each arm's share is proportional to the cube of its rate of good points, but the model
-    gets at least a tenth and the partner at least 15 %, since its points also adapt its distribution,
-    which pays only later.
+    gets at least a tenth and the partner at least 15 %, since the points of CMA-ES also adapt
+    its distribution, which pays only later.
     """
 
     def __init__(self) -> None:
