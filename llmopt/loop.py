@@ -249,14 +249,15 @@ def _search(
     options = {"warmup": WARMUP, "total": n_trials, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""
-    if imported := len(optimizer.imported):
-        optimizer.total = optimizer.total and optimizer.total + imported
-    n_trials += imported
-    done = len(optimizer.trials)
     if progress is not False:
         say_where_it_goes_on(optimizer, n_trials)
+    if imported := optimizer.imported:
+        optimizer.total = optimizer.total and optimizer.total + len(imported)
+        n_trials += len(imported)
+    done = len(optimizer.trials)
     remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
-    sanity = Sanity(_name(f), optimizer.history.best is not None, remedy)
+    sound = any(t.state == "complete" for t in optimizer.trials if t.number not in imported)
+    sanity = Sanity(_name(f), sound, remedy)
     bar = tqdm(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
@@ -337,11 +338,11 @@ def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
         optimizer: The search.
         total: Evaluations that are wanted in all.
     """
-    trials, best = optimizer.trials, optimizer.history.best
-    if optimizer._log is not None and trials:
+    done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
+    if optimizer._log is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"
         print(
-            f"llmopt: {optimizer._log.path} holds {len(trials)} of {max(total, len(trials))} "
+            f"llmopt: {optimizer._log.path} holds {done} of {max(total, done)} "
             f"trials, {found}: going on from there",
             file=sys.stderr,
         )

@@ -486,6 +486,8 @@ class LLMOptimizer(RecordedSearch[Params]):
         """Say once that a point was told before, with another reward, if that is no noise."""
         if told.rewards is None or told.samples or self._told_twice or self._model.options.noisy:
             return
+        if self.space.key(told.values) not in self._state.keys:
+            return
         if any(p.values == told.values for p in self._state.pending):
             return
         before = [t for t in self._state.trials if t.values == told.values and t.rewards]

@@ -13,6 +13,7 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ParameterError,
+    RewardError,
     ScriptedClient,
     StorageError,
     minimize,
@@ -184,6 +185,17 @@ def test_a_search_begins_with_them_and_evaluates_as_many_as_it_says(tmp_path):
     result.optimizer.save(tmp_path / "saved.jsonl")
     loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
     assert loaded.imported == {0, 1, 2}
+
+
+def test_imported_trials_do_not_hide_that_every_evaluation_fails():
+    evaluated = []
+
+    def broken(point):
+        evaluated.append(point)
+
+    with pytest.raises(RewardError, match=r"broken: none of 5 "):
+        minimize(broken, SPACE, 20, ScriptedClient([]), warmup=30, import_trials=table())
+    assert len(evaluated) == 5
 
 
 def test_a_policy_search_begins_with_them(tmp_path):

@@ -263,7 +263,8 @@ class PolicySearch:
         optimizer, batch = self.optimizer, self.optimizer.batch_size
         if not (self._total_given or self.stopped):
             self._total = None
-        sanity = Sanity(self._make.title, optimizer.history.best is not None)
+        own = (t for t in optimizer.trials if t.kind != "imported")
+        sanity = Sanity(self._make.title, any(t.state == "complete" for t in own))
         try:
             optimizer._check_ready()  # a stored search may begin with a point handed out before
             while (left := evaluations - self._spent()) > 0:
