@@ -228,9 +228,7 @@ class ProviderContract:
     def test_hang_past_the_timeout(self, server):
         client = self.client(server, api_key=KEY, timeout=0.3)
         server.play(Hang())
-        started = time.monotonic()
         error = self.failure(client)
-        assert time.monotonic() - started < 3
         assert error.retryable
         assert "0.3 s" in str(error)
         assert len(server.seen) == 1
@@ -238,9 +236,7 @@ class ProviderContract:
     def test_an_answer_that_never_ends(self, server):
         client = self.client(server, api_key=KEY, timeout=0.3)
         server.play(Trickle())
-        started = time.monotonic()
         error = self.failure(client)
-        assert 1.4 < time.monotonic() - started < 5
         assert error.retryable
         assert "1.5 s" in str(error)
         server.play(Say(self.body("x")))
@@ -451,9 +447,8 @@ class ProviderContract:
 
     def test_an_answer_may_take_longer_than_the_timeout(self, server, hasty):
         server.play(Drip(self.body("a long answer"), pause=0.2))
-        started = time.monotonic()
         reply = hasty.complete(ASK)
-        assert time.monotonic() - started > 0.4
+        assert reply.seconds > hasty.timeout
         assert reply.completions[0].text == "a long answer"
         assert (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens) == (100, 60, 7)
 
@@ -845,6 +840,35 @@ class ProviderContract:
     def test_a_key_that_the_model_says_is_not_kept(self, server, connected):
         server.play(Say(self.body(f"x = 3, by the way: {KEY}")))
         assert connected.complete(ASK).completions[0].text == "x = 3, by the way: ***"
+
+    @pytest.mark.defect(50)
+    def test_headers_and_bodies_are_not_logged_at_debug(self, server, connected, caplog):
+        caplog.set_level(logging.DEBUG)
+        secret = {"Set-Cookie": "planted=header", "X-Request": "planted"}
+        server.lists = Say({"data": [{"id": "planted"}]}, 200, secret)
+        server.play(Say(self.error("planted"), 500, secret), Say(self.body("x"), headers=secret))
+        check_ready(connected)
+        self.failure(connected, replace(ASK, messages=(Message("user", "planted"),)))
+        connected.complete(replace(ASK, messages=(Message("user", "planted"),)))
+        assert "planted" not in caplog.text
+        logging.getLogger("httpcore.http11").debug("a call of somebody else's")
+        assert "somebody else's" in caplog.text
+
+    address_variable: ClassVar[str] = ""
+    """Environment variable that can hold another address."""
+
+    @pytest.mark.defect(50)
+    def test_a_password_in_an_address_is_nowhere(self, server, monkeypatch):
+        if not self.address_variable:
+            return
+        monkeypatch.setenv(self.address_variable, "http://me:planted@127.0.0.1/v1")
+        client = type(self.client(server))("m", api_key=KEY)
+        for call in (client.check_ready, lambda: client.complete(ASK)):
+            with pytest.raises(ClientError, match=self.address_variable) as caught:
+                call()
+            frames = traceback.walk_tb(caught.value.__traceback__)
+            held = [f.f_locals for f, _ in frames if "llmopt" in f.f_code.co_filename]
+            assert "planted" not in _everything(caught.value) + repr(held)
 
     def test_the_key_is_no_variable_of_ours_in_a_traceback(self, server, connected):
         server.play(Say(self.error("no"), 401))

@@ -14,6 +14,7 @@ __all__ = ["no_proxies", "server"]
 
 class TestContract(ProviderContract):
     variable = "ANTHROPIC_API_KEY"
+    address_variable = "ANTHROPIC_BASE_URL"
     length = anthropic_body("cut off", finish="max_tokens")
     # The provider has no filter of its own: what it withholds, it calls a refusal.
     filtered = anthropic_body("", finish="refusal")

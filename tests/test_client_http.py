@@ -36,6 +36,13 @@ def test_retry_after(headers, seconds):
     assert parse_retry_after(headers, now=lambda: 1000.0) == seconds
 
 
+@pytest.mark.parametrize("now", [-1e12, -1.0, 0.0, 4e9, 1e12, float("inf"), float("nan")])
+def test_a_changed_system_clock_makes_nobody_wait_for_years(now):
+    for date in (email.utils.formatdate(1_800_000_000), "Fri, 31 Dec 9999 23:59:59 GMT"):
+        seconds = parse_retry_after({"retry-after": date}, now=lambda: now)
+        assert seconds is None or 0 <= seconds <= 366 * 86_400
+
+
 @pytest.mark.parametrize(
     ("duration", "seconds"),
     [("13.5s", 13.5), ("0s", 0.0), ("1.2.3s", None), ("٣s", None), ("9" * 400 + "s", None)],

@@ -15,6 +15,7 @@ __all__ = ["no_proxies", "server"]
 
 class TestContract(ProviderContract):
     variable = "GEMINI_API_KEY"
+    address_variable = "GOOGLE_GEMINI_BASE_URL"
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
     extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012

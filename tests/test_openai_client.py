@@ -20,6 +20,7 @@ __all__ = ["no_proxies", "server"]
 
 class TestContract(ProviderContract):
     variable = "LLMOPT_API_KEY"
+    address_variable = "OPENAI_BASE_URL"
     length = openai_body("cut off", finish="length")
     filtered = openai_body("", finish="content_filter")
     too_large = (
