@@ -9,7 +9,8 @@ from typing import Any
 from llmopt.client.base import Completion, FinishReason, Request, amount, whole
 from llmopt.client.faults import MalformedBody
 from llmopt.client.keys import Secret, hide
-from llmopt.text import clean
+from llmopt.client.prices import Price
+from llmopt.text import clean, estimate_tokens
 
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
@@ -43,6 +44,33 @@ class Answer:
     cost: float | None = None
     calls: int = 1
     estimated: bool = False
+
+    def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Answer:
+        """Return this answer with its cost, and with estimates where it does not say what it used.
+
+        Args:
+            request: What was sent.
+            price: What tokens cost; ``None`` if that is not known.
+            tells_cost: Whether the provider documents that its answers say what was charged.
+        """
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        texts = [c.text for c in self.completions]
+        # No prompt is empty, and no text either.
+        told = bool(prompt) and completion is not None and (completion > 0 or not any(texts))
+        prompt = prompt or estimate_tokens(request.text)
+        completion = completion or sum(map(estimate_tokens, texts))
+        cost = self.cost if tells_cost else None
+        if price is not None and not cost:
+            cost = price.cost(
+                prompt,
+                completion,
+                self.cached_tokens,
+                self.written_tokens,
+                self.written_long_tokens,
+            )
+        return replace(
+            self, prompt_tokens=prompt, completion_tokens=completion, cost=cost, estimated=not told
+        )
 
 
 def sound(answer: Answer, request: Request, key: Secret) -> Answer:

@@ -88,7 +88,7 @@ class Request:
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable form; `from_dict` reads it back."""
         data = asdict(self)
-        if not self.columns:  # as it was before there were any: digests stay the same
+        if not self.columns:  # a request without them keeps the digest that it has always had
             del data["columns"], data["choices"]
         return data
 

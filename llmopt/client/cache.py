@@ -79,6 +79,8 @@ class CachedClient:
                 seconds=time.monotonic() - started,
                 cost=0.0,
                 requests=0,
+                unpriced=0,
+                estimated=0,
             )
         try:
             # Before the model is asked: an answer that is paid for should find its place.

@@ -193,6 +193,19 @@ def parse_duration(value: object) -> float | None:
     return _seconds(found[1]) if found else None
 
 
+def one_of(failures: list[ClientError]) -> ClientError:
+    """Return the error to raise for calls that all failed."""
+    # Where one of them is final, asking again is in vain.
+    error = next((f for f in failures if not f.retryable), failures[0])
+    waits = [f.retry_after for f in failures if f.retry_after is not None]
+    error.retry_after = max(waits, default=None)
+    error.requests = sum(f.requests for f in failures)
+    error.unpriced = sum(f.unpriced for f in failures)
+    error.cost = sum(f.cost for f in failures)
+    error.estimated = sum(f.estimated for f in failures)
+    return error
+
+
 # How Anthropic and OpenRouter name what an error in the middle of a stream would be in HTTP.
 _STREAM_STATUS = {
     "overloaded_error": 529,

@@ -25,8 +25,15 @@ from llmopt.client.account import take_call
 from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
 from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
-from llmopt.client.threads import within
-from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError, install_hint
+from llmopt.client.llama import (
+    EXITING,
+    available_threads,
+    import_xllamacpp,
+    not_installed,
+    start_server,
+    wait_for_loads,
+)
+from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes
 from llmopt.text import clean
 
@@ -223,7 +230,7 @@ class LocalClient:
             ImportError: xllamacpp is not installed.
         """
         if importlib.util.find_spec("xllamacpp") is None:
-            raise _not_installed()
+            raise not_installed()
         if not callable(self._source):
             read_header(self.path)
 
@@ -482,14 +489,14 @@ class LocalClient:
     def _loaded(self) -> Any:
         """Return the server, loading the model if need be. Call with the lock held."""
         if self._server is None:
-            if _exiting.is_set():
+            if EXITING.is_set():
                 raise ClientError(f"{self.name}: the interpreter is shutting down")
             self._server = self._load()
             _open_clients.add(self)
         return self._server
 
     def _load(self) -> Any:
-        xllamacpp = _import_xllamacpp()
+        xllamacpp = import_xllamacpp()
         header = self.header
         context = self.context_tokens
         # Without an address of its own the server is for `count_tokens` alone: the loopback
@@ -516,15 +523,15 @@ class LocalClient:
         params.api_keys = [key] if key else []
         params.endpoint_slots = False
         params.ui = False
-        threads = self.threads or _available_threads()
+        threads = self.threads or available_threads()
         if threads:
             params.cpuparams.n_threads = threads
             params.cpuparams_batch.n_threads = threads
         self._key = key or ""
-        # For `_start`.
+        # For `start_server`.
         params.endpoint_metrics = True
         try:
-            return _start(lambda: xllamacpp.Server(params))
+            return start_server(lambda: xllamacpp.Server(params))
         except RuntimeError as error:
             cause = (
                 f"{host}:{port} is taken, or " if port else ""
@@ -536,52 +543,6 @@ class LocalClient:
                 f"{header.parameters / 1e6:.0f}M weights): {cause}, or xllamacpp "
                 f"{xllamacpp.__version__} is too old for it; verbose=True shows llama.cpp's log"
             ) from error
-
-
-def _start(make: Callable[[], Any]) -> Any:
-    """Return a server whose loop runs.
-
-    It is made in a thread of its own, so that Ctrl-C need not wait for the load; an abandoned one
-    is dropped once it is there.
-    """
-    ended = threading.Event()
-
-    def started() -> Any:
-        try:
-            server = make()
-            # A server that is dropped before its loop runs waits for the loop for ever. This
-            # call comes back from the loop.
-            server.handle_metrics()
-            return server
-        finally:
-            _loads.remove(ended)
-            ended.set()
-
-    _loads.append(ended)
-    return within(threading.TIMEOUT_MAX, started)
-
-
-def _not_installed() -> ImportError:
-    needs = "running a model in this process needs xllamacpp"
-    return ImportError(f"{needs}: {install_hint('local')}")
-
-
-def _import_xllamacpp() -> Any:
-    # llama.cpp's threads meet hundreds of times a token, and GNU OpenMP's spin while they
-    # wait. Where another process wants the same cores, that takes generation down to a
-    # twentieth of its speed; a short spin costs nothing on idle cores. The library reads this
-    # when it is loaded, and only then.
-    set_here = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & set(os.environ)
-    if set_here:
-        os.environ["GOMP_SPINCOUNT"] = "1000"
-    try:
-        import xllamacpp
-    except ImportError as error:
-        raise _not_installed() from error
-    finally:
-        if set_here:
-            del os.environ["GOMP_SPINCOUNT"]
-    return xllamacpp
 
 
 def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
@@ -612,27 +573,15 @@ def _finish_reason(reason: str | None) -> FinishReason:
     return "length" if reason == "length" else "stop"
 
 
-def _available_threads() -> int | None:
-    """The CPUs this process may use, where they are fewer than the machine has."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    available = len(affinity(0)) if affinity else 0
-    return available if 0 < available < (os.cpu_count() or 0) else None
-
-
 _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()
-_exiting = threading.Event()
-_loads: list[threading.Event] = []
-_EXIT_SECONDS = 1.0
-"""How long the end of the process waits for a load that was interrupted."""
 
 
 @atexit.register
 def _close_all() -> None:
     # llama.cpp's threads must end before the interpreter does. `close` waits for a request
     # that a daemon thread still has running; leaving that to the end of the process crashes.
-    _exiting.set()
-    for ended in list(_loads):
-        ended.wait(_EXIT_SECONDS)
+    EXITING.set()
+    wait_for_loads()
     for client in list(_open_clients):
         client.close()
 

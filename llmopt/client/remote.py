@@ -25,7 +25,7 @@ from llmopt.client.connection import (
 )
 from llmopt.client.endpoint import Endpoint
 from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.faults import Fault, MalformedBody, transport_fault
+from llmopt.client.faults import Fault, MalformedBody, one_of, transport_fault
 from llmopt.client.keys import Secret, find_key, redact
 from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMAS, Change, Learned
 from llmopt.client.prices import Price, get_price
@@ -46,13 +46,10 @@ DEFAULT_TIMEOUT = 600.0
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Cache = Literal["short", "long", "off"]
 Structured = bool | Literal["auto"]
-EFFORTS: tuple[str, ...] = get_args(Effort)
 DEADLINE = 5
 """Timeouts that a whole call may take."""
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
-
-
 _Result = Answer | ClientError | BudgetExceededError
 
 
@@ -158,12 +155,11 @@ class RemoteClient:
         ):
             if value < least:
                 raise ValueError(f"{name}={value}: expected at least {least}")
-        if effort is not None and effort not in EFFORTS:
-            raise ValueError(f"effort={effort!r}: expected one of {', '.join(EFFORTS)}")
+        for name, word, words in (("effort", effort, Effort), ("cache", cache, Cache)):
+            if word is not None and word not in get_args(words):
+                raise ValueError(f"{name}={word!r}: expected one of {', '.join(get_args(words))}")
         if structured not in (True, False, "auto"):
             raise ValueError(f"structured={structured!r}: expected True, False or 'auto'")
-        if cache not in get_args(Cache):
-            raise ValueError(f"cache={cache!r}: expected one of {', '.join(get_args(Cache))}")
         self.model = model
         self.name = f"{self.provider}:{model}"
         self.base_url = check_url(base_url) if base_url else None
@@ -367,7 +363,7 @@ class RemoteClient:
         answers = [r for r in results if isinstance(r, Answer)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers and failures:
-            raise _one_of(failures)
+            raise one_of(failures)
         if not answers:
             raise next(r for r in results if isinstance(r, BudgetExceededError))
         for failure in failures:
@@ -467,7 +463,7 @@ class RemoteClient:
             if isinstance(came, Answer):
                 if fault is not None:
                     self._keep(change, fault, key)
-                answer = self._priced(came, asked, price)
+                answer = came.priced(asked, price, endpoint.tells_cost)
                 note_paid(
                     (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), answer.cost
                 )
@@ -525,29 +521,6 @@ class RemoteClient:
             )  # fmt: skip
         if change.cap is not None:
             logger.info("%s answers with at most %d tokens", self.name, change.cap)
-
-    def _priced(self, answer: Answer, request: Request, price: Price | None) -> Answer:
-        """Return an answer with its cost, and with estimates where it does not say what it used."""
-        prompt, completion = answer.prompt_tokens, answer.completion_tokens
-        # No prompt is empty, and no text either.
-        texts = [c.text for c in answer.completions]
-        if not prompt or completion is None or (not completion and any(texts)):
-            answer = replace(
-                answer,
-                prompt_tokens=prompt or estimate_tokens(request.text),
-                completion_tokens=completion or sum(map(estimate_tokens, texts)),
-                estimated=True,
-            )
-        told = answer.cost if self.where.tells_cost else None
-        if price is not None and not told:
-            told = price.cost(
-                answer.prompt_tokens or 0,
-                answer.completion_tokens or 0,
-                answer.cached_tokens,
-                answer.written_tokens,
-                answer.written_long_tokens,
-            )
-        return replace(answer, cost=told)
 
     # Room for hidden reasoning.
 
@@ -615,19 +588,6 @@ class RemoteClient:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
-
-
-def _one_of(failures: list[ClientError]) -> ClientError:
-    """Return the error to raise for calls that all failed."""
-    # Where one of them is final, asking again is in vain.
-    error = next((f for f in failures if not f.retryable), failures[0])
-    waits = [f.retry_after for f in failures if f.retry_after is not None]
-    error.retry_after = max(waits, default=None)
-    error.requests = sum(f.requests for f in failures)
-    error.unpriced = sum(f.unpriced for f in failures)
-    error.cost = sum(f.cost for f in failures)
-    error.estimated = sum(f.estimated for f in failures)
-    return error
 
 
 def _complied(results: list[_Result]) -> bool:

@@ -204,8 +204,8 @@ class _Calls:
             with paying(self._account()):
                 return self._client.complete(request)
         except ClientError:
-            raise  # is under way until it is counted
-        except (LLMOptError, ImportError):  # nothing was sent
+            raise  # `under_way` stays set until the meter has counted this failure
+        except (LLMOptError, ImportError):  # nothing was sent, so that nothing is in doubt
             self.under_way = False
             raise
 
@@ -390,7 +390,7 @@ class Meter:
 
     @property
     def in_doubt(self) -> int:
-        """How many calls at unknown cost a call is that was cut off: 0 on the user's machine."""
+        """What a call that is cut off adds to `Usage.unpriced`; 0 on one's own machine."""
         return int(not getattr(self.client, "local", False))
 
     def check_ready(self, log: EventLog | None = None) -> None:
