@@ -21,13 +21,12 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.errors import LLMOptError
-from llmopt.policies.episode import FAILED, Episode, Step, episode, mean_return
+from llmopt.policies.episode import FAILED, STEP_CAP, Episode, Step, episode, mean_return
 from llmopt.policies.recording import is_sum, number_of
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.sanity import Sanity
 
-STEP_CAP = 1000
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
 _COURSE = 5  # distances told of an episode
 

@@ -22,10 +22,9 @@ import numpy as np
 
 from llmopt.code.sandbox.channel import import_path
 from llmopt.errors import LLMOptError
-from llmopt.policies.episode import TERMINATED, Episode, episode
+from llmopt.policies.episode import STEP_CAP, TERMINATED, Episode, episode
 from llmopt.policies.linear import LinearPolicy
 
-STEP_CAP = 1000
 GOAL_TASKS = ("MountainCarContinuous-v0", "MountainCar-v0")
 """Tasks that end early only at their goal: there ``terminated`` is success."""
 
