@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import gymnasium as gym
@@ -33,8 +34,10 @@ from llmopt.code.journal import CodeState, check_start, replay, start_event
 from llmopt.errors import LLMOptError
 from llmopt.files import seal, unseal
 from llmopt.history import Usage
+from llmopt.policies.layers import layers_of
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.saved import load_policy, save_policy
+from llmopt.policies.wrapping import wrap
 from llmopt.prompt import get_prompt
 from llmopt.search.eventlog import EventLog
 from llmopt.search.meter import Meter
@@ -271,7 +274,11 @@ def policy_file(folder):
     env = gym.make("CartPole-v1")
     form = LinearPolicy.for_env(env)
     path = folder / "policy.json"
-    save_policy(form.bind(np.linspace(-1, 1, form.n_parameters)), path)
+    names = ("NormalizeObservation", "RescaleAction=-1,1", "ClipAction")
+    env = wrap(gym.make("Pendulum-v1"), names, ((0.0,) * 3, (1.0,) * 3))
+    observing, acting = layers_of(env, len(names))
+    bound = form.bind(np.linspace(-1, 1, form.n_parameters))
+    save_policy(replace(bound, observing=observing, acting=acting), path)
     return path
 
 
