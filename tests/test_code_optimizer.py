@@ -792,7 +792,7 @@ class TestNothingPaidIsLost:
         first, second, third = client.requests
         assert len(second.text) < len(first.text) + 21_000
         assert "10000000 characters; 1000000 is the most" in second.text
-        assert "cut; the answer had 30000 characters" in third.text
+        assert "…" in third.text
         rejects = [json.loads(line) for line in path.read_text().splitlines() if '"reject"' in line]
         assert max(len(r["text"]) for r in rejects) < 21_000
         again, after = make(fenced("return 1.0"), storage=path, repairs=2)

@@ -36,10 +36,10 @@ class Candidate:
         explanation: What the model said about it.
         parent: Number of the candidate it was to improve, if any.
         fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
-        origin: ``"llm"``, or ``"user"`` for source that no model wrote in this search.
+        origin: Who wrote the source: ``"llm"``, the model of this search, or ``"user"``.
 
     Attributes:
-        source: See above; likewise the others.
+        source: As given. All arguments but `sandbox` are attributes.
     """
 
     def __init__(

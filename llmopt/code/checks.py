@@ -20,6 +20,7 @@ import numpy as np
 
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.sandbox import Sandbox
+from llmopt.text import cut
 
 _INT_END = 2**63
 _REWARD_MOST = 1e100  # sums of rewards must not overflow
@@ -147,8 +148,7 @@ _BRIEF.maxstring = _BRIEF.maxother = 1000
 
 
 def _short(value: Any) -> str:
-    text = _BRIEF.repr(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return cut(_BRIEF.repr(value), 100)
 
 
 def _numbers(value: Any) -> np.ndarray[Any, Any]:

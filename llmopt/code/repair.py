@@ -51,10 +51,3 @@ def use_or_repair(
                 raise
             answer = following
     raise ValueError(f"repairs={repairs}: expected 0 or more")
-
-
-def cut_answer(text: str) -> str:
-    """Return an answer as it is sent back and stored."""
-    if len(text) <= MAX_SENT_BACK:
-        return text
-    return f"{text[:MAX_SENT_BACK]}\n... (cut; the answer had {len(text)} characters)"

@@ -24,10 +24,11 @@ from llmopt.code.failure import (
 )
 from llmopt.code.journal import Refusal
 from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
-from llmopt.code.repair import UnusableError, cut_answer, use_or_repair
+from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
 from llmopt.search.meter import Meter
+from llmopt.text import cut
 
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
@@ -113,7 +114,7 @@ class Writer:
 
         def use(completion: Completion) -> Candidate:
             mine = number + len(written)
-            text = cut_answer(encodable(completion.text))
+            text = cut(encodable(completion.text), MAX_SENT_BACK)
             refusal = _take(known, mine, text)
             if refusal is None:
                 try:
@@ -138,7 +139,9 @@ class Writer:
                     request: Request = request,
                     attempt: int = attempt,
                 ) -> Completion | None:
-                    again = self._repair(request, cut_answer(encodable(completion.text)), reason)
+                    again = self._repair(
+                        request, cut(encodable(completion.text), MAX_SENT_BACK), reason
+                    )
                     again = replace(again, seed=seed_of(attempt, len(tries)))
                     return _completions(self.meter.send(again))[0] if self._fits(again) else None
 

@@ -22,11 +22,12 @@ from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, inspect_source
 from llmopt.code.extract import read_answer
 from llmopt.code.failure import CandidateError
-from llmopt.code.repair import UnusableError, cut_answer, use_or_repair
+from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
 from llmopt.history import Usage
 from llmopt.search.meter import Limits, Meter
+from llmopt.text import cut
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +264,7 @@ class GenCode:
         request = Request(
             (
                 Message("user", f"Write the Python function `def {self._signature}:`."),
-                Message("assistant", cut_answer(self.response or answer) or "(nothing)"),
+                Message("assistant", cut(self.response or answer, MAX_SENT_BACK) or "(nothing)"),
                 Message("user", f"{error}\nCorrect it and give the complete function again."),
             )
         )

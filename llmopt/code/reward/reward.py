@@ -30,7 +30,7 @@ from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_act
 from llmopt.policies.episode import Step, episode
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
-from llmopt.text import first_line
+from llmopt.text import cut, first_line
 
 SIGNATURE = "reward(obs, action, next_obs, info)"
 DOC = (
@@ -38,15 +38,15 @@ DOC = (
     "components is a dict that names the parts the total is made of."
 )
 CHECKPOINTS = 10
+"""Points of the curves that a training reports."""
 FINALISTS = 4
+"""The best policies of a training, which meet all of its starts at the end."""
 STARTS = 3
-"""Starts that the policies of `train_linear` take turns at."""
-_SCALING_STEPS = 1000
-_STARTS = 1_000_000
-"""First seed of training's own starts, far from the ones that a policy is judged on."""
-_HIDDEN = ("reward", "success", "episode", "timelimit")
-_COMPONENTS = 12
-_NAME = 60
+"""Starts of a training. Each policy that is tried meets one of them, in turn."""
+_STARTS = 1_000_000  # the seed of the first of them: policies are judged on others
+_SCALING_STEPS = 1000  # random steps by which observations are scaled
+_HIDDEN = ("reward", "success", "episode", "timelimit")  # no such fact is shown to a reward
+_COMPONENTS, _NAME = 12, 60  # components of a reward that are told, and characters of a name
 
 
 @dataclass(frozen=True)
@@ -322,10 +322,9 @@ def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> s
     )
     shown = list(told.components.items())[:_COMPONENTS]
     for name, values in shown:
-        name = name if len(name) <= _NAME else name[:_NAME] + "..."
         flat = max(values) - min(values) <= 1e-6 * max(1.0, abs(max(values)))
         note = "it did not change: it gives training nothing to go by" if flat else course(values)
-        lines.append(f"- {name}: {_row(values)}; {note}")
+        lines.append(f"- {cut(name, _NAME)}: {_row(values)}; {note}")
     if len(shown) < len(told.components):
         more = len(told.components) - len(shown)
         lines.append(f"- {more} more components are not shown; name a few, and always the same.")
