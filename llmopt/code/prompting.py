@@ -16,6 +16,7 @@ from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank, standard_error
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
+from llmopt.prompt.words import quoted
 from llmopt.space import Space
 
 AnswerFormat = Literal["fenced", "json"]
@@ -215,7 +216,7 @@ def complaint(reason: str, answer: AnswerFormat) -> str:
 
 
 def _shown(trial: CodeTrial, feedback: int, space: Space | None) -> Mapping[str, Any]:
-    words = trial.feedback.strip()
+    words = quoted(trial.feedback.strip(), headings_alone=True)
     params = None
     if space is not None and trial.params is not None:
         # By the names that the code uses, for every form of space.

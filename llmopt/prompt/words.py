@@ -17,6 +17,7 @@ FEEDBACK_CHARS = 2600
 SHORT_FEEDBACK_CHARS = 480
 """The same of the other prompts, which show it in one line."""
 
+_HEADING = r"^(?=[ \t]*(?:#|--? try \d))"
 _MAX_CHOICES = 100  # choices of one dimension that are listed
 
 
@@ -134,9 +135,10 @@ def quoted(text: str, *, headings_alone: bool = False) -> str:
 
     Args:
         text: What a user, a file or a program told.
-        headings_alone: Mark the lines that begin with ``#``, and no others.
+        headings_alone: Mark the lines that begin with ``#``, or as a row of the code search does
+            (``- try 3``), and no others.
     """
-    marked = re.compile(r"^(?=[ \t]*#)" if headings_alone else r"^", re.MULTILINE)
+    marked = re.compile(_HEADING if headings_alone else r"^", re.MULTILINE)
     return marked.sub("> ", text) if text else ""
 
 
