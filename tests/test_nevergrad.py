@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import re
 import socket
@@ -813,6 +814,22 @@ class TestSaving:
             loaded = loader.load(tmp_path / "run.pkl")
             loaded.tell(open_point, sphere(open_point.value))
             assert losses_of(loaded, 6) == whole
+
+    @pytest.mark.defect(2)
+    def test_a_loaded_run_checks_the_model_of_its_own_process(self, tmp_path, monkeypatch):
+        optimizer = make(gaussian_steps, budget=20, warmup=3, on_error="fallback")
+        losses_of(optimizer, 4)
+        optimizer.dump(tmp_path / "run.pkl")
+        loaded = LLM.load(tmp_path / "run.pkl")
+        process = os.getpid()
+        monkeypatch.setattr("llmopt.adapters.nevergrad.optimizer.os.getpid", lambda: process + 1)
+
+        def gone(client):
+            raise MissingKeyError("no key")
+
+        monkeypatch.setattr("llmopt.adapters.nevergrad.optimizer.check_ready", gone)
+        with pytest.raises(MissingKeyError):
+            loaded.ask()
 
     def test_no_key_is_in_the_file(self, tmp_path):
         pytest.importorskip("openai")

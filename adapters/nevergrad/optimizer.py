@@ -14,6 +14,7 @@ configured by calling it: ``registry["ParametrizedLLM"](model="openai:gpt-6-luna
 from __future__ import annotations
 
 import inspect
+import os
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
@@ -96,6 +97,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             warmup = 10 if budget is None else min(10, max(1, budget // 5))
         self._n_warmup = warmup
         self._batch_size = batch_size
+        self._checked_in = 0  # the process that found the model ready
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked and not told yet, by candidate uid
         self._said: dict[str, str] = {}  # what suggested candidates are, by uid
@@ -232,8 +234,9 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
 
     def _refill(self) -> None:
         """Fetch points: warm-up points first, then the model's."""
-        if not self._num_ask:
+        if self._checked_in != os.getpid():  # a run that was loaded goes on in another process
             check_ready(self._model.client)
+            self._checked_in = os.getpid()
         history = self.history
         self._parameters.widen([t.values for t in history.ranked[:_BEST]])
         state = self._rng.get_state()
