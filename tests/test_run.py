@@ -26,7 +26,7 @@ from llmopt.benchmarks.report.figures import best_so_far, learning_curve
 from llmopt.benchmarks.run import METHODS, RunConfig, RunConfigError, command, contestants, run
 from llmopt.benchmarks.run import session as run_module
 from llmopt.benchmarks.run.folder import RunFolder
-from llmopt.benchmarks.run.progress import MethodResult
+from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.published import OVERALL_HEADER, load_warmup
 from llmopt.benchmarks.run.session import warmup_points
 from llmopt.cli import main

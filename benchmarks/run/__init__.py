@@ -2,7 +2,7 @@
 
 from llmopt.benchmarks.run.config import DEFAULT_METHODS as METHODS
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError
-from llmopt.benchmarks.run.progress import MethodResult, RunResult
+from llmopt.benchmarks.run.outcome import MethodResult, RunResult
 from llmopt.benchmarks.run.session import run
 
 __all__ = [

@@ -16,7 +16,7 @@ from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
 from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
-from llmopt.benchmarks.run.progress import MethodResult
+from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
 from llmopt.commands.config_file import add_config_argument

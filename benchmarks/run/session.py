@@ -35,14 +35,14 @@ from llmopt.benchmarks.run.folder import (
     is_empty,
     read_config,
 )
-from llmopt.benchmarks.run.progress import (
+from llmopt.benchmarks.run.outcome import (
     STANDS_STILL,
     UNSOLVED,
     MethodResult,
-    Progress,
     RunResult,
     format_table,
 )
+from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
