@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
-import dataclasses
-import json
 import math
-import pickle
 import re
-import subprocess
 import sys
-import textwrap
 import threading
 import warnings
 
@@ -35,7 +28,6 @@ from llmopt import (
     RewardError,
     ScriptedClient,
     SpaceError,
-    StorageError,
 )
 from llmopt.client import ReplayClient
 from llmopt.client.base import Message, Request
@@ -43,7 +35,6 @@ from llmopt.client.cache import CachedClient
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.ready import check_ready
 from llmopt.errors import MissingKeyError, install_hint
-from llmopt.service import files as service
 
 SPACE = {"x": Float(-5.0, 5.0, step=0.1), "k": Int(0, 50)}
 
@@ -67,6 +58,30 @@ def numbered(request: Request) -> Reply:
         texts.append(f"x: {rng.uniform(-5, 5):.1f}, k: {rng.integers(0, 51)}\nnumber {state + i}")
     return Reply(
         tuple(Completion(t) for t in texts), prompt_tokens=100, completion_tokens=10, seconds=0.5
+    )
+
+
+def search(optimizer: LLMOptimizer, evaluations: int) -> None:
+    """Evaluate what was cut off, then go on up to a number of trials."""
+    for proposal in optimizer.pending:
+        score(optimizer, optimizer.space.unflatten(proposal.values))
+    while len(optimizer.trials) < evaluations:
+        for point in optimizer.ask(min(3, evaluations - len(optimizer.trials))):
+            score(optimizer, point)
+
+
+def score(optimizer: LLMOptimizer, point: dict) -> None:
+    if point["k"] % 7 == 0:
+        optimizer.tell_failure(point, "divisible by seven")
+    else:
+        optimizer.tell(point, -((point["x"] - 1) ** 2) - point["k"] / 50, feedback="ok")
+
+
+def outcome(optimizer: LLMOptimizer) -> tuple:
+    return (
+        [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in optimizer.trials],
+        optimizer.usage,
+        optimizer._state.rng.bit_generator.state,
     )
 
 
@@ -450,373 +465,6 @@ class TestModelErrors:
     def test_bad_options(self, options):
         with pytest.raises(ValueError, match=r"expected|must be"):
             make(**options)
-
-
-def search(optimizer: LLMOptimizer, evaluations: int) -> None:
-    """Evaluate what was cut off, then go on up to a number of trials."""
-    for proposal in optimizer.pending:
-        score(optimizer, optimizer.space.unflatten(proposal.values))
-    while len(optimizer.trials) < evaluations:
-        for point in optimizer.ask(min(3, evaluations - len(optimizer.trials))):
-            score(optimizer, point)
-
-
-def score(optimizer: LLMOptimizer, point: dict) -> None:
-    if point["k"] % 7 == 0:
-        optimizer.tell_failure(point, "divisible by seven")
-    else:
-        optimizer.tell(point, -((point["x"] - 1) ** 2) - point["k"] / 50, feedback="ok")
-
-
-def outcome(optimizer: LLMOptimizer) -> tuple:
-    return (
-        [(t.values, t.rewards, t.source, t.explanation, t.feedback) for t in optimizer.trials],
-        optimizer.usage,
-        optimizer._state.rng.bit_generator.state,
-    )
-
-
-class TestResume:
-    @pytest.fixture
-    def whole(self, tmp_path):
-        optimizer = self.open(tmp_path / "whole.jsonl")
-        search(optimizer, 24)
-        return tmp_path / "whole.jsonl", outcome(optimizer)
-
-    @staticmethod
-    def open(path, client=None, **options) -> LLMOptimizer:
-        options = {"warmup": 4, "seed": 5, "storage": path, "batch_size": 2, **options}
-        return LLMOptimizer(SPACE, client or ScriptedClient(numbered), **options)
-
-    def test_after_any_cut_the_resumed_run_equals_the_uninterrupted_one(self, whole, tmp_path):
-        path, expected = whole
-        data = path.read_bytes()
-        ends = [i + 1 for i, byte in enumerate(data) if byte == ord("\n")]
-        cuts = [*ends, *(end - 7 for end in ends), len(data)]
-        for cut in cuts:
-            part = tmp_path / "part.jsonl"
-            part.write_bytes(data[:cut])
-            resumed = self.open(part)
-            # A request without a reply may have been sent, and so counts.
-            last = data[:cut].rpartition(b"\n")[0].rpartition(b"\n")[2]
-            doubt = int(b'"event":"request"' in last)
-            search(resumed, 24)
-            trials, usage, rng = expected
-            usage = dataclasses.replace(
-                usage, requests=usage.requests + doubt, failed_requests=doubt, unpriced=doubt
-            )
-            assert outcome(resumed) == (trials, usage, rng), f"cut at byte {cut}"
-            resumed.close()
-
-    def test_a_paid_reply_is_not_paid_for_again(self, whole, tmp_path):
-        path, _ = whole
-        lines = path.read_bytes().splitlines(keepends=True)
-        last = max(i for i, line in enumerate(lines) if b'"event":"reply"' in line)
-        part = tmp_path / "part.jsonl"
-        part.write_bytes(b"".join(lines[: last + 1]))
-        client = ScriptedClient(numbered)
-        resumed = self.open(part, client)
-        before = resumed.usage.requests
-        resumed.ask(3)
-        assert client.requests == []
-        assert resumed.usage.requests == before
-
-    def test_calls_given_up_are_stored_and_hold_up_a_cost_cap_after_a_resume(self, tmp_path):
-        def given_up(_: Request):
-            return ClientError("silence", unpriced=1)
-
-        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
-        optimizer = make([given_up], storage=path)
-        with pytest.raises(ClientError, match="silence"):
-            optimizer.ask()
-        optimizer.save(saved)
-        optimizer.close()
-        resumed = make(answers((1.5, 7)), storage=path, max_cost=9.0)
-        assert resumed.usage.unpriced == 1
-        with pytest.raises(BudgetExceededError, match="given up"):
-            resumed.ask()
-        assert not resumed.client.requests
-        assert LLMOptimizer.load(saved, ScriptedClient([])).usage.unpriced == 1
-
-    def test_a_run_without_calls_given_up_is_stored_as_before(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        optimizer = make([ClientError("no"), *answers((1.5, 7))], storage=path)
-        with pytest.raises(ClientError):
-            optimizer.ask()
-        optimizer.ask()
-        optimizer.save(tmp_path / "saved.jsonl")
-        assert "unpriced" not in path.read_text() + (tmp_path / "saved.jsonl").read_text()
-
-    def test_a_killed_process_resumes(self, tmp_path):
-        script = textwrap.dedent(
-            f"""
-            import os, signal, sys
-            sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})
-            from test_optimizer import TestResume, score
-            optimizer = TestResume.open({str(tmp_path / "killed.jsonl")!r})
-            for _ in range(4):
-                for point in optimizer.ask(3):
-                    score(optimizer, point)
-            optimizer.ask(3)
-            os.kill(os.getpid(), signal.SIGKILL)
-            """
-        )
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.returncode == -9, done.stderr
-        resumed = self.open(tmp_path / "killed.jsonl")
-        assert len(resumed.trials) == 12
-        assert len(resumed.pending) == 3
-        search(resumed, 24)
-        plain = self.open(tmp_path / "plain.jsonl")
-        search(plain, 24)
-        assert outcome(resumed) == outcome(plain)
-
-    def test_another_configuration_is_refused(self, whole):
-        path, _ = whole
-        for options, name in (
-            ({"direction": "minimize"}, "directions"),
-            ({"noisy": True}, "noisy"),
-            ({"task": {"data": "b"}}, "task"),
-            ({"start": [{"x": 1.0, "k": 1}]}, "start"),
-            ({"warmup": 7}, "warmup"),
-        ):
-            with pytest.raises(StorageError, match=rf"{name}.*import_trials\(FILE\)"):
-                self.open(path, **options)
-
-    @pytest.mark.defect(24)
-    def test_how_the_model_is_asked_may_change_and_that_is_said(self, whole, caplog):
-        path, expected = whole
-        for options, words in (
-            ({"seed": 6}, "another seed (there 5, now 6), of which the stored one stays"),
-            ({"description": "better words"}, "description (there '', now 'better words')"),
-            ({"batch_size": 1}, "another batch_size (there 2, now 1)"),
-            ({"prompt": "opro"}, "another prompt"),
-        ):
-            caplog.clear()
-            with contextlib.closing(self.open(path, **options)) as resumed:
-                assert outcome(resumed)[:2] == expected[:2]
-                assert resumed.seed == 5
-            assert [r.message.count(words) for r in caplog.records] == [1], options
-
-    @pytest.mark.defect(24)
-    def test_another_model_and_higher_caps_go_on_too(self, tmp_path, caplog):
-        path = tmp_path / "run.jsonl"
-        self.open(path, max_requests=1).close()
-        other = ScriptedClient(numbered, name="other")
-        with contextlib.closing(self.open(path, other, max_requests=9)) as resumed:
-            assert resumed.limits.max_requests == 9
-        (said,) = [r.message for r in caplog.records]
-        assert "another model (there 'scripted', now 'other')" in said
-        assert "another max_requests (there 1, now 9)" in said
-
-    @pytest.mark.defect(3)
-    def test_a_stored_search_knows_that_it_is_noisy(self, tmp_path):
-        """Without it a loaded search took the lucky value for the best one."""
-        path, saved = tmp_path / "run.jsonl", tmp_path / "saved.jsonl"
-        optimizer = self.open(path, noisy=True)
-        for reward in (9.0, 11.0, 8.0, 10.0):
-            optimizer.tell({"x": 0.5, "k": 1}, reward)
-        optimizer.tell({"x": 0.1, "k": 1}, 10.0)
-        best = optimizer.best
-        assert best.reward == 9.5
-        optimizer.save(saved)
-        optimizer.close()
-        for file in (path, saved):
-            assert LLMOptimizer.load(file, ScriptedClient([])).best == best
-        with contextlib.closing(self.open(path, noisy=True)) as resumed:
-            assert resumed.best == best
-
-    @pytest.mark.defect(3)
-    def test_load_keeps_what_the_search_was_given(self, tmp_path):
-        optimizer = make([], may_stop=True, on_error="fallback", max_cost=1.5, max_tokens=7)
-        optimizer.save(tmp_path / "saved.jsonl")
-        loaded = LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([]))
-        assert loaded.limits == optimizer.limits
-        assert (loaded._model.options.may_stop, loaded._model.options.on_error) == (
-            True,
-            "fallback",
-        )
-
-    @pytest.mark.defect(34)
-    @pytest.mark.parametrize("name", ["custom", "props"])
-    def test_a_file_brings_no_template(self, tmp_path, name):
-        """A template of a file once wrote any bytes to any file."""
-        path = tmp_path / "run.jsonl"
-        self.open(path).close()
-        line, *_ = path.read_text().splitlines()
-        start = json.loads(line)
-        start.pop("crc", None)
-        start["prompt"] = {"name": name, "template": "{{ begin_user }}{{ evidence }}"}
-        path.write_text(json.dumps(start) + "\n")
-        for call in (
-            lambda: LLMOptimizer.load(path, ScriptedClient([])),
-            lambda: service.open_file(path, asks=False),
-        ):
-            with pytest.raises(StorageError, match="Give the template again, as prompt="):
-                call()
-        given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
-        assert given.prompt.name == "opro"
-
-    @pytest.mark.defect(38)
-    @pytest.mark.parametrize(
-        "usage",
-        [
-            {"cost": -5.0},
-            {"requests": -3},
-            {"prompt_tokens": -1},
-            {"prompt_tokens": 10**400},
-            {"completion_tokens": 1e9},
-            {"requests": True},
-            {"seconds": math.inf},
-            {"cost": "0"},
-            {"proposals": {"llm": -1}},
-            {"rejected": ["llm"]},
-            {"unpriced": -1},
-            {"words": 1},
-        ],
-    )
-    def test_a_file_that_lies_about_what_was_spent_is_refused(self, tmp_path, usage):
-        optimizer = make(answers((1.5, 7)), max_requests=1)
-        optimizer.ask()
-        path = tmp_path / "saved.jsonl"
-        optimizer.save(path)
-        start, snapshot = (json.loads(line) for line in path.read_text().splitlines())
-        snapshot["usage"] |= usage
-        for event in (start, snapshot):
-            event.pop("crc", None)
-        path.write_text(f"{json.dumps(start)}\n{json.dumps(snapshot)}\n")
-        with pytest.raises(StorageError, match="event 2"):
-            LLMOptimizer.load(path, ScriptedClient([]))
-
-    @pytest.mark.defect(38)
-    def test_counts_of_an_ask_are_checked_too(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        with contextlib.closing(self.open(path)) as optimizer:
-            optimizer.ask()
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for event in lines:
-            event.pop("crc", None)
-        lines[-1]["proposals"] = {"warmup": -9}
-        path.write_text("".join(json.dumps(event) + "\n" for event in lines))
-        with pytest.raises(StorageError, match="event 2"):
-            self.open(path)
-
-    @pytest.mark.defect(19)
-    def test_load_takes_a_model_by_that_name(self, tmp_path):
-        optimizer = make(answers((1.5, 7)))
-        optimizer.tell(optimizer.ask(), 1.0)
-        optimizer.save(tmp_path / "saved.jsonl")
-        client = ScriptedClient([])
-        assert LLMOptimizer.load(tmp_path / "saved.jsonl", model=client).client is client
-        with pytest.raises(TypeError, match="two names"):
-            LLMOptimizer.load(tmp_path / "saved.jsonl", client, model=client)
-
-    @pytest.mark.defect(19)
-    def test_save_where_the_storage_vanished(self, tmp_path):
-        optimizer = self.open(tmp_path / "run.jsonl")
-        optimizer.tell({"x": 0.5, "k": 1}, 1.0)
-        (tmp_path / "run.jsonl").unlink()
-        (tmp_path / "saved.jsonl").write_text("an older one")
-        optimizer.save(tmp_path / "saved.jsonl")
-        assert len(LLMOptimizer.load(tmp_path / "saved.jsonl", ScriptedClient([])).trials) == 1
-
-    def test_seed_drawn_at_random_is_kept(self, tmp_path):
-        first = self.open(tmp_path / "a.jsonl", seed=None)
-        first.ask()
-        first.close()
-        second = self.open(tmp_path / "a.jsonl", seed=None)
-        assert second.seed == first.seed
-
-    def test_two_writers_are_refused(self, tmp_path):
-        first = self.open(tmp_path / "a.jsonl")
-        with pytest.raises(StorageError, match="in use"):
-            self.open(tmp_path / "a.jsonl")
-        first.close()
-        self.open(tmp_path / "a.jsonl")
-
-    def test_foreign_file_is_refused_and_left_alone(self, tmp_path):
-        path = tmp_path / "notes.txt"
-        path.write_text("my notes\nsecond line\n")
-        with pytest.raises(StorageError, match="line 1: it is no llmopt run") as caught:
-            self.open(path)
-        assert "head -n" not in str(caught.value)
-        assert path.read_text() == "my notes\nsecond line\n"
-        path.write_text('{"a": 1}\n')
-        with pytest.raises(StorageError, match="does not hold an llmopt run"):
-            self.open(path)
-
-    def test_unwritable_folder(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(StorageError, match="cannot open"):
-            self.open(tmp_path / "file" / "run.jsonl")
-
-    @pytest.mark.parametrize("fail_at", range(12))
-    def test_full_disk_loses_nothing(self, tmp_path, whole, fail_at, monkeypatch):
-        _, expected = whole
-        optimizer = self.open(tmp_path / "full.jsonl")
-        real = optimizer._log._file
-        calls = {"n": -1}
-
-        class Full:
-            def write(self, data):
-                calls["n"] += 1
-                if calls["n"] == fail_at:
-                    real.write(data[:5])
-                    raise OSError(28, "No space left on device")
-                return real.write(data)
-
-            def __getattr__(self, name):
-                return getattr(real, name)
-
-        optimizer._log._file = Full()
-        refused = 0
-        while len(optimizer.trials) < 24:
-            try:
-                search(optimizer, 24)
-            except StorageError:
-                refused += 1
-        assert refused <= 1
-        assert outcome(optimizer) == expected
-        optimizer.close()
-        assert outcome(self.open(tmp_path / "full.jsonl")) == expected
-
-    def test_save_and_load(self, tmp_path):
-        client = ScriptedClient(numbered)
-        first = LLMOptimizer(SPACE, client, warmup=4, seed=5, batch_size=2)
-        search(first, 9)
-        first.ask()
-        first.save(tmp_path / "state.json")
-        second = LLMOptimizer.load(tmp_path / "state.json", client)
-        third = pickle.loads(pickle.dumps(first))
-        fourth = copy.deepcopy(first)
-        for optimizer in (first, second, third, fourth):
-            search(optimizer, 24)
-        assert outcome(second) == outcome(first)
-        assert outcome(third) == outcome(first)
-        assert outcome(fourth) == outcome(first)
-
-    def test_load_reads_a_storage_file_without_touching_it(self, whole):
-        path, expected = whole
-        before = path.read_bytes()
-        loaded = LLMOptimizer.load(path, ScriptedClient(numbered))
-        assert outcome(loaded) == expected
-        loaded.ask()
-        assert path.read_bytes() == before
-
-    def test_saved_file_goes_on_as_storage(self, tmp_path):
-        client = ScriptedClient(numbered)
-        first = self.open(tmp_path / "a.jsonl")
-        search(first, 6)
-        first.save(tmp_path / "b.jsonl")
-        second = self.open(tmp_path / "b.jsonl", client)
-        search(first, 12)
-        search(second, 12)
-        assert outcome(first) == outcome(second)
-
-    def test_everything_stored_is_plain_json(self, whole):
-        path, _ = whole
-        for line in path.read_text().splitlines():
-            json.loads(line, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
 
 
 class TestSeeds:
