@@ -206,7 +206,7 @@ def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
         ({"max_steps": 2.5}, "max_steps=2.5: expected a whole number"),
         ({"max_words": -1}, "max_words=-1"),
         ({"max_feedback": "all"}, "max_feedback='all'"),
-        ({"seed": -1}, "seed=-1: expected a whole number from 0"),
+        ({"seed": -1}, "seed=-1: expected a whole number"),
         ({"wrappers": "ususal"}, "unknown wrapper 'ususal': did you mean 'usual'"),
         ({"wrappers": [3]}, "wrapper 3: expected a name"),
         ({"wrappers": None}, "wrappers=None: expected a list of names"),
