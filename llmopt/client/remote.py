@@ -326,7 +326,7 @@ class RemoteClient:
             timeout=DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
             variables=endpoint.variables,
             secrets=(key,),
-            where="" if endpoint.usual else endpoint.url,
+            where="" if endpoint.usual and not endpoint.local else endpoint.url,
         )
 
     def _find_key(self, endpoint: Endpoint) -> Secret:

@@ -57,7 +57,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
             )
         )
         completion = replies[1].completions[0]
-    reply = replies[-1]
+    reply = replies[-1].counted(query.request)
     text = completion.text
     shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
     readable = True

@@ -7,16 +7,13 @@ key that the server refuses, which no search may answer by going on at random.
 from __future__ import annotations
 
 import sys
-import warnings
 
 import pytest
 from provider_contract import no_proxies, server
-from wire import Say, openai_error
 
 from llmopt import Float, LLMOptimizer
 from llmopt.cli import main
-from llmopt.client.endpoint import SERVERS, Server
-from llmopt.errors import ClientError, FallbackWarning, LLMOptError, install_hint
+from llmopt.errors import LLMOptError, install_hint
 
 __all__ = ["no_proxies", "server"]
 
@@ -119,16 +116,3 @@ def test_nothing_is_evaluated_and_nothing_left(door, lacking, tmp_path, monkeypa
     assert "Traceback" not in shown
     assert evaluated == []
     assert [p.name for p in tmp_path.iterdir() if not p.name.endswith(".lock")] == []
-
-
-@pytest.mark.parametrize("status", [401, 403, 404])
-@pytest.mark.parametrize("door", ["ask", "study", "nevergrad"])
-def test_a_fault_for_good_never_becomes_a_random_search(door, status, server, monkeypatch):
-    monkeypatch.setitem(SERVERS, "groq", Server(f"{server.url}/v1", "GROQ_API_KEY", "test"))
-    monkeypatch.setenv("GROQ_API_KEY", "wrong")
-    server.play(Say(openai_error("no"), status))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", FallbackWarning)
-        with pytest.raises(ClientError):
-            DOORS[door]("groq:m?transport_attempts=1", lambda point: 0.0)
-    assert len(server.seen) == 1
