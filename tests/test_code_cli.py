@@ -280,6 +280,28 @@ def test_reward(monkeypatch, tmp_path, capsys):
         assert picture.n_frames > 5
 
 
+@needs_confinement
+def test_names_that_a_reward_gives_its_parts_are_text(monkeypatch, tmp_path, capsys):
+    """Attacks: markup, a terminal's orders, half a surrogate pair, a flood of names."""
+    evil = "<script>alert(1)</script>\\x1b]0;owned\\x07\\ud800"
+    parts = f"{{'{evil}': gain, 'None': 0.0, **{{str(k): 0.0 for k in range(60)}}}}"
+    flood = SHAPED.replace('{"gain": gain}', "{str(obs[0]) + str(k): 1.0 for k in range(9)}")
+    give(monkeypatch, SHAPED.replace('{"gain": gain}', parts), flood)
+    out = tmp_path / "run"
+    args = ["--model", "m", "--steps", "2", "--episodes", "1", "--training", "4", "--trainings"]
+    assert cli(["reward", "mountaincar", *args, "1", "--held-out", "1", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert not set("\x1b\x07") & set(said.out + said.err)
+    page = (out / "report.html").read_text("utf-8")
+    assert "<script>alert" not in page
+    for file in out.rglob("*.*"):
+        if file.suffix in (".json", ".jsonl", ".html"):
+            assert not set("\x1b\x07") & set(file.read_text("utf-8")), file
+    second = json.loads((out / "candidates" / "001.json").read_text())
+    assert second["score"] is None
+    assert "more than 64 different components" in second["feedback"]
+
+
 REWARD = ("reward", "mountaincar", "--model", "m", "--episodes", "2", "--training", "10",
           "--held-out", "3", "--trainings", "1", "--no-gif")  # fmt: skip
 

@@ -513,6 +513,14 @@ def test_policy_function_needs_a_known_action_space():
     assert Function("f(x)", output=Output("any")).name == "f"
 
 
+def test_an_environment_whose_reset_takes_a_seed_alone(car):
+    class Plain(Coins):
+        def reset(self, seed=None):
+            return super().reset(seed=seed)
+
+    assert run_episode(lambda obs: 0, Plain(), 1).failure == ""
+
+
 @needs_confinement
 @pytest.mark.defect(15)
 def test_an_environment_that_does_nothing_but_fail_ends_the_search_after_five():

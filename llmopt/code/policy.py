@@ -274,6 +274,9 @@ def _language(info: Mapping[str, Any]) -> Mapping[str, Any]:
 class _Typed(gym.ActionWrapper[Any, Any, Any]):
     """Gives a policy's numbers the type of the environment's actions."""
 
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(**given)  # not every environment takes `options`
+
     def action(self, action: Any) -> Any:
         space = self.env.action_space
         return np.asarray(action, dtype=space.dtype) if space.shape else action
