@@ -89,7 +89,8 @@ class Fault:
         if self.kind == "connection":
             return ClientError(
                 f"{name}{at} cannot be reached or cut the connection "
-                f"({said or 'no reason given'}): check the address and the network, or start the server",
+                f"({said or 'no reason given'}): check the address and the network, or start the "
+                "server",
                 retryable=True,
                 unpriced=int(self.unpriced),
             )
