@@ -438,7 +438,7 @@ def test_error_inside_an_included_file_names_that_file(tmp_path):
          r"unknown prompt 'zzz'; Valid: 'columns', 'opro', 'props', 'props-ab', 'props-plus'"),
         ("nowhere.j2", r"'nowhere.j2' cannot be read: No such file"),
         (Path("props"), r"'props' cannot be read"),
-        ("x" * 5000, r"unknown prompt 'xxx.*\.\.\.'"),
+        ("x" * 5000, r"unknown prompt 'xxx.*…'"),
     ],
 )  # fmt: skip
 def test_unknown_prompt(prompt, message):

@@ -18,7 +18,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for
 from llmopt.prompt.base import Situation
 from llmopt.space import Float, Space
-from llmopt.text import clean
+from llmopt.text import clean, cut
 
 _SHOWN_CHARACTERS = 400
 _MORE_ROOM = 8
@@ -59,7 +59,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
         completion = replies[1].completions[0]
     reply = replies[-1].counted(query.request)
     text = completion.text
-    shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    shown = cut(text, _SHOWN_CHARACTERS)
     readable = True
     try:
         reading = query.read(text)

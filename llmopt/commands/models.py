@@ -18,7 +18,7 @@ from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.remote import RemoteClient
 from llmopt.client.threads import DeadlineExceeded, within
 from llmopt.errors import install_hint
-from llmopt.text import clean
+from llmopt.text import clean, cut
 
 _DISTRIBUTIONS = {
     "local": "xllamacpp",
@@ -121,8 +121,7 @@ def _ask_server(url: str, timeout: float) -> tuple[bool, str]:
             raise TypeError("a name that is none")
     except (ValueError, KeyError, TypeError, RecursionError):
         return False, "answers, but not as a model server does"
-    cut = [n if len(n) <= _SHOWN_CHARACTERS else n[:_SHOWN_CHARACTERS] + "…" for n in names]
-    shown = ", ".join(cut[:_SHOWN_MODELS]) or "no model loaded"
+    shown = ", ".join(cut(n, _SHOWN_CHARACTERS) for n in names[:_SHOWN_MODELS]) or "no model loaded"
     more = f" and {len(names) - _SHOWN_MODELS} more" if len(names) > _SHOWN_MODELS else ""
     return True, clean(" ".join(redact(f"has {shown}{more}").split()))
 

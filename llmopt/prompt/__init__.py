@@ -56,7 +56,7 @@ from llmopt.prompt.parse import Reading
 from llmopt.prompt.selection import Selection
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
 from llmopt.prompt.words import Entry
-from llmopt.text import estimate_tokens
+from llmopt.text import cut, estimate_tokens
 
 __all__ = [
     "PROMPTS",
@@ -192,8 +192,7 @@ def is_path(text: str) -> bool:
 def _from_text(text: str, options: dict[str, Any]) -> TemplatePrompt:
     if "{{" in text or "{%" in text:
         return TemplatePrompt(text, **options)
-    short = text if len(text) <= 60 else text[:57] + "..."
     raise TemplateError(
-        f"unknown prompt {short!r}; {did_you_mean(text, PROMPTS)}; or give a template: a path, "
-        "or text with {{ variables }}"
+        f"unknown prompt {cut(text, 60)!r}; {did_you_mean(text, PROMPTS)}; or give a template: a "
+        "path, or text with {{ variables }}"
     )
