@@ -293,3 +293,18 @@ def test_no_cost_cap_puts_up_with_calls_given_up(no_waiting):
     for limits in (Limits(max_requests=9), Limits(max_cost=float("inf"))):
         meter = make([given_up(), reply("a")], limits=limits)
         assert meter.send(request("1")).completions[0].text == "a"
+
+
+@pytest.mark.defect(17)
+def test_calls_given_up_add_up_as_in_a_resumed_search(no_waiting):
+    lost = [ClientError("late", retryable=True, cost=c, estimated=1) for c in (0.1, 0.2)]
+    file = File()
+    paid = Reply((Completion("a"),), "m", 3, 0, 2, cost=0.7)
+    meter = make([paid, *lost], record=file)
+    meter.send(request("1"))
+    with pytest.raises(ClientError):
+        meter.send(request("2"))
+    stored = file.spent[-1]
+    assert (stored.failed, stored.unpriced, stored.estimated) == (2, 0, 2)
+    assert meter.usage.cost == 0.7 + stored.cost
+    assert meter.usage.estimated == 2

@@ -121,7 +121,9 @@ def test_a_thousand_asks(server, slept, tmp_path):
     assert usage.prompt_tokens == 100 * answered
     assert usage.cached_tokens == 60 * answered
     assert usage.completion_tokens == 7 * answered
-    assert usage.cost == pytest.approx(answered * (100 * 1.0 + 7 * 2.0) / 1e6)
+    # A call that was given up counts with the most that it may have cost.
+    assert usage.cost >= answered * (100 * 1.0 + 7 * 2.0) / 1e6
+    assert usage.estimated > 0 == usage.unpriced
     assert usage.proposals == {"llm": ASKS}
     assert usage.requests - usage.failed_requests - sum(usage.rejected.values()) == ASKS
     # One wait for each failure but those that ended an ask; Retry-After is honoured.

@@ -306,6 +306,7 @@ class Meter:
         left = self.limits.max_requests
         left = None if left is None else left - before.requests
         lost, reply, trouble = Usage(), None, ""
+        had = self._usage.cost
         began, started = time.time(), time.monotonic()
 
         def spent() -> Usage:
@@ -327,6 +328,9 @@ class Meter:
             lost.add_failure(requests, unpriced, cost, estimated)
             with self._counting() as usage:
                 usage.add_failure(requests, unpriced, cost, estimated)
+                if usage.cost is not None and had is not None:
+                    # Summed as a resumed search does, to be equal to the last bit.
+                    usage.cost = had + (lost.cost or 0.0)
 
         calls = _Calls(self.client, announce, lambda: _Account(self.limits, spent()))
 

@@ -144,15 +144,19 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
     assert usage.prompt_tokens == 100 * asks
     assert usage.completion_tokens == 7 * asks
     assert usage.cost is not None
-    assert abs(usage.cost - asks * (100 * 1.0 + 7 * 2.0) / 1e6) < 1e-9
+    told = asks * (100 * 1.0 + 7 * 2.0) / 1e6
+    # A call that was given up counts with the most that it may have cost.
+    assert usage.cost >= told - 1e-9
+    assert usage.estimated or abs(usage.cost - told) < 1e-9
     maybe_charged = counts["cut stream"] + counts["garbage"] + counts["empty"] + counts["hang"]
-    assert usage.unpriced == maybe_charged + late
+    assert usage.estimated == maybe_charged + late
+    assert usage.unpriced == 0
     return {
         "provider": provider,
         "asks": asks,
         **{name: counts[name] for name in ("calls", "slow", *FAULTS)},
         "asks that failed and were made again": raised,
-        "may be charged": usage.unpriced,
+        "may be charged": usage.estimated,
         "seconds": round(time.monotonic() - started),
     }
 
