@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from llmopt import ClientError, ScriptedClient
-from llmopt.benchmarks.code import common, write_reward
+from llmopt.benchmarks.code import common, options, write_reward
 from llmopt.benchmarks.code.common import say_step
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.page import write_report
@@ -208,7 +208,8 @@ class TestCode:
         # A run that has none was made on the starts 0, 2, 4, ... and goes on with them.
         (tmp_path / "one" / "starts.json").unlink()
         give(monkeypatch)
-        assert cli(["code", "mountaincar", "--resume", "--out", str(tmp_path / "one")]) == 0
+        resume = ["--resume", "--out", str(tmp_path / "one"), "--record", str(recording)]
+        assert cli(["code", "mountaincar", *resume]) == 0
         assert json.loads((tmp_path / "one" / "held_out.json").read_text()) != scores["one"]
         capsys.readouterr()
         for more, message in (
@@ -523,11 +524,14 @@ def test_the_page_needs_a_run(tmp_path):
 
 def test_a_score_prefers_success_to_return():
     from llmopt.benchmarks.code.tasks import CodeTask
-    from llmopt.code.policy import Episode, PolicyScore
+    from llmopt.code.policy import CodeEpisode, PolicyScore
+
+    def score(total, *wins):
+        made = (CodeEpisode(k, total, 1, "", number=k, success=w) for k, w in enumerate(wins))
+        return PolicyScore(tuple(made))
 
     task = CodeTask("t", "t", "", "", lambda held_out: None, measure="success")
-    lucky = PolicyScore((Episode(0, 1.0, 1, True), Episode(1, 1.0, 1, False)))
-    rich = PolicyScore((Episode(0, 1e9, 1, False), Episode(1, 1e9, 1, False)))
+    lucky, rich = score(1.0, True, False), score(1e9, False, False)
     assert task.score(lucky) > task.score(rich)
     assert find_task("mountaincar").score(rich) == (1e9, -1.0)
 
@@ -585,7 +589,7 @@ def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
 
 def open_and_make(folder):
     task = find_task("mountaincar")
-    run = CodeRun(folder, {**common.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
+    run = CodeRun(folder, {**options.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
     with common.make_optimizer(run, task, policy_function(task.make(False)), "", "",
                                Starts(None)):  # fmt: skip
         pass
