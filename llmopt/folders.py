@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import StorageError
+from llmopt.policies.wrapping import of_numbers
 from llmopt.prompt import is_shipped
 from llmopt.search.resume import names_a_place
 from llmopt.text import short
@@ -26,18 +27,12 @@ _OF_CODE = (  # `initial` is the code itself
 _HARMLESS = frozenset(f"{_OF_EVERY_RUN} {_OF_RUN} {_OF_CODE}".split())
 
 
-def _no_module(value: Any) -> bool:
-    """Whether a task, or each of some wrappers, names no module, which making it would run."""
-    each = [value] if isinstance(value, str) else value
-    return all(":" not in str(text).partition("=")[0] for text in each)
-
-
 _CHECKED: Mapping[str, Callable[[Any], bool]] = {
     "model": lambda value: not names_a_place(str(value)),
     "prompt": is_shipped,
     "warmup": lambda value: not isinstance(value, str),
-    "task": _no_module,
-    "wrappers": _no_module,
+    "task": lambda value: ":" not in str(value),  # a module, which making it would run
+    "wrappers": lambda value: all(of_numbers(str(each)) for each in value),
 }
 
 

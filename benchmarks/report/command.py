@@ -13,7 +13,7 @@ from llmopt.benchmarks.report.figures import policy_gif
 from llmopt.benchmarks.report.lines import group, notes
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
 from llmopt.benchmarks.report.page import page
-from llmopt.benchmarks.tasks.table import imports
+from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_text, write_text_atomically
 from llmopt.policies.picture import choose_renderer
@@ -25,8 +25,11 @@ def render_best(line: Mapping[str, Any]) -> bytes | None:
     """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
     cell = BenchCell.of(dict(line))
     try:
-        if imports(cell.task, cell.wrappers):
-            raise StorageError(f"{cell.task!r} names a module, and no module is run for a report")
+        if reaches_further(cell.task, cell.wrappers):
+            raise StorageError(
+                f"{cell.task!r} or a wrapper of it names a module or a folder, of which a report "
+                "uses none"
+            )
         seed = held_out_seeds(cell.seed, 1)[0]
         return policy_gif(cell.get_task(), line["best_params"], seed)
     except Exception as error:

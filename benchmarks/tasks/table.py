@@ -14,13 +14,10 @@ from llmopt.benchmarks.tasks.catalogue import TASKS
 from llmopt.benchmarks.tasks.task import SCALED_BOX, Task
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies.environment import missing_environment
-from llmopt.policies.wrapping import (
-    NORMALIZE,
-    check_wrapper,
-)
+from llmopt.policies.wrapping import NORMALIZE, check_wrapper, of_numbers
 from llmopt.text import first_line
 
-__all__ = ["TASKS", "Task", "UnknownTaskError", "get_task", "imports"]
+__all__ = ["TASKS", "Task", "UnknownTaskError", "get_task", "reaches_further"]
 
 
 class UnknownTaskError(LLMOptError, ValueError):
@@ -79,9 +76,9 @@ def get_task(
     return replace(task, **changes) if changes else task
 
 
-def imports(name: str, wrappers: Sequence[str] | None) -> bool:
-    """Whether a task, or what it is wrapped in, names a module, which making it would run."""
-    return any(":" in text.partition("=")[0] for text in (name, *(wrappers or ())))
+def reaches_further(name: str, wrappers: Sequence[str] | None) -> bool:
+    """Whether making a task, or what it is wrapped in, may run a module or write to a folder."""
+    return ":" in name or not all(map(of_numbers, wrappers or ()))
 
 
 def _wrapped(task: Task, wrappers: tuple[str, ...]) -> Task:

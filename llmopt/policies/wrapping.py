@@ -88,6 +88,17 @@ def check_wrapper(text: str, also: Sequence[str] = ()) -> None:
     _kind(text.partition("=")[0], also)
 
 
+def of_numbers(text: str) -> bool:
+    """Whether a wrapper is Gymnasium's own and takes numbers alone.
+
+    Only such a wrapper is taken from a file, which may be somebody else's: another one may name a
+    module to import, or a folder to write to (``RecordVideo``).
+    """
+    name, _, rest = text.partition("=")
+    arguments = rest.split(",") if rest else []
+    return ":" not in name and not any(isinstance(_argument(a), str) for a in arguments)
+
+
 def _kind(name: str, also: Sequence[str] = ()) -> Callable[..., Env]:
     module, colon, attribute = name.rpartition(":")
     known = [n for n in dir(gym.wrappers) if n[0].isupper()]

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import threading
+import types
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -140,21 +141,35 @@ def test_a_run_imports_no_task_that_its_folder_names(sent, evil, capsys):
     assert "Give the task" in capsys.readouterr().err
 
 
-def test_a_run_imports_no_wrapper_that_its_folder_names(sent, evil, capsys):
-    changed(sent, wrappers=["evil_module:Wrapper=3"])
+@pytest.mark.defect(35)
+@pytest.mark.parametrize("wrapper", ["evil_module:Wrapper=3", "RecordVideo=videos"])
+def test_a_run_uses_no_wrapper_of_its_folder_that_reaches_further(sent, evil, wrapper, capsys):
+    changed(sent, wrappers=[wrapper])
     for resume in (
         ["run", "cartpole", "--resume", "--out", str(sent)],
         ["run", "--resume", str(sent)],
     ):
         assert cli(resume) == 2
         assert not evil()
-        assert "Give --wrap evil_module:Wrapper=3" in capsys.readouterr().err
+        assert f"Give --wrap {wrapper}" in capsys.readouterr().err
 
 
+@pytest.mark.defect(35)
 @pytest.mark.parametrize(
-    "forged", [{"task": "evil_module:Env-v0"}, {"wrappers": ["evil_module:Wrap"]}]
+    "forged",
+    [
+        {"task": "evil_module:Env-v0"},
+        {"wrappers": ["evil_module:Wrap"]},
+        {"wrappers": ["RecordVideo=videos"]},
+    ],
 )
-def test_a_report_imports_nothing_that_its_results_name(forged, evil, tmp_path, capsys):
+def test_a_report_imports_and_makes_nothing_that_its_results_name(
+    forged, evil, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    # As if the package were there with which RecordVideo writes.
+    video = types.SimpleNamespace(capped_cubic_video_schedule=lambda number: False)
+    monkeypatch.setitem(sys.modules, "gymnasium.utils.save_video", video)
     results = tmp_path / "sent.jsonl"
     bench = ["--methods", "random", "--seeds", "1", "--evaluations", "1", "--warmup", "1"]
     assert (
@@ -166,6 +181,7 @@ def test_a_report_imports_nothing_that_its_results_name(forged, evil, tmp_path, 
     results.write_text(json.dumps(line) + "\n")
     assert cli(["report", str(results), "--out", str(tmp_path / "page.html")]) == 0
     assert not evil()
+    assert not (tmp_path / "videos").exists()
     assert "no picture" in capsys.readouterr().err
 
 
