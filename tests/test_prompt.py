@@ -551,6 +551,11 @@ ATTACKS = (
     "{% for a in 'abcdefghijklmnop' %}" * 9 + "{% endfor %}" * 9,
     "{% for a in [labels] recursive %}{{ loop([a]) }}{% endfor %}",
     "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{% macro f(k) %}{% if k %}{{ f(k - 1) }}{{ f(k - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    "{% set k = (k if k is defined else 40) - 1 %}"
+    "{% if k %}{% include 'custom' %}{% include 'custom' %}{% endif %}",
+    "{% set n = namespace(x=10**100) %}"
+    "{% for i in range(40) %}{% set n.x = n.x * n.x %}{% endfor %}",
 )
 
 

@@ -20,9 +20,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 
 MOST_TURNS = 1_000_000
-"""Turns of all loops of one rendering together, and the numbers of its ranges."""
+"""Turns of all loops of one rendering together, its calls and the numbers of its ranges."""
 
 _MOST_REPEATED = 100_000  # characters or items that "*" may make
+_CALL = 10  # turns that a call or an include counts as
+_MOST_BITS = 10_000  # of a product of whole numbers
 _PLAIN = (str, int, float, bool, tuple, list, dict, type(None))
 _OF_TEMPLATES = (
     BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference, Undefined,
@@ -97,6 +99,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             raise SecurityError("a power of large numbers")
         if operator == "%" and isinstance(left, str) and _WIDE.search(left):
             raise SecurityError(f"{left!r} has a width that is not fixed, or of more than 3 digits")
+        if operator == "*" and isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() + right.bit_length() > _MOST_BITS:
+                raise SecurityError("a product of large numbers")
         for one, other in ((left, right), (right, left)):
             if operator == "*" and isinstance(one, Sequence) and len(one) * other > _MOST_REPEATED:
                 raise SecurityError(f"more than {_MOST_REPEATED:,} repeated characters")
@@ -109,6 +114,16 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 raise jinja2.TemplateSyntaxError("a recursive loop", loop.lineno, name)
             loop.iter = nodes.Filter(loop.iter, "_turns", [], [], None, None, lineno=loop.lineno)
         return tree
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call something; it counts as turns, as macros may call each other."""
+        self._spend(_CALL)
+        return super().call(context, obj, *args, **kwargs)
+
+    def _load_template(self, name: str, globals: Any) -> jinja2.Template:
+        if hasattr(self._turns, "left"):  # an include of a rendering, which may be its own
+            self._spend(_CALL)
+        return super()._load_template(name, globals)
 
     def _spend(self, turns: int) -> None:
         self._turns.left -= turns
