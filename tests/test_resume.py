@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -207,6 +208,26 @@ class TestResume:
                 call()
         given = LLMOptimizer.load(path, ScriptedClient([]), prompt="opro")
         assert given.prompt.name == "opro"
+
+    @pytest.mark.defect(34, 35)
+    @pytest.mark.parametrize("option", ["storage", "import_trials", "callbacks", "model"])
+    def test_a_file_names_no_other_file(self, tmp_path, option):
+        """A file that named a storage was once written to that place."""
+        path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
+        self.open(path).close()
+        shutil.copy(path, tmp_path / "there.jsonl")
+        start = json.loads(path.read_text().splitlines()[0])
+        start.pop("crc", None)
+        named = tmp_path / "there.jsonl" if option == "import_trials" else other
+        start["options"][option] = str(named)
+        path.write_text(json.dumps(start) + "\n")
+        for call in (
+            lambda: LLMOptimizer.load(path, ScriptedClient([])),
+            lambda: service.open_file(path, asks=False),
+        ):
+            with pytest.raises(StorageError, match=f"'{option}'"):
+                call()
+        assert not other.exists()
 
     @pytest.mark.defect(38)
     @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
         logger.warning("%s: goes on with %s", path, "; ".join(changed))
 
 
+# All that a file may say of a search: no file, no model and nothing that runs.
+_STORED_OPTIONS = _MAY_CHANGE_OPTIONS | frozenset(
+    {"warmup", "warmup_points", "warmup_distribution", "start", "partner", "requests", "noisy"}
+    | {"task"}
+)
+
 # Providers whose model strings hold an address, a file or a folder in place of a model's name.
 _PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
 # Options of a client, behind a model's name, that hold none, nor what a request costs: a price of
@@ -176,8 +182,17 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     Args:
         start: The run's first event.
         options: Arguments that the caller gives; they take the place of stored ones.
+
+    Raises:
+        StorageError: The file holds an argument, or a template, that no file may bring along.
     """
     stored = dict(start["options"])
+    foreign = sorted(map(str, stored.keys() - _STORED_OPTIONS))
+    if foreign:
+        raise StorageError(
+            f"it is not as llmopt wrote it: {short(foreign[0])} is no option that a run stores. "
+            "Take it out, or restore the file from a copy"
+        )
     stored["space"] = options["space"] if "space" in options else Space.from_dict(start["space"])
     points = stored.pop("warmup_points")
     if points is not None:
