@@ -149,6 +149,7 @@ class History:
         noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
             much. True of a history that is `merged`.
         metrics: What the objectives are called, one name for each; none if not known.
+        partial: Whether points may come again, as they differ in parameters not asked for now.
     """
 
     trials: tuple[Trial, ...] = ()
@@ -156,6 +157,7 @@ class History:
     directions: tuple[Direction, ...] = ("maximize",)
     noisy: bool = False
     metrics: tuple[str, ...] = ()
+    partial: bool = False
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:
@@ -181,7 +183,8 @@ class History:
         for trial in self.trials:
             alone = trial.state != "complete"
             groups.setdefault(("", trial.number) if alone else key(trial.values), []).append(trial)
-        trials = [replace(_merge(g), number=i) for i, g in enumerate(groups.values())]
+        merged = map(_merge, groups.values())
+        trials = [t if t.number == i else replace(t, number=i) for i, t in enumerate(merged)]
         return replace(self, trials=tuple(trials), noisy=True)
 
     def rank(self, trial: Trial) -> tuple[float, float]:

@@ -296,7 +296,9 @@ class LLMOptimizer(RecordedSearch[Params]):
             draft: Of the ask.
         """
         state, key = self._state, self.space.key
-        meanwhile = set() if self._model.options.noisy else state.keys - known
+        meanwhile: set[Any] = set()
+        if not self._model.options.noisy and len(state.keys) > len(known):  # keys never go
+            meanwhile = state.keys - known
         if meanwhile:
             # A list of warm-up points is gone through one by one, whatever they are.
             fixed = "warmup" if self._warmup_points is not None else ""

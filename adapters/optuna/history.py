@@ -184,20 +184,29 @@ class GroupHistory:
                     finished.append(row)
         finished.sort(key=lambda row: row.told)
         open_points, running = self._unfinished(trials, number, context, parameters)
-        taken = {row.key for row in finished if _could_repeat(row.rest, context)}
+        taken = {row.key for row in finished if _could_repeat(row.rest, context)} | running
         directions: tuple[Direction, ...] = tuple(
             "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
         )
         places = self._places(finished)
+        told = self._told(finished, places)
         history = History(
-            self._told(finished, places), open_points, directions, metrics=metrics_of(study)
+            told,
+            open_points,
+            directions,
+            metrics=metrics_of(study),
+            partial=any(
+                row.key not in taken
+                for row, trial in zip(finished, told, strict=True)
+                if trial.state == "complete"
+            ),
         )
         if self._noisy:
             history = history.merged(self.group.space.key)
         numbers = {place: number for number, place in reversed(places.items())}
         shown = tuple(numbers[place] for place in range(len(numbers)))
         whole = not any(row.rest for row in finished)
-        return View(history, frozenset(taken | running), shown, whole)
+        return View(history, frozenset(taken), shown, whole)
 
     def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
         """Return the position at which each trial of the study is shown, by its number."""

@@ -262,7 +262,8 @@ class Evidence:
         lines = (" ".join(line.split()) for line in trial.feedback.splitlines())
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
-        if trial.source != "llm" and self._best_of_run(trial) is not trial:
+        long = len(text) > _BRIEF and trial.source != "llm"
+        if long and self._best_of_run(trial) is not trial:
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return quoted(text)
@@ -276,11 +277,13 @@ class Evidence:
     def _bests(self) -> list[Trial | None]:
         """The best trial before each trial, in their order."""
         best: Trial | None = None
+        least = math.inf, math.inf
         found = []
         for trial in self.history.trials:
             found.append(best)
-            if self.history.better(trial, best):
-                best = trial
+            rank = self.history.rank(trial)
+            if rank < least:
+                best, least = trial, rank
         return found
 
     def _best_of_run(self, trial: Trial) -> Trial | None:
@@ -333,8 +336,7 @@ class Evidence:
             if trial.source == "user" and trial.explanation.strip():
                 text = _quoted(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
-                asked = self.history.trials[: trial.number]
-                text = "given" if any(t.source == "llm" for t in asked) else "warm-up"
+                text = "given" if self._drawn < trial.number else "warm-up"
             # The values of many parameters that were drawn at random tell nothing.
             shown = wide and trial.source in ("llm", "user")
             return f"{text}: {self.values(trial)}" if shown else text
@@ -395,6 +397,10 @@ class Evidence:
 
     def drawn(self) -> int:
         """Return how many trials there are before the first that a model proposed."""
+        return self._drawn
+
+    @cached_property
+    def _drawn(self) -> int:
         trials = self.history.trials
         return next((t.number for t in trials if t.source == "llm"), len(trials))
 

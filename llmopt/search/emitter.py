@@ -220,10 +220,6 @@ class ModelEmitter:
         most_requests: int | None,
     ) -> list[Proposal]:
         facts = model_facts(self.client)
-        # Points that were tried and may come again differ in what is not asked for.
-        partial = not self.options.noisy and any(
-            space.key(t.values) not in seen for t in history.complete
-        )
         found: list[Proposal] = []
         replies: list[Reply] = []
         complaint: Complaint | None = None
@@ -239,7 +235,7 @@ class ModelEmitter:
             samples = min(wanted, facts.max_samples or wanted)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
-            query = self._prepare(space, view, rng, samples, complaint, hints, partial)
+            query = self._prepare(space, view, rng, samples, complaint, hints)
             reply: Reply | None = None
             try:
                 if not query.drawn:
@@ -299,7 +295,6 @@ class ModelEmitter:
         samples: int,
         complaint: Complaint | None,
         notes: tuple[str, ...],
-        partial: bool,
     ) -> Query:
         seed = int(rng.integers(2**31))
         situation = Situation.after(
@@ -315,7 +310,7 @@ class ModelEmitter:
             out_of_range=self.options.out_of_range,
             noisy=self.options.noisy,
             may_stop=self.options.may_stop,
-            partial=partial,
+            partial=history.partial and not self.options.noisy,
         )
         query = self.prompt.prepare(situation)
         return replace(query, request=replace(query.request, n=samples, seed=seed))
