@@ -229,6 +229,21 @@ class TestResume:
                 call()
         assert not other.exists()
 
+    @pytest.mark.defect(48)
+    @pytest.mark.parametrize("change", [{"options": 5}, {"space": []}])
+    def test_a_first_line_of_other_types_is_refused_by_every_reader(self, tmp_path, change):
+        path = tmp_path / "run.jsonl"
+        self.open(path).close()
+        start = {**json.loads(path.read_text().splitlines()[0]), **change}
+        start.pop("crc", None)
+        path.write_text(json.dumps(start) + "\n")
+        for call in (
+            lambda: LLMOptimizer.load(path, ScriptedClient([])),
+            lambda: service.open_file(path, asks=False),
+        ):
+            with pytest.raises(StorageError, match="event 1"):
+                call()
+
     @pytest.mark.defect(38)
     @pytest.mark.parametrize(
         "usage",

@@ -21,6 +21,7 @@ from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.eventlog import read_events
 from llmopt.search.resume import names_a_place, start_of, stored_options
+from llmopt.search.stored import as_written
 from llmopt.service.description import read_description
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use
@@ -96,7 +97,9 @@ def open_file(
             "that storage= wrote"
         )
     start = start_of(list(read_events(path)), path)
-    stored = with_options(model or str(start["client"]), options)
+    with as_written(path, 1, start):
+        arguments, named = stored_options(start, {}), str(start["client"])
+    stored = with_options(model or named, options)
     if model is None and asks and names_a_place(stored):
         raise StorageError(
             f"{path} names {stored!r} as its model: an address, a file or a folder is asked only "
@@ -106,7 +109,7 @@ def open_file(
         client: Client | str = _client(stored, asks)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"{error}. Give --model") from None
-    return _opened({**stored_options(start, {}), "client": client}, path, wait)
+    return _opened({**arguments, "client": client}, path, wait)
 
 
 def open_described(
