@@ -10,6 +10,7 @@ _SHORT = 200
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _BLANKS = re.compile(r"[ \t]+")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
+_USUAL = b"\n\t" + bytes(range(32, 127))
 _INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # harmless, and parts of words and emojis
 
 
@@ -21,7 +22,10 @@ def clean(text: object) -> str:
     hide a part of a line, or split a prompt; a lone surrogate fits in no file and no request.
     They become plain text, such as ``\x1b``. Line breaks and tabs stay; ``\r\n`` is a line break.
     """
-    return _UNUSUAL.sub(_written_out, str(text).replace("\r\n", "\n"))
+    text = str(text)
+    if not text.encode(errors="surrogatepass").translate(None, _USUAL):
+        return text  # nearly every text: far quicker than the search below
+    return _UNUSUAL.sub(_written_out, text.replace("\r\n", "\n"))
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -171,7 +171,6 @@ class TemplatePrompt:
         max_tokens = self._answer_tokens(situation)
         budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
         picked = self.selection.pick(situation.history)
-        entry_of = partial(self._entry, space=space, labels=labels, known=self._lines(space))
         static = self._static_variables(situation, labels, style)
         place = self._places(situation, picked)
         log = Evidence(
@@ -197,11 +196,12 @@ class TemplatePrompt:
             shown = picked[:k][::-1]
             if place is not None:
                 shown.sort(key=lambda t: place[id(t)])
-            entries = [entry_of(t) for t in shown]
+            entries = self._entries(shown, space, labels)
             best = None
             if k < len(situation.history.trials) and situation.history.best is not None:
                 top = situation.history.best
-                best = None if any(t is top for t in shown) else entry_of(top)
+                hidden = not any(t is top for t in shown)
+                best = self._entries([top], space, labels)[0] if hidden else None
             text = self._render(
                 {
                     **static,
@@ -292,26 +292,23 @@ class TemplatePrompt:
 
     # One trial in words
 
-    def _lines(self, space: Space) -> dict[int, tuple[Trial, Entry]]:
+    def _entries(
+        self, trials: Sequence[Trial], space: Space, labels: tuple[str, ...]
+    ) -> list[Entry]:
+        """Return trials in words; those of the last prompt are not described anew."""
         cache = self._cache
         if cache is None or (cache[0] is not space and cache[0] != space):
             cache = self._cache = (space, {})
-        return cache[1]
-
-    def _entry(
-        self,
-        trial: Trial,
-        space: Space,
-        labels: tuple[str, ...],
-        known: dict[int, tuple[Trial, Entry]],
-    ) -> Entry:
-        hit = known.get(trial.number)
-        if hit is not None and (hit[0] is trial or hit[0] == trial):
-            return hit[1]
-        entry = describe_trial(trial, space, labels)
-        if trial.number < _CACHED_TRIALS:
-            known[trial.number] = (trial, entry)
-        return entry
+        known = cache[1]
+        entries = []
+        for trial in trials:
+            found = known.get(trial.number)
+            if found is None or (found[0] is not trial and found[0] != trial):
+                found = trial, describe_trial(trial, space, labels)
+                if trial.number < _CACHED_TRIALS:
+                    known[trial.number] = found
+            entries.append(found[1])
+        return entries
 
     # The template
 

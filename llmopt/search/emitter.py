@@ -313,6 +313,8 @@ class ModelEmitter:
             partial=history.partial and not self.options.noisy,
         )
         query = self.prompt.prepare(situation)
+        if (query.request.n, query.request.seed) == (samples, seed):
+            return query
         return replace(query, request=replace(query.request, n=samples, seed=seed))
 
     def _read(
