@@ -1,4 +1,6 @@
-"""A newcomer's ten mistakes at four entry points: one message, nothing paid for, nothing lost.
+"""A newcomer's mistakes at four entry points: one message, nothing paid for, nothing lost.
+
+Mistakes in the key and in the model's name are in ``test_ready.py``.
 
 Every message says what was given, what was expected and what to do. A cell that is not there
 cannot be made: an Optuna study has names, storage and failures of its own, `minimize` has no
@@ -13,12 +15,11 @@ import warnings
 import gymnasium as gym
 import pytest
 from provider_contract import no_proxies, server
-from wire import Say, openai_body, openai_error
+from wire import Say, openai_body
 
 import llmopt
 from llmopt import Float, ScriptedClient
 from llmopt.cli import main
-from llmopt.client.endpoint import SERVERS, Server
 from llmopt.policies import PolicySearch
 
 __all__ = ["no_proxies", "server"]
@@ -145,27 +146,12 @@ def run_again(entry):
         assert {p: p.read_bytes() for p in before} == before
 
 
-KEY_REFUSED = ("refused the API key",)
-KEY_MISSING = ("OPENAI_API_KEY", "set|give")
-NO_MODEL = ("does not exist there", "did you mean 'mini'")
 NAN = ("nan|not finite|number",)
 MOTOR = ("the motor is not connected",)
 NO_FOLDER = ("cannot|Not a directory|not a folder",)
 
 # What goes wrong, at which entry point; what the message has; how many evaluations at most.
 MISTAKES = {
-    ("wrong key", "minimize"): (lambda e: e.minimize(), KEY_REFUSED, 0),
-    ("wrong key", "optuna"): (lambda e: e.optuna(), KEY_REFUSED, 0),
-    ("wrong key", "policies"): (lambda e: e.policies(), KEY_REFUSED, 0),
-    ("wrong key", "run"): (lambda e: e.run(), KEY_REFUSED, 0),
-    ("missing key", "minimize"): (lambda e: e.minimize("openai:m"), KEY_MISSING, 0),
-    ("missing key", "optuna"): (lambda e: e.optuna("openai:m"), KEY_MISSING, 0),
-    ("missing key", "policies"): (lambda e: e.policies("openai:m"), KEY_MISSING, 0),
-    ("missing key", "run"): (lambda e: e.run(model="openai:m"), KEY_MISSING, 0),
-    ("wrong model", "minimize"): (lambda e: e.minimize("ollama:mni"), NO_MODEL, 0),
-    ("wrong model", "optuna"): (lambda e: e.optuna("ollama:mni"), NO_MODEL, 0),
-    ("wrong model", "policies"): (lambda e: e.policies("ollama:mni"), NO_MODEL, 0),
-    ("wrong model", "run"): (lambda e: e.run(model="ollama:mni"), NO_MODEL, 0),
     ("parameter", "minimize"): (
         lambda e: e.minimize(start={"mine": {"rat": 0.1, "width": 0.2}}),
         ("rat", "rate"),
@@ -218,14 +204,10 @@ def test_a_mistake_is_one_message_and_costs_nothing(
     mistake, entry, server, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "file").write_text("mine")
     server.play(Say(openai_body(ANSWER.format(0.5))))
-    listed = Say({"data": [{"id": "m"}, {"id": "mini"}]})
+    listed = Say({"data": [{"id": "m"}]})
     server.lists = lambda path: listed if path.endswith("/models") else Say({}, 404)
-    if mistake == "wrong key":
-        server.lists = Say(openai_error("wrong key", code="invalid_api_key"), 401)
-    monkeypatch.setitem(SERVERS, "ollama", Server(f"{server.url}/v1", "", "key", lists=True))
     call, words, most = MISTAKES[mistake, entry]
     tried = Entry(server, tmp_path, capsys)
     warnings.simplefilter("ignore")

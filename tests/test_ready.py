@@ -1,8 +1,13 @@
-"""A refused key, a wrong model or no server: one error at every entry point, nothing paid for."""
+"""A missing or refused key, a missing package, a wrong model or no server.
+
+Each is one error at every entry point, with nothing evaluated, paid for or left behind.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 
 import pytest
 from provider_contract import KEY, no_proxies, server
@@ -13,7 +18,13 @@ from llmopt import Float, LLMOptimizer, get_client
 from llmopt.cli import main
 from llmopt.client.endpoint import SERVERS, Server
 from llmopt.client.ready import check_ready
-from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
+from llmopt.errors import (
+    ClientError,
+    LLMOptError,
+    ModelNotFoundError,
+    RefusedKeyError,
+    install_hint,
+)
 from llmopt.policies import PolicySearch
 
 __all__ = ["no_proxies", "server"]
@@ -43,6 +54,10 @@ def _optimizer(model, evaluated):
         assert optimizer.pending == []
 
 
+def _ask(model, evaluated):
+    evaluated.append(LLMOptimizer(SPACE, model, warmup=0).ask())
+
+
 def _policies(model, evaluated):
     search = PolicySearch("CartPole-v1", model)
     try:
@@ -60,6 +75,7 @@ def _optuna(model, evaluated):
         return trial.suggest_float("x", 0.0, 1.0)
 
     study = optuna.create_study(sampler=LLMSampler(model))
+    study.enqueue_trial({"x": 0.0})
     study.optimize(objective, n_trials=12)
 
 
@@ -75,7 +91,7 @@ def _nevergrad(model, evaluated):
         optimizer.tell(point, point.value["x"])
 
 
-LIBRARY = (_minimize, _fall_back, _optimizer, _policies, _optuna, _nevergrad)
+LIBRARY = (_minimize, _fall_back, _optimizer, _ask, _policies, _optuna, _nevergrad)
 COMMANDS = (
     "run cartpole --model {model} --iterations 6 --episodes 1 --out out",
     "bench --tasks cartpole --methods llm-words --model {model} --seeds 1 --out o",
@@ -107,24 +123,60 @@ def test_the_library_evaluates_nothing_without_a_server(server, evaluated, entry
     assert evaluated == []
 
 
-@pytest.mark.defect(2)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_commands_end_with_one_line_and_a_status(
-    server, tmp_path, monkeypatch, capsys, command
-):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "search.json").write_text(
-        json.dumps({"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}})
-    )
+    space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
+    (tmp_path / "search.json").write_text(json.dumps({"space": space}))
+    return tmp_path
+
+
+@pytest.mark.defect(2)
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_refused_command_ends_with_one_line_and_a_status(server, folder, capsys, command, listed):
     refused = Say(openai_error("wrong key"), 401)
     server.play(refused)
-    server.lists = refused
-    status = main(command.format(model=f"openai+{server.url}/v1:m").split())
-    assert status not in (0, None)
+    if listed:
+        server.lists = refused
+    else:  # the first request is the one that is refused
+        search = json.loads((folder / "search.json").read_text())
+        (folder / "search.json").write_text(json.dumps({**search, "warmup": 0}))
+    assert main(command.format(model=f"openai+{server.url}/v1:m").split())
     said = capsys.readouterr().err.strip().splitlines()
     assert [line for line in said if "refused the API key" in line], said
-    if not command.startswith("check"):
+    if not listed:
+        assert len(server.seen) == 1
+    elif not command.startswith("check"):
         assert server.seen == []
+
+
+@pytest.mark.parametrize("entry", [*LIBRARY, *COMMANDS[:5]])
+@pytest.mark.parametrize("lacking", ["key", "package", "model"])
+def test_what_is_missing_is_told_before_all_and_leaves_nothing(
+    entry, lacking, evaluated, folder, monkeypatch, capsys
+):
+    model = "nobody:m" if lacking == "model" else "groq:m"
+    monkeypatch.delenv("GROQ_API_KEY", raising=False)
+    if lacking == "package":
+        monkeypatch.setenv("GROQ_API_KEY", "k")
+        monkeypatch.setitem(sys.modules, "openai", None)
+    if isinstance(entry, str):
+        # The random arm of a benchmark would be evaluated before the model's.
+        command = entry.replace("llm-words", "random llm-words")
+        assert main(command.format(model=model).split()) == 2
+        shown = capsys.readouterr().err
+    else:
+        with pytest.raises((LLMOptError, ImportError)) as caught:
+            entry(model, evaluated)
+        shown = str(caught.value)
+    words = {"key": "GROQ_API_KEY", "package": install_hint("openai"), "model": "unknown model"}
+    assert words[lacking] in shown
+    assert lacking != "key" or re.search("set|give", shown)
+    assert "Traceback" not in shown
+    assert evaluated == []
+    left = {p.name for p in folder.iterdir() if not p.name.endswith(".lock")}
+    assert left == {"search.json"}
 
 
 @pytest.fixture
@@ -146,6 +198,12 @@ def test_a_model_that_is_not_in_the_list_is_named_with_the_nearest(ollama, evalu
     assert evaluated == ollama.seen == []
 
 
+def test_a_command_names_the_nearest_model_too(ollama, folder, capsys):
+    assert main(COMMANDS[0].format(model="ollama:llama3.3").split()) == 2
+    assert "did you mean 'llama3.2:latest'?" in capsys.readouterr().err
+    assert ollama.seen == []
+
+
 @pytest.mark.parametrize("model", ["llama3.2", "gpt-oss:20b", "kimi-k2.5:cloud"])
 def test_models_that_are_there_are_ready(ollama, model):
     check_ready(get_client(f"ollama:{model}"))
@@ -164,19 +222,4 @@ def test_a_refusal_of_the_first_request_is_no_result(server, evaluated, status, 
     with pytest.raises(ClientError) as caught:
         entry(f"openai+{server.url}/v1:m", evaluated)
     assert caught.value.status == status
-    assert len(server.seen) == 1
-
-
-@pytest.mark.defect(2)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_does_not_end_well_after_a_refusal(
-    server, tmp_path, monkeypatch, capsys, command
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "search.json").write_text(
-        json.dumps({"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0})
-    )
-    server.play(Say(openai_error("wrong key"), 401))
-    assert main(command.format(model=f"openai+{server.url}/v1:m").split())
-    assert "refused the API key" in capsys.readouterr().err
     assert len(server.seen) == 1

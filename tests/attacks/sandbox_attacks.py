@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import os
 import platform
 import random
@@ -144,8 +145,8 @@ def escapes(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
                 try:
                     _load(box, f"({body}) is not False", known)
                     held = box.call("f") is False
-                except CandidateError:
-                    held = True
+                except CandidateError as error:
+                    held = error.kind == "exception"
                 untouched = os.listdir(folder) == ["secret"] and secret.read_text() == "s3cret"
                 yield body, held and untouched
 
@@ -281,8 +282,9 @@ import sys, threading, time
 from llmopt.code.sandbox.sandbox import Limits, Sandbox
 box = Sandbox(limits=Limits(call_seconds=600, total_seconds=120))
 def start():
-    box.load("def f():\\n    while True:\\n        try:\\n            while True: pass\\n"
-             "        except BaseException: pass\\n")
+    box.load("import os\\ndef f():\\n    for fd in range(3, 64):\\n        try: os.close(fd)\\n"
+             "        except OSError: pass\\n    while True:\\n        try:\\n"
+             "            while True: pass\\n        except BaseException: pass\\n")
 if sys.argv[1] == "thread":
     thread = threading.Thread(target=start)
     thread.start()
@@ -301,11 +303,14 @@ def orphans(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
     libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: see what orphans die of
     try:
         for _ in range(rounds):
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                command = [sys.executable, "-c", _ORPHAN, rng.choice(("main", "thread"))]
+            for number, where in itertools.product(
+                (signal.SIGTERM, signal.SIGKILL), ("main", "thread")
+            ):
+                command = [sys.executable, "-c", _ORPHAN, where]
                 with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
                     assert parent.stdout is not None
                     pid = int(parent.stdout.readline())
+                    os.kill(pid, 0)
                     parent.send_signal(number)
                 # 0: it saw the end of its pipe first. SIGALRM is its clock, two minutes late.
                 status = os.waitpid(pid, 0)[1]
