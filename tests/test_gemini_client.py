@@ -7,35 +7,25 @@ from wire import Say, gemini_body, gemini_error
 from llmopt.client.answer import closed
 from llmopt.client.base import Message, Request
 from llmopt.client.gemini import GeminiClient
+from llmopt.client.gemini_legacy import GeminiLegacyClient
 from llmopt.client.ready import check_ready, is_permanent
 from llmopt.errors import RefusedKeyError
 
 __all__ = ["no_proxies", "server"]
 
 
-class TestContract(ProviderContract):
+class GeminiContract(ProviderContract):
     variable = "GEMINI_API_KEY"
-    address_variable = "GOOGLE_GEMINI_BASE_URL"
+    kind = GeminiClient
     length = gemini_body("cut off", finish="MAX_TOKENS")
     filtered = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}  # noqa: RUF012
-    extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
     too_large = (
         "Unable to submit request because it has a maxOutputTokens value of {cap} but the "
         "supported range is from 1 (inclusive) to 8193 (exclusive). Update the value and try again."
     )
-    efforts = {  # noqa: RUF012
-        "none": {"generationConfig.thinkingConfig.thinkingBudget": 0},
-        "low": {"generationConfig.thinkingConfig.thinkingBudget": 2048},
-    }
-
-    schema_refusals = (
-        "JSON mode is not enabled for models/gemini-2.5-flash",
-        "The specified schema produces a constraint that has too many states for serving.",
-        'Invalid JSON payload received. Unknown name "response_json_schema"',
-    )
 
     def client(self, server, **options):
-        return GeminiClient("gemini-2.5-flash", base_url=server.url, **options)
+        return self.kind("gemini-2.5-flash", base_url=server.url, **options)
 
     def body(self, *texts):
         return gemini_body(*texts)
@@ -47,18 +37,57 @@ class TestContract(ProviderContract):
         return headers["x-goog-api-key"]
 
 
+class TestContract(GeminiContract):
+    address_variable = "GOOGLE_GEMINI_BASE_URL"
+    extra = {"generationConfig": {"topP": 0.123}}  # noqa: RUF012
+    efforts = {  # noqa: RUF012
+        "none": {"generationConfig.thinkingConfig.thinkingBudget": 0},
+        "low": {"generationConfig.thinkingConfig.thinkingBudget": 2048},
+    }
+    schema_refusals = (
+        "JSON mode is not enabled for models/gemini-2.5-flash",
+        "The specified schema produces a constraint that has too many states for serving.",
+        'Invalid JSON payload received. Unknown name "response_json_schema"',
+    )
+
+
+class TestLegacyContract(GeminiContract):
+    kind = GeminiLegacyClient
+    filtered = {"promptFeedback": {"blockReason": "SAFETY"}}  # noqa: RUF012
+    extra = {"top_p": 0.123}  # noqa: RUF012
+    streams = False
+    has_list = False
+
+    def test_effort_in_the_provider_s_words(self, server):
+        with pytest.raises(ValueError, match="take gemini:"):
+            self.client(server, effort="low")
+
+
 @pytest.fixture
 def gemini(server):
     return GeminiClient("gemini-2.5-flash", base_url=server.url, api_key=KEY)
 
 
-def test_parameters_on_the_wire(server, gemini):
+@pytest.fixture
+def legacy(server):
+    return GeminiLegacyClient("gemini-2.5-flash", base_url=server.url, api_key=KEY)
+
+
+@pytest.fixture(params=["gemini", "legacy"])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+def test_parameters_on_the_wire(server, either):
     server.play(Say(gemini_body("a", "b")))
-    schema = {"type": "object", "properties": {"x": {"type": "number"}}}
-    gemini.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
-    body = server.seen[0].body
-    # Releases of the SDK differ in the version: v1 or v1beta.
-    assert server.seen[0].path.endswith("/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
+    legacy = isinstance(either, GeminiLegacyClient)
+    schema = None if legacy else {"type": "object", "properties": {"x": {"type": "number"}}}
+    either.complete(Request(ASK.messages, 2, "chat", 0.5, 40, ("###",), 11, None, schema))
+    path, body = server.seen[0].path, server.seen[0].body
+    if legacy:
+        assert path.startswith("/v1beta/models/gemini-2.5-flash:generateContent")
+    else:  # releases of the SDK differ in the version: v1 or v1beta
+        assert path.endswith("/models/gemini-2.5-flash:streamGenerateContent?alt=sse")
     assert body["systemInstruction"]["parts"] == [{"text": "You optimize."}]
     assert [(c["role"], c["parts"][0]["text"]) for c in body["contents"]] == [
         ("user", "Try x=1."),
@@ -66,14 +95,15 @@ def test_parameters_on_the_wire(server, gemini):
         ("user", "And now?"),
     ]
     config = body["generationConfig"]
-    assert config.pop("responseJsonSchema") == closed(schema)
+    if not legacy:
+        assert config.pop("responseJsonSchema") == closed(schema)
+        assert config.pop("responseMimeType") == "application/json"
+        assert config.pop("seed") == 11
     assert config == {
         "temperature": 0.5,
         "stopSequences": ["###"],
-        "seed": 11,
         "candidateCount": 2,
         "maxOutputTokens": 40 + 16_384,
-        "responseMimeType": "application/json",
     }
 
 
@@ -85,16 +115,15 @@ def test_parameters_on_the_wire(server, gemini):
         "Invalid JSON payload received. Unknown name \"candidateCount\" at 'generation_config'",
     ],
 )
-def test_models_that_give_one_candidate(server, gemini, said):
+def test_models_that_give_one_candidate(server, either, said):
     def picky(body):
         if "candidateCount" in body.get("generationConfig", {}):
             return Say(gemini_error(said), 400)
         return Say(gemini_body("x"))
 
     server.play(picky)
-    reply = gemini.complete(Request((Message("user", "hi"),), n=3))
-    assert len(reply.completions) == 3
-    assert gemini.complete(Request((Message("user", "hi"),), n=3)).requests == 3
+    assert len(either.complete(Request((Message("user", "hi"),), n=3)).completions) == 3
+    assert either.complete(Request((Message("user", "hi"),), n=3)).requests == 3
 
 
 def test_more_samples_than_one_call_can_bring(server, gemini):
@@ -125,12 +154,20 @@ def test_thoughts_are_counted_and_not_shown(server, gemini):
     assert reply.cost == pytest.approx((40 * 0.30 + 60 * 0.03 + 57 * 2.50) / 1e6)
 
 
-def test_the_body_says_how_long_to_wait(server, gemini):
-    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "13.5s"}
+@pytest.mark.parametrize(
+    ("delay", "client", "seconds"),
+    [
+        ("13.5s", "gemini", 13.5),
+        ("13s", "legacy", 13.0),
+        *((odd, "gemini", None) for odd in ("1.2.3s", "9" * 400 + "s", 7, None)),
+    ],
+)
+def test_the_body_says_how_long_to_wait(server, request, delay, client, seconds):
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
     server.play(Say(gemini_error("quota", 429, details=[{"@type": "x"}, info]), 429))
     with pytest.raises(Exception, match="quota") as caught:
-        gemini.complete(ASK)
-    assert caught.value.retry_after == 13.5
+        request.getfixturevalue(client).complete(ASK)
+    assert caught.value.retry_after == seconds
 
 
 def test_a_wrong_key_that_is_answered_with_400(server, gemini):
@@ -182,16 +219,29 @@ def test_a_level_that_the_model_does_not_have(server):
     assert "thinkingConfig" not in server.seen[1].body["generationConfig"]
 
 
-@pytest.mark.parametrize("delay", ["1.2.3s", "9" * 400 + "s", 7, None])
-def test_a_delay_that_is_none(server, gemini, delay):
-    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
-    server.play(Say(gemini_error("quota", 429, details=[info]), 429))
-    with pytest.raises(Exception, match="quota") as caught:
-        gemini.complete(ASK)
-    assert caught.value.retry_after is None
-
-
 def test_the_server_is_not_told_to_end_a_long_answer(server, gemini):
     server.play(Say(gemini_body("x")))
     gemini.complete(ASK)
     assert float(server.seen[0].headers["x-server-timeout"]) >= 3000
+
+
+def test_the_process_wide_configuration_is_left_alone(server, legacy):
+    import google.generativeai.client as sdk
+
+    server.play(Say(gemini_body("x")))
+    legacy.complete(ASK)
+    assert KEY not in str(vars(sdk._client_manager))
+
+
+def test_reasoning_tokens_are_in_the_total(server, legacy):
+    body = gemini_body("x")
+    body["usageMetadata"]["totalTokenCount"] = 157
+    server.play(Say(body))
+    reply = legacy.complete(ASK)
+    assert reply.completion_tokens == 57
+    assert reply.cost == pytest.approx((40 * 0.30 + 60 * 0.03 + 57 * 2.50) / 1e6)
+
+
+def test_finish_reasons_that_the_sdk_does_not_know(server, legacy):
+    server.play(Say(gemini_body("x = 1", finish="A_REASON_OF_TOMORROW")))
+    assert legacy.complete(ASK).completions[0].finish_reason == "stop"

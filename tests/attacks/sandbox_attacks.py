@@ -73,10 +73,12 @@ ESCAPES = (
     "os.fork()", "os.forkpty()", "os.system('true') == 0", "os.popen('true')",
     "os.execv('/bin/true', ['true'])", "os.posix_spawn('/bin/true', ['true'], {})",
     "subprocess.run(['/bin/true'])", "multiprocessing.Process(target=print).start()",
-    "threading.Thread(target=print).start()", "C.fork() > 0", "C.vfork() > 0",
+    "threading.Thread(target=print).start()",
+    "__import__('_thread').start_new_thread(print, ())", "C.fork() > 0", "C.vfork() > 0",
     "C.system(b'true') == 0", "C.clone(0, 0, 17, 0) > 0", "C.setsid() > 0",
     # signals, limits, credentials, and taking back what holds it
-    "os.kill(PARENT, 0)", "os.kill(PARENT, 9)", "os.kill(-1, 0)", "os.kill(os.getpid(), 0)",
+    "os.kill(PARENT, 0)", "os.kill(PARENT, 9)", "os.kill(PARENT, 15)", "os.killpg(GROUP, 9)",
+    "os.kill(-1, 0)", "os.kill(os.getpid(), 0)",
     "os.killpg(0, 0)", "os.pidfd_open(PARENT)", "signal.pthread_kill(threading.get_ident(), 0)",
     "signal.signal(signal.SIGALRM, signal.SIG_IGN)",
     "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.pthread_sigmask(0, [signal.SIGALRM])",
@@ -138,6 +140,7 @@ def escapes(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
         secret.chmod(0o666)
         known = {
             "SECRET": str(secret), "NEW": f"{folder}/new", "PARENT": os.getpid(),
+            "GROUP": os.getpgid(0),
             "PORT": server.getsockname()[1],
         }  # fmt: skip
         for _ in range(rounds):
