@@ -1052,7 +1052,7 @@ class TestObjectives:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("loss", [math.nan, math.inf, 1e300])
+    @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e300])
     def test_unusable_losses_are_failures_to_the_model(self, loss):
         client = ScriptedClient(points((1, 1), (2, 2)))
         optimizer = make(client)
@@ -1068,11 +1068,6 @@ class TestFailures:
         assert optimizer.history.trials[0].state == "failed"
         optimizer.tell(optimizer.ask(), [1.0, 2.0])
         assert optimizer.history.best.rewards == (1.0, 2.0)
-
-    def test_minus_infinity_is_one_too(self):
-        optimizer = make(points((1, 1), (2, 2)))
-        optimizer.tell(optimizer.ask(), -math.inf)
-        assert optimizer.history.trials[0].state == "failed"
 
     def test_a_models_error_loses_nothing_and_minimize_goes_on(self):
         replies = [*points((1, 1)), ClientError("no quota"), *points((2, 2), (0.4, 0.5))]
@@ -1229,7 +1224,7 @@ class TestWords:
 def scripted_replies() -> list[str]:
     rng = np.random.default_rng(5)
     x, k = rng.uniform(-7, 7, 30), rng.integers(-5, 60, 30)
-    replies = [f"x: {a:.3f}, k: {b}, arch: conv" for a, b in zip(x, k, strict=True)]
+    replies = [f"x: {a:.3f}, k: {b}" for a, b in zip(x, k, strict=True)]
     replies[4] = "I cannot tell."
     replies[7] = replies[6]
     return replies
@@ -1246,9 +1241,8 @@ class TestEquivalence:
     """Warm-up off: each library draws that from its own random state."""
 
     def through_the_core(self) -> list[tuple[float, int]]:
-        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
         optimizer = LLMOptimizer(
-            SPACE, ScriptedClient(replies), "props", "minimize", warmup=0, seed=0
+            SPACE, ScriptedClient(scripted_replies()), "props", "minimize", warmup=0, seed=0
         )
         found = []
         for _ in range(20):
@@ -1258,11 +1252,10 @@ class TestEquivalence:
         return found
 
     def through_nevergrad(self, **options) -> tuple[list[tuple[float, int]], Any]:
-        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
         parametrization = P.Dict(
             x=P.Scalar(lower=-5, upper=5), k=P.Scalar(lower=0, upper=50).set_integer_casting()
         )
-        optimizer = make(replies, parametrization, **options)
+        optimizer = make(scripted_replies(), parametrization, **options)
         found = []
         for _ in range(20):
             candidate = optimizer.ask()
@@ -1281,8 +1274,8 @@ class TestEquivalence:
         from llmopt.adapters.optuna import LLMSampler
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        replies = [r.replace(", arch: conv", "") for r in scripted_replies()]
-        sampler = LLMSampler(ScriptedClient(replies), prompt="props", n_startup_trials=0, seed=0)
+        client = ScriptedClient(scripted_replies())
+        sampler = LLMSampler(client, prompt="props", n_startup_trials=0, seed=0)
         study = optuna.create_study(sampler=sampler)
         found = []
         first = {"x": 1.5, "k": 3}

@@ -120,17 +120,6 @@ class TestRetries:
         optimizer = make([Reply((Completion("x: 1", "filter"),))])
         assert optimizer.ask() == {"x": 1.0}
 
-    def test_withheld_answers_are_counted_by_reason(self):
-        optimizer = make(
-            [
-                Reply((Completion("", "filter"),)),
-                Reply((Completion("I cannot", "refusal"),)),
-                "x: 1",
-            ]
-        )
-        optimizer.ask()
-        assert optimizer.usage.rejected == {"filter": 1, "refusal": 1}
-
     def test_clipped_points_are_marked(self):
         optimizer = make(["x: 9", "x: 1"])
         optimizer.ask()
@@ -613,6 +602,7 @@ class TestThreads:
         assert errors == []
         assert len(optimizer.trials) == 6 * 12
         assert len({t.values for t in optimizer.trials}) == 6 * 12
+        assert optimizer.pending == []
         optimizer.close()
         again = make(seeded, warmup=5, batch_size=3, storage=path)
         assert again.trials == optimizer.trials

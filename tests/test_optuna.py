@@ -673,14 +673,7 @@ class TestState:
         runs = []
         for name, parts in (("whole", ["8"]), ("parts", ["2", "3", "3"])):
             done = subprocess.run(
-                [
-                    sys.executable,
-                    "-c",
-                    program,
-                    str(Path(__file__).parent),
-                    tmp_path / name,
-                    *parts,
-                ],
+                [sys.executable, "-c", program, Path(__file__).parent, tmp_path / name, *parts],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -821,22 +814,22 @@ class TestFailure:
         assert sampler.usage.fallbacks == 2
         assert sampler.usage.failed_requests == 2
 
-    def test_nor_does_a_client_that_breaks(self):
-        sampler = make([RuntimeError("socket gone")])
+    @pytest.mark.parametrize(
+        ("reply", "match", "rejected"),
+        [
+            (RuntimeError("socket gone"), "RuntimeError: socket gone", {}),
+            ("I cannot say.", "", {"unreadable": 3}),
+        ],
+    )
+    def test_nor_does_a_client_that_breaks_or_nonsense(self, reply, match, rejected):
+        sampler = make([reply] * (3 if rejected else 1))
         study = study_of(sampler)
         told(study, XY, {"x": 0.5, "y": 0}, 1.0)
-        with pytest.warns(FallbackWarning, match="RuntimeError: socket gone"):
+        with pytest.warns(FallbackWarning, match=match):
             study.optimize(bowl, n_trials=1)
         assert study.trials[1].state == TrialState.COMPLETE
         assert sampler.usage.fallbacks == 1
-
-    def test_nor_does_nonsense(self):
-        sampler = make(["I cannot say."] * 3)
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
-        with pytest.warns(FallbackWarning):
-            study.optimize(bowl, n_trials=1)
-        assert sampler.usage.rejected == {"unreadable": 3}
+        assert sampler.usage.rejected == rejected
 
     def test_it_raises_if_asked_to(self):
         sampler = make([ClientError("no such key")], on_error="raise")

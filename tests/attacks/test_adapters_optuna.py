@@ -31,6 +31,7 @@ linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are forked and killed as on Linux"
 )
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+FIRST = optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0)
 WAIT = 120  # seconds; only a failure takes that long
 
 HUGE = "x" * 3_000_000
@@ -66,33 +67,22 @@ VALUES = {
     "array": np.zeros(3),
 }
 # What the adapter reads.
-USER = [
-    "feedback",
-    "stderr",
-    *(
-        f"llmopt:{name}"
-        for name in (
-            "feedback",
-            "feedback:1",
-            "stderr",
-            "source",
-            "explanation",
-            "explanation:1",
-            "prompt_tokens",
-            "completion_tokens",
-            "seconds",
-            "cost",
-            "model",
-        )
-    ),
-]
+NAMES = (
+    "feedback", "feedback:1", "stderr", "source", "explanation", "explanation:1",
+    "prompt_tokens", "completion_tokens", "seconds", "cost", "model",
+)  # fmt: skip
+USER = ["feedback", "stderr", *(f"llmopt:{name}" for name in NAMES)]
 SYSTEM = ["llmopt:proposal:0", "llmopt:proposal:1", "llmopt:parts:0", "fixed_params"]
 
 
-def answer(request: Request) -> Reply:
-    rng = np.random.default_rng(list(request.text.encode("utf-8", "replace")))
-    text = f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}"
-    return Reply((Completion(text),), prompt_tokens=90, completion_tokens=10, cost=0.5)
+def answer(request: Request, n: int = 1) -> Reply:
+    rng = np.random.default_rng([*request.text.encode("utf-8", "replace"), n])
+    texts = [f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}" for _ in range(n)]
+    return Reply(tuple(map(Completion, texts)), prompt_tokens=90, completion_tokens=10, cost=0.5)
+
+
+def several(request: Request) -> Reply:
+    return answer(request, request.n)
 
 
 def sampler(**options) -> LLMSampler:
@@ -107,7 +97,7 @@ def _quiet():
 
 def seeded(**options) -> optuna.Study:
     study = optuna.create_study(sampler=sampler(**options))
-    study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+    study.add_trial(FIRST)
     return study
 
 
@@ -354,9 +344,7 @@ class TestFailingWrites:
             own.client._replies = [several]
             storage = Failing()
             study = optuna.create_study(sampler=own, storage=storage)
-            study.add_trial(
-                optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0)
-            )
+            study.add_trial(FIRST)
             storage.left = break_at
             taken = 0
             while taken < 3:
@@ -376,7 +364,7 @@ class TestFailingWrites:
         own = sampler(max_requests=50)
         storage = Failing()
         study = optuna.create_study(sampler=own, storage=storage)
-        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.add_trial(FIRST)
         storage.left, storage.forever = 0, True
         for _ in range(5):
             with pytest.raises(OSError, match="disk is full"):
@@ -393,19 +381,13 @@ class TestFailingWrites:
         for worker in workers:
             worker.client._replies = [several]
         study = optuna.create_study(storage=storage)
-        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.add_trial(FIRST)
         storage.left = n
         for worker in (*workers, *workers):
             study.sampler = worker
             with contextlib.suppress(OSError, LLMOptError):
                 study.ask(XY)
         assert sum(worker.usage.requests for worker in workers) == 2
-
-
-def several(request: Request) -> Reply:
-    rng = np.random.default_rng(list(request.digest().encode()))
-    texts = [f"x: {rng.uniform(-5, 5):.4f}, y: {rng.integers(10)}" for _ in range(request.n)]
-    return Reply(tuple(map(Completion, texts)), prompt_tokens=90, completion_tokens=10, cost=0.5)
 
 
 def journal(path) -> JournalStorage:
@@ -438,7 +420,7 @@ class TestProcesses:
     @pytest.fixture
     def study(self, tmp_path):
         study = optuna.create_study(study_name="s", storage=journal(tmp_path / "j"))
-        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.add_trial(FIRST)
         return study
 
     def start(self, n, *args, **caps):
@@ -498,7 +480,7 @@ class TestProcesses:
 
         own = LLMSampler(ScriptedClient([slow, answer, answer]), n_startup_trials=0, seed=0)
         mine = optuna.create_study(sampler=own)
-        mine.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        mine.add_trial(FIRST)
         thread = threading.Thread(target=mine.ask, args=(XY,))
         thread.start()
         assert held.wait(WAIT)
@@ -521,7 +503,7 @@ class TestProcesses:
         # In memory, so that the children cannot see each other's proposals.
         own = LLMSampler(ScriptedClient(several), n_startup_trials=0, seed=0, batch_size=4)
         mine = optuna.create_study(sampler=own)
-        mine.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        mine.add_trial(FIRST)
         mine.ask(XY)
         assert own.usage.requests == 1
 
@@ -543,7 +525,7 @@ class TestCaps:
         storage = InMemoryStorage()
         first = sampler(max_requests=4)
         study = optuna.create_study(sampler=first, storage=storage, study_name="s")
-        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.add_trial(FIRST)
         study.ask(XY)
         study.ask(XY)
         again = pickle.loads(pickle.dumps(first))
@@ -556,7 +538,7 @@ class TestCaps:
     def test_a_spent_cap_falls_back_for_all(self):
         storage = InMemoryStorage()
         study = optuna.create_study(storage=storage, study_name="s")
-        study.add_trial(optuna.create_trial(params={"x": 1.0, "y": 1}, distributions=XY, value=1.0))
+        study.add_trial(FIRST)
         others = []
         for _ in range(2):
             own = sampler(max_requests=1, on_error="fallback")
