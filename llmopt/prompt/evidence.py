@@ -86,7 +86,7 @@ class Evidence:
     @cached_property
     def log(self) -> list[str]:
         """The entries of the log, oldest first: a row, and what was thought and seen."""
-        return [self._entry(t, full) for t, full in self._laid_out]
+        return [self._entry(t, full)[0] for t, full in self._laid_out]
 
     @cached_property
     def dropped(self) -> int:
@@ -113,7 +113,7 @@ class Evidence:
             insort(top, (self.history.rank(trials[i]), trials[i].number, trials[i]))
             del top[_BEST:]
             kept.append((trials[i], True))
-            used += self._size(trials[i], True)
+            used += self._entry(trials[i], True)[1]
             if used > self.budget:
                 kept, used = self._shortened(trials[: i + 1], [t for *_, t in top])
         return kept
@@ -133,28 +133,21 @@ class Evidence:
         rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
         for notes, wanted, most in ((True, turns, budget * 0.5), (False, rows, budget * 0.62)):
             for trial in wanted:
-                size = self._size(trial, notes)
+                size = self._entry(trial, notes)[1]
                 if trial.number not in chosen and used + size <= most:
                     chosen[trial.number] = (trial, notes)
                     used += size
         return [chosen[number] for number in sorted(chosen)], used
 
-    def _parts(self, trial: Trial) -> tuple[str, str, int, int]:
-        """Return a trial's row and notes, and the tokens of each."""
-        found = self._made.get(trial.number)
-        if found is None:
+    def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
+        """Return a trial's row, with its notes if they are wanted, and its tokens."""
+        made = self._made.get(trial.number)
+        if made is None:
             row, notes = self._row(trial), self._notes(trial)
-            found = (row, notes, self.count(row) + 1, self.count(notes) + 2 if notes else 0)
-            self._made[trial.number] = found
-        return found
-
-    def _size(self, trial: Trial, full: bool) -> int:
-        _, _, row, notes = self._parts(trial)
-        return row + notes if full else row
-
-    def _entry(self, trial: Trial, full: bool) -> str:
-        row, notes, *_ = self._parts(trial)
-        return f"{row}\n{notes}\n" if full and notes else row
+            made = (row, notes, self.count(row) + 1, self.count(notes) + 2 if notes else 0)
+            self._made[trial.number] = made
+        row, notes, tokens, more = made
+        return (f"{row}\n{notes}\n", tokens + more) if full and notes else (row, tokens)
 
     # -- one experiment -------------------------------------------------------------------
 
@@ -162,7 +155,8 @@ class Evidence:
         head = [f"#{trial.number + 1}", *self.score(trial)]
         if len(self.labels) <= _COLUMNS:
             head += [self.value(trial, i) for i in range(len(self.labels))]
-        return " | ".join([*head, self.difference(trial)])
+        moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
+        return " | ".join([*head, self.difference(trial) + moved])
 
     def score(self, trial: Trial) -> list[str]:
         """Return one cell for each objective: the value with its standard error."""
@@ -325,10 +319,6 @@ class Evidence:
 
     def difference(self, trial: Trial) -> str:
         """Return what a trial changed, and from which point; else who proposed it."""
-        moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
-        return self._difference(trial) + moved
-
-    def _difference(self, trial: Trial) -> str:
         wide = len(self.labels) > _COLUMNS
         parent = self.parent(trial)
         if parent is None:

@@ -83,24 +83,18 @@ class StoredSearch:
 
 
 def _append_request(log: EventLog, spent: Spent) -> None:
-    log.append(_request_event(spent))
+    """Store that a request is about to be sent, and what calls for it that failed cost."""
+    digest = spent.request.digest()
+    log.append({"event": "request", "digest": digest, **_failures(spent, "failed")})
 
 
 def _append_spent(log: EventLog, failure: str, spent: Spent) -> None:
-    log.append(_spent_event(spent, failure))
-
-
-def _request_event(spent: Spent) -> Event:
-    """Describe that a request is about to be sent, and what calls for it that failed cost."""
-    return {"event": "request", "digest": spent.request.digest(), **_failures(spent, "failed")}
-
-
-def _spent_event(spent: Spent, failure: str) -> Event:
-    """Describe what a request cost; `failure` names the event of one without a reply."""
+    """Store what a request cost; `failure` names the event of one without a reply."""
     if spent.reply is None:
-        return {"event": failure, **_failures(spent, "requests")}
-    paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-    return {"event": "reply", **paid, **_failures(spent, "failed")}
+        log.append({"event": failure, **_failures(spent, "requests")})
+    else:
+        paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+        log.append({"event": "reply", **paid, **_failures(spent, "failed")})
 
 
 def _failures(spent: Spent, name: str) -> Event:
@@ -112,7 +106,7 @@ def _read_failures(event: Event, name: str) -> tuple[int, int, float, int]:
     """Return the arguments of `Usage.add_failure` that an event holds.
 
     Args:
-        event: As `_request_event` and `_spent_event` make it.
+        event: As `_append_request` and `_append_spent` store it.
         name: Under which it holds how many calls failed.
 
     Raises:
