@@ -56,7 +56,7 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
     # The model, the server and a refused parameter all echo the key on the way.
     server.play(
         Points(
-            Say(openai_error(f"'seed' is not supported for the key {KEY}"), 400),
+            Say(openai_error(f"not supported for the key {KEY}", param="seed"), 400),
             Say(openai_error(f"Bearer {KEY} is busy"), 503, {"Retry-After": "0"}),
         )
     )
