@@ -61,6 +61,7 @@ def test_unknown_option_names_itself() -> None:
         ("olama", "'ollama:MODEL'"),
         ("OpenAI", "'openai:MODEL'"),
         ("vertx:m", "'vertex:m'"),
+        ("antropic:claude", "'anthropic:claude'"),
     ],
 )
 def test_unknown_strings_name_the_nearest(written: str, meant: str) -> None:
@@ -142,6 +143,7 @@ def test_provider_and_model_as_other_libraries_write_them(written: str, name: st
         ("deepseek-flash", "deepseek:deepseek-flash"),
         ("meta-llama/llama-4", "openrouter:meta-llama/llama-4"),
         ("models/qwen.gguf", "gguf:models/qwen.gguf"),
+        ("/models/my.gguf", "gguf:/models/my.gguf"),
     ],
 )
 def test_hints_by_the_model_s_family(written: str, meant: str) -> None:

@@ -23,6 +23,20 @@ needs_confinement = pytest.mark.skipif(
 )
 QUICK = ("--iterations", "1", "--episodes", "1", "--warmup", "1", "--heldout", "1", "--no-gif")
 PUMP = "```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
+REWARD = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"
+
+
+def answers(patch, *texts):
+    """Let the model of code runs answer with these texts."""
+    patch.setattr(common, "get_client", lambda name: ScriptedClient(list(texts)))
+
+
+def begin(patch, command, folder):
+    """Run a command to write code to its end, with one step, and no picture."""
+    answers(patch, PUMP if command == "code" else REWARD)
+    args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", "--no-gif"]
+    args += ["--training", "2"] if command == "reward" else []
+    assert cli([command, "mountaincar", *args, "--out", str(folder)]) == 0
 
 
 @pytest.fixture
@@ -213,9 +227,7 @@ def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, 
     address, seen = listener
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(common, "get_client", lambda name: ScriptedClient([PUMP]))
-        args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m"]
-        assert cli(["code", "mountaincar", *args, "--out", str(folder)]) == 0
+        begin(patch, "code", folder)
     resume = ["code", "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
     changed(folder, model=address)
     capsys.readouterr()
@@ -230,7 +242,7 @@ def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, 
         waived.append(options["allow_unsandboxed"])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([PUMP]))
+    answers(monkeypatch, PUMP)
     monkeypatch.setattr(common, "CodeOptimizer", optimizer)
     assert cli(resume) == 130
     assert "--allow-unsandboxed" not in capsys.readouterr().err
@@ -245,13 +257,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
     monkeypatch, tmp_path, command, capsys
 ):
     folder = tmp_path / "run"
-    answer = PUMP
-    if command == "reward":
-        answer = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([answer]))
-    args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", "--no-gif"]
-    args += ["--training", "2"] if command == "reward" else []
-    assert cli([command, "mountaincar", *args, "--out", str(folder)]) == 0
+    begin(monkeypatch, command, folder)
     kept = (folder / "config.json").read_text()
     target = tmp_path / ".bashrc"
     target.write_text("# mine\n")
@@ -279,10 +285,7 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
 @pytest.mark.parametrize("policy", ["PPO-000.zip", "../evil.zip", "/tmp/evil.zip"])
 def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, policy, capsys):
     folder = tmp_path / "run"
-    reward = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0, {}\n```"
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([reward]))
-    args = ["--steps", "1", "--training", "2", "--episodes", "1", "--held-out", "1"]
-    assert cli(["reward", "mountaincar", "--model", "m", *args, "--out", str(folder)]) == 0
+    begin(monkeypatch, "reward", folder)
     file = folder / "candidates" / "000.json"
     stored = json.loads(file.read_text())
     del stored["crc"]
@@ -297,14 +300,11 @@ def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, polic
 @pytest.fixture(scope="module")
 def code_folders(tmp_path_factory):
     """Finished runs of both commands."""
-    reward = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"
     folders = {}
-    for command, answer, more in (("code", PUMP, []), ("reward", reward, ["--training", "2"])):
-        folder = folders[command] = tmp_path_factory.mktemp("sent") / command
+    for command in ("code", "reward"):
+        folders[command] = tmp_path_factory.mktemp("sent") / command
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(common, "get_client", lambda name, said=answer: ScriptedClient([said]))
-            args = ["--steps", "1", "--episodes", "1", "--held-out", "1", "--model", "m", *more]
-            assert cli([command, "mountaincar", *args, "--no-gif", "--out", str(folder)]) == 0
+            begin(patch, command, folders[command])
     return folders
 
 
@@ -331,7 +331,7 @@ def test_settings_of_a_code_run_are_refused_in_words(
     code_folders, tmp_path, command, name, values, capsys, monkeypatch
 ):
     sent = shutil.copytree(code_folders[command], tmp_path / "run")
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    answers(monkeypatch)
     for value in values:
         changed(sent, **{name: value})
         assert cli([command, "mountaincar", "--resume", "--out", str(sent)]) == 2
@@ -352,7 +352,7 @@ def test_a_policy_of_a_sent_reward_run_is_numbers(
     stored.pop("crc")
     file.write_text(json.dumps({**stored, "policies": policies}))
     (sent / "held_out.json").unlink()
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    answers(monkeypatch)
     status = cli(["reward", "mountaincar", "--resume", "--out", str(sent)])
     assert status == (0 if policies == {} else 2)  # with none it is trained again
     assert len(capsys.readouterr().err) < 900
@@ -364,7 +364,7 @@ def test_a_policy_of_a_sent_reward_run_is_numbers(
 def test_starts_of_a_sent_run_are_starts(code_folders, tmp_path, data, capsys, monkeypatch):
     sent = shutil.copytree(code_folders["code"], tmp_path / "run")
     (sent / "starts.json").write_text(data)
-    monkeypatch.setattr(common, "get_client", lambda name: ScriptedClient([]))
+    answers(monkeypatch)
     assert cli(["code", "mountaincar", "--resume", "--out", str(sent)]) == 2
     assert "starts" in capsys.readouterr().err
 
