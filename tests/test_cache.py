@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pickle
-import threading
 
 import pytest
+from stubs import in_threads
 
 from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
@@ -118,11 +118,7 @@ def test_threads_leave_whole_files_and_one_answer_each(tmp_path):
     def work() -> None:
         got.extend(texts(client, *([ASK] * 5)))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: work(), range(8))
     assert sorted(got, key=int) == [f"{i}" for i in range(40)]
     again = CachedClient(ScriptedClient([]), tmp_path)
     assert sorted(texts(again, *([ASK] * 40)), key=int) == [f"{i}" for i in range(40)]

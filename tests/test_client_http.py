@@ -3,9 +3,9 @@ from __future__ import annotations
 import copy
 import email.utils
 import pickle
-import threading
 
 import pytest
+from stubs import in_threads
 
 from llmopt.client.base import Message, Request
 from llmopt.client.connection import RateLimiter, merged
@@ -167,11 +167,7 @@ def test_rate_limiter_never_starts_more_in_any_minute():
 def test_rate_limiter_among_threads_and_after_pickling():
     slept: list[float] = []
     limiter = RateLimiter(5, clock=lambda: 0.0, sleep=slept.append)
-    threads = [threading.Thread(target=limiter.wait) for _ in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: limiter.wait(), range(12))
     assert sorted(slept) == [60.0] * 5 + [120.0] * 2
     fresh = pickle.loads(pickle.dumps(RateLimiter(5)))
     assert fresh.per_minute == 5

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from stubs import in_threads
 from tiny_gguf import CONTEXT_TOKENS, TEMPLATE, write_tiny_gguf
 
 from llmopt.client import LocalClient, Message, RecordClient, Reply, Request
@@ -360,11 +360,7 @@ class TestLife:
         def work(i: int) -> None:
             got[i] = texts(client.complete(requests[i]))
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, range(6))
         assert [got[i] for i in range(6)] == expected
         client.close()
 

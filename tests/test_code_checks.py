@@ -3,18 +3,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stubs import needs_confinement
 
 from llmopt.code.checks import MAX_COMPONENTS, Function, Output, check, component_means
 from llmopt.code.extract import MAX_SOURCE, read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.analysis import analyse
-from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Limits, Sandbox
 from llmopt.errors import ParseError
 
-needs_confinement = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
 F = "def f(x):\n    return 1.0\n"
 
 

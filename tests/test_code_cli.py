@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image
+from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.benchmarks.code import common, options, write_reward
@@ -25,13 +26,9 @@ from llmopt.client.facts import ModelFacts
 from llmopt.code.candidate import CodeTrial
 from llmopt.code.policy import policy_function
 from llmopt.code.reward.reward import train_linear
-from llmopt.code.sandbox.confine import support
 from llmopt.code.starts import Starts
 from llmopt.errors import LLMOptError, StorageError, install_hint
 
-needs_confinement = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
 PUMP = "Pump.\n```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
 TAGS = "```python\ndef controller(obs):\n    '<script>alert(1)</script>'\n    return [0.1]\n```"

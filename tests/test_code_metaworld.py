@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from stubs import needs_confinement
 
 pytest.importorskip("metaworld")
 
@@ -15,7 +16,6 @@ from llmopt.benchmarks.code.tasks import find_task
 from llmopt.cli import main as cli
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.policy import evaluate_policy, improve, policy_function, run_episode
-from llmopt.code.sandbox.confine import support
 from llmopt.errors import LLMOptError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -173,7 +173,7 @@ def test_the_command_lines_task_says_where_things_are_in_an_observation():
     assert "z from -0.0525 to 0.7; effort from -1 to 1" in task.doc
 
 
-@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+@needs_confinement
 def test_the_command_solves_it_and_asks_no_more(monkeypatch, tmp_path, capsys):
     def give(*sources):
         client = ScriptedClient([f"```python\n{s}```" for s in sources])
@@ -202,7 +202,7 @@ def test_a_task_that_does_not_exist(tmp_path, capsys):
     assert "did you mean 'pick-place-v3'" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+@needs_confinement
 def test_pick_place_is_solved_on_held_out_goals_after_three_steps_of_feedback():
     client = ScriptedClient(
         [f"```python\n{s}```" for s in (TO_THE_GOAL, TO_THE_PUCK, PICK_AND_PLACE)]
@@ -273,7 +273,7 @@ def test_language_feedback_of_one_kind():
     assert told() == ""
 
 
-@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+@needs_confinement
 @pytest.mark.parametrize(
     "name",
     recorded(*(f"code-{task}" for task in ("pick-place", "push", "door-open"))),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+from stubs import needs_confinement
 
 from llmopt import ClientError, Completion, Float, Reply, ScriptedClient, Space
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy
@@ -14,7 +15,6 @@ from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.code.prompting import CodePrompt
-from llmopt.code.sandbox.confine import support
 from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,
@@ -27,9 +27,7 @@ from llmopt.errors import (
 )
 from llmopt.search.eventlog import read_events
 
-pytestmark = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
+pytestmark = needs_confinement
 SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))
 FUNCTION = Function("f(x)", "Return one number.", Output(), SAMPLES)
 

@@ -5,6 +5,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from stubs import needs_confinement
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code.tasks import CodeTask, classic, find_task
@@ -24,15 +25,11 @@ from llmopt.code.policy import (
     reward_parts,
     run_episode,
 )
-from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.code.starts import Starts
 from llmopt.errors import StorageError
 from llmopt.sanity import BrokenTaskError
 
-needs_confinement = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
 CAR = "MountainCarContinuous-v0"
 PUMP = "def controller(obs):\n    return [11.5 * obs[1]]\n"
 IDLE = "def controller(obs):\n    return [0.0]\n"

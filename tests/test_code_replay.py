@@ -2,15 +2,14 @@
 
 import pytest
 from recorded_code import play, recorded
-
-from llmopt.code.sandbox.confine import support
+from stubs import needs_confinement
 
 # The task, and how many requests are played. Swimmer's second program read the clock, and was sent
 # back with what it returned, which differs each time.
 TASKS = {"code-swimmer": ("swimmer", 1), "reward-mountaincar": ("mountaincar", 2)}
 
 
-@pytest.mark.skipif(bool(support().problems), reason="; ".join(support().problems) or "-")
+@needs_confinement
 @pytest.mark.parametrize("name", recorded(*TASKS))
 def test_a_recorded_search_is_played_again(name, tmp_path):
     pytest.importorskip("mujoco")

@@ -5,6 +5,7 @@ from typing import ClassVar
 import gymnasium as gym
 import numpy as np
 import pytest
+from stubs import needs_confinement
 
 from llmopt import ClientError, ScriptedClient
 from llmopt.code.candidate import Candidate
@@ -25,14 +26,10 @@ from llmopt.code.reward.reward import (
     train_linear,
     visible,
 )
-from llmopt.code.sandbox.confine import support
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import BudgetExceededError, LLMOptError, install_hint
 from llmopt.sanity import BrokenTaskError
 
-needs_confinement = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
 CAR = "MountainCarContinuous-v0"
 SPARSE = "def reward(obs, action, next_obs, info):\n    return 0.0\n"
 SHAPED = """

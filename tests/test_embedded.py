@@ -18,6 +18,7 @@ import pytest
 from platformdirs.macos import MacOS
 from platformdirs.unix import Unix
 from platformdirs.windows import Windows
+from stubs import in_threads
 
 from llmopt.client import LocalClient, embedded
 from llmopt.client.facts import model_facts
@@ -265,11 +266,7 @@ class TestFetch:
             assert embedded.fetch_model().read_bytes() == MODEL
 
         monkeypatch.setattr(embedded, "_download", slow)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(lambda _: work(), range(4))
         assert len(fetches) == 1
 
 

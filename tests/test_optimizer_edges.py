@@ -14,6 +14,7 @@ import warnings
 
 import numpy as np
 import pytest
+from stubs import in_threads
 
 from llmopt import (
     BudgetExceededError,
@@ -579,27 +580,18 @@ class TestThreads:
     def test_asks_tells_and_a_storage_from_many_threads(self, tmp_path):
         path = tmp_path / "run.jsonl"
         optimizer = make(seeded, warmup=5, batch_size=3, storage=path)
-        errors = []
 
         def work(index):
-            try:
-                requests = 0
-                for i in range(8):
-                    for point in optimizer.ask(1 + i % 2):
-                        optimizer.tell(point, point["x"])
-                        assert optimizer.best.reward >= point["x"]
-                    before, requests = requests, optimizer.usage.requests
-                    assert requests >= before
-                assert requests > 0
-            except Exception as error:
-                errors.append(error)
+            requests = 0
+            for i in range(8):
+                for point in optimizer.ask(1 + i % 2):
+                    optimizer.tell(point, point["x"])
+                    assert optimizer.best.reward >= point["x"]
+                before, requests = requests, optimizer.usage.requests
+                assert requests >= before
+            assert requests > 0
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert errors == []
+        in_threads(work, range(6))
         assert len(optimizer.trials) == 6 * 12
         assert len({t.values for t in optimizer.trials}) == 6 * 12
         assert optimizer.pending == []

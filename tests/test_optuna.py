@@ -23,6 +23,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler
 from optuna.trial import TrialState
+from stubs import in_threads
 
 from llmopt import (
     ClientError,
@@ -763,11 +764,7 @@ class TestWorkers:
             study = optuna.load_study(study_name="s", storage=storage, sampler=sampler)
             params.append(study.ask(XY).params)
 
-        threads = [threading.Thread(target=work, args=(s,)) for s in samplers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, samplers)
         assert len(params) == 2
         assert params[0] != params[1]
         rejected = [s.usage.rejected.get("taken meanwhile", 0) for s in samplers]

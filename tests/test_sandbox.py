@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from stubs import in_threads, needs_confinement
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, check
@@ -25,8 +26,6 @@ from llmopt.code.failure import (
 from llmopt.code.sandbox import channel, confine, sandbox, wire, worker
 from llmopt.code.sandbox.sandbox import Limits, Sandbox
 
-PROBLEMS = confine.support().problems
-needs_confinement = pytest.mark.skipif(bool(PROBLEMS), reason="; ".join(PROBLEMS) or "-")
 EVIL = ("math", "numpy", "socket", "subprocess", "threading", "ctypes", "multiprocessing")
 BROKEN = wire.encode({"type": "ConfinementError", "message": "no Landlock", "trace": []})
 WITHOUT_A_CALL = """
@@ -463,42 +462,23 @@ class TestForksAndThreads:
     def test_threads_get_their_own_answers(self):
         with Sandbox() as box:
             box.load(self.SOURCE)
-            wrong = []
 
             def work(number):
-                try:
-                    for k in range(100):
-                        if box.call("f", 1000 * number + k) != 1000 * number + k:
-                            wrong.append(k)
-                except Exception as error:
-                    wrong.append(error)
+                for k in range(100):
+                    assert box.call("f", 1000 * number + k) == 1000 * number + k
 
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert wrong == []
+            in_threads(work, range(4))
 
     def test_threads_that_are_all_first(self):
         """No code may reach a worker before it has confined itself."""
         with Candidate(self.SOURCE, [Function("f(x)")]) as candidate:
             start = threading.Barrier(4)
-            results = []
 
             def work(number):
                 start.wait()
-                try:
-                    results.append(candidate(number) == number)
-                except Exception as error:
-                    results.append(error)
+                assert candidate(number) == number
 
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert results == [True] * 4
+            in_threads(work, range(4))
             assert candidate._sandbox.confined is True
 
     @pytest.mark.parametrize("kind", [worker.ANALYSE, worker.LOAD, worker.CALL, worker.COLUMNS])
@@ -689,10 +669,9 @@ class TestFailClosed:
             box.load("x = 1")
         assert not box.running
 
+    @needs_confinement
     def test_a_worker_that_cannot_confine_itself_does_not_run_code(self, monkeypatch, tmp_path):
         """A module that leaves a thread running would stay free: the worker refuses."""
-        if PROBLEMS:
-            pytest.skip("; ".join(PROBLEMS))
         (tmp_path / "threaded.py").write_text(
             "import threading, time\n"
             "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"

@@ -11,16 +11,13 @@ import types
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from stubs import needs_confinement
 
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
 from llmopt.cli import main as cli
-from llmopt.code.sandbox.confine import support
 from llmopt.search.resume import names_a_place
 
-needs_confinement = pytest.mark.skipif(
-    bool(support().problems), reason="; ".join(support().problems) or "-"
-)
 QUICK = ("--iterations", "1", "--episodes", "1", "--warmup", "1", "--heldout", "1", "--no-gif")
 PUMP = "```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"
 REWARD = "```python\ndef reward(obs, action, next_obs, info):\n    return 1.0\n```"

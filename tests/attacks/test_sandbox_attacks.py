@@ -2,15 +2,14 @@
 
 import pytest
 import sandbox_attacks
+from stubs import needs_confinement
 
 from llmopt import ScriptedClient
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.sandbox import confine, wire
+from llmopt.code.sandbox import wire
 
-pytestmark = pytest.mark.skipif(
-    bool(confine.support().problems), reason="; ".join(confine.support().problems) or "-"
-)
+pytestmark = needs_confinement
 
 
 @pytest.mark.parametrize("name", sandbox_attacks.ATTACKS)

@@ -1,0 +1,34 @@
+"""What several test modules need: a mark, threads that work at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from llmopt.code.sandbox.confine import support
+
+needs_confinement = pytest.mark.skipif(
+    bool(support().problems), reason="; ".join(support().problems) or "-"
+)
+
+
+def in_threads(work: Callable[[Any], object], values: Iterable[Any]) -> None:
+    """Call `work` with each value in a thread of its own, and raise the first error."""
+    errors: list[BaseException] = []
+
+    def run(value: Any) -> None:
+        try:
+            work(value)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
