@@ -191,8 +191,6 @@ class TemplatePrompt:
             return _messages(text, style, complaint, note)
 
         def render(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
-            if self.log_tokens is not None:
-                return render_log(k, complaint)
             shown = picked[:k][::-1]
             if place is not None:
                 shown.sort(key=lambda t: place[id(t)])
@@ -216,7 +214,7 @@ class TemplatePrompt:
 
         messages = fit(
             self.name,
-            render,
+            render if self.log_tokens is None else render_log,
             lambda messages: budget.size(messages, style),
             budget,
             _LEVELS if self.log_tokens is not None else len(picked),

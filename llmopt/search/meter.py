@@ -326,11 +326,12 @@ class Meter:
 
         def fail(requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0) -> None:
             lost.add_failure(requests, unpriced, cost, estimated)
-            with self._counting() as usage:
-                usage.add_failure(requests, unpriced, cost, estimated)
-                if usage.cost is not None and had is not None:
-                    # Summed as a resumed search does, to be equal to the last bit.
-                    usage.cost = had + (lost.cost or 0.0)
+            usage = self.usage
+            usage.add_failure(requests, unpriced, cost, estimated)
+            if usage.cost is not None and had is not None:
+                # Summed as a resumed search does, to be equal to the last bit.
+                usage.cost = had + (lost.cost or 0.0)
+            self._usage = usage
 
         calls = _Calls(self.client, announce, lambda: _Account(self.limits, spent()))
 
@@ -367,8 +368,9 @@ class Meter:
                 )
             with uninterrupted():
                 reply = answer.counted(request)
-                with self._counting() as usage:
-                    usage.add_reply(reply)
+                usage = self.usage
+                usage.add_reply(reply)
+                self._usage = usage
                 store()
                 self._keep(request, reply)
             return reply
@@ -545,12 +547,6 @@ class Meter:
         """
         self._usage = usage.copy()
         self._paid = deque(paid)
-
-    @contextlib.contextmanager
-    def _counting(self) -> Iterator[Usage]:
-        usage = self.usage
-        yield usage
-        self._usage = usage
 
     # -- copies ---------------------------------------------------------------------------
 
