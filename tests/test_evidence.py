@@ -1,5 +1,7 @@
 """Evidence for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
 
+import sys
+
 import pytest
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
@@ -345,3 +347,28 @@ def test_what_fits_in_no_request_is_written_out():
     text = "".join(m.content for m in request.messages)
     assert text.encode()
     assert text.count("\\ud800\\x1b[2J\\x00") == 3
+
+
+@pytest.mark.parametrize("source", ["user", "warmup", "llm"])
+def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
+    def calls(count):
+        trials = tuple(
+            trial(i, (i / 1000, 0.5, 3), float(i % 97), source=source, feedback="seen " * 90)
+            for i in range(count)
+        )
+        made = 0
+
+        def watch(frame, event, arg):
+            nonlocal made
+            made += event in ("call", "c_call")
+
+        sys.setprofile(watch)
+        try:
+            assert len(evidence(trials).log) == count
+        finally:
+            sys.setprofile(None)
+        return made
+
+    # The latest 200 trials are looked at for each row, so that it is even from there on.
+    few, some, many = (calls(n) for n in (400, 800, 1200))
+    assert many - some < 1.1 * (some - few)

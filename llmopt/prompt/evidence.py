@@ -257,7 +257,7 @@ class Evidence:
         text = "\n".join(line for line in lines if line)
         limit = self.feedback_limit
         long = len(text) > _BRIEF and trial.source != "llm"
-        if long and self._best_of_run(trial) is not trial:
+        if long and self._bests_of_runs[trial.number] is not trial:
             limit = min(limit, _BRIEF)
         if len(text) <= limit:
             return quoted(text)
@@ -280,14 +280,17 @@ class Evidence:
                 best, least = trial, rank
         return found
 
-    def _best_of_run(self, trial: Trial) -> Trial | None:
-        """Return the best trial up to the end of a run of points that no model proposed."""
-        end = trial.number + 1
-        while end < len(self.history.trials) and self.history.trials[end].source != "llm":
-            end += 1
-        last = self.history.trials[end - 1]
-        before = self._bests[end - 1]
-        return last if before is None or self.history.better(last, before) else before
+    @cached_property
+    def _bests_of_runs(self) -> list[Trial]:
+        """For each trial the best one up to the end of its run of points not from a model."""
+        found: list[Trial] = []
+        pairs = zip(self.history.trials, self._bests, strict=True)
+        for trial, before in reversed(list(pairs)):
+            if not found or self.history.trials[trial.number + 1].source == "llm":
+                worse = before is not None and not self.history.better(trial, before)
+                best = before if before is not None and worse else trial
+            found.append(best)
+        return found[::-1]
 
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
