@@ -44,11 +44,7 @@ class TestContract(GeminiContract):
         "none": {"generationConfig.thinkingConfig.thinkingBudget": 0},
         "low": {"generationConfig.thinkingConfig.thinkingBudget": 2048},
     }
-    schema_refusals = (
-        "JSON mode is not enabled for models/gemini-2.5-flash",
-        "The specified schema produces a constraint that has too many states for serving.",
-        'Invalid JSON payload received. Unknown name "response_json_schema"',
-    )
+    schema_refusal = "JSON mode is not enabled for models/gemini-2.5-flash"
 
 
 class TestLegacyContract(GeminiContract):
