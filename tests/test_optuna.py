@@ -129,6 +129,13 @@ def told(study: optuna.Study, distributions, params, value, **options) -> None:
     )
 
 
+def begun(sampler: BaseSampler) -> optuna.Study:
+    """Return a study that knows one finished trial, so that the model is asked next."""
+    study = study_of(sampler)
+    told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+    return study
+
+
 def broken_by(amount: float) -> dict[str, object]:
     """Return the system attributes of a trial with one constraint, called "size" in Optuna 5."""
     return {"constraints:size": amount} if OPTUNA_5 else {"constraints": [amount]}
@@ -299,8 +306,7 @@ class TestPrompt:
 
     def test_shows_pruned_failed_and_infinite_trials_as_such(self):
         sampler = make()
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         pruned = {"intermediate_values": {1: 9.0, 3: 7.25}, "state": TrialState.PRUNED}
         study.add_trial(optuna.create_trial(params={"x": 1.5, "y": 1}, distributions=XY, **pruned))
         silent = {"params": {"x": 3.5, "y": 3}, "state": TrialState.PRUNED}
@@ -361,8 +367,7 @@ class TestPrompt:
 
     def test_goes_by_the_order_of_telling(self):
         sampler = make(['{"x": 3.5, "y": 3}', '{"x": 4.5, "y": 4}', '{"x": 2.5, "y": 2}'])
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         a, b = study.ask(XY), study.ask(XY)
         study.tell(b, 2.0)
         study.tell(a, 3.0)
@@ -616,8 +621,7 @@ class TestConditional:
 class TestGivenParameters:
     def test_enqueued_parameters_hold_and_the_rest_is_asked_for(self):
         sampler = make(["y: 7"])
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         study.enqueue_trial({"x": 2.5})
         study.optimize(bowl, n_trials=1)
         assert study.trials[1].params == {"x": 2.5, "y": 7}
@@ -625,8 +629,7 @@ class TestGivenParameters:
 
     def test_waiting_trials_are_pending(self):
         sampler = make(["x: 2.5, y: 3", "x: 3.5, y: 3"])
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         trial = study.ask()
         study.enqueue_trial({"x": 2.5, "y": 3})
         assert (trial.suggest_float("x", -5, 5), trial.suggest_int("y", 0, 9)) == (3.5, 3)
@@ -634,8 +637,7 @@ class TestGivenParameters:
 
     def test_learns_from_what_was_evaluated_not_from_what_was_proposed(self):
         sampler = make(["x: 2.5", "x: 3.5"])
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         with pytest.warns(optuna.exceptions.ExperimentalWarning):
             study.sampler = PartialFixedSampler({"y": 8}, sampler)
         study.optimize(bowl, n_trials=2)
@@ -801,8 +803,7 @@ class TestWorkers:
 class TestFailure:
     def test_a_failing_model_does_not_break_the_study(self):
         sampler = make([ClientError("no such key")] * 2 + ["x: 1, y: 1"])
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         with pytest.warns(FallbackWarning, match="no such key"):
             study.optimize(bowl, n_trials=2)
         study.optimize(bowl, n_trials=1)
@@ -820,8 +821,7 @@ class TestFailure:
     )
     def test_nor_does_a_client_that_breaks_or_nonsense(self, reply, match, rejected):
         sampler = make([reply] * (3 if rejected else 1))
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         with pytest.warns(FallbackWarning, match=match):
             study.optimize(bowl, n_trials=1)
         assert study.trials[1].state == TrialState.COMPLETE
@@ -830,8 +830,7 @@ class TestFailure:
 
     def test_it_raises_if_asked_to(self):
         sampler = make([ClientError("no such key")], on_error="raise")
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         with pytest.raises(ClientError, match="no such key"):
             study.optimize(bowl, n_trials=1)
         assert study.trials[1].state == TrialState.FAIL
@@ -839,8 +838,7 @@ class TestFailure:
 
     def test_a_spent_budget_falls_back(self):
         sampler = make(max_requests=2)
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         with pytest.warns(FallbackWarning, match="budget"):
             study.optimize(bowl, n_trials=4)
         assert sampler.usage.requests == 2
@@ -850,8 +848,7 @@ class TestFailure:
 class TestRecords:
     def test_explanation_tokens_cost_and_source_stand_in_the_trial(self):
         sampler = make()
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         study.optimize(bowl, n_trials=1)
         attributes = study.trials[1].user_attrs
         assert attributes.pop("llmopt:explanation").startswith("draw ")
@@ -867,8 +864,7 @@ class TestRecords:
 
     def test_a_batch_shares_its_cost(self):
         sampler = make(batch_size=4)
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         study.optimize(bowl, n_trials=4)
         for trial in study.trials[1:]:
             assert trial.user_attrs["llmopt:cost"] == 0.125
@@ -878,8 +874,7 @@ class TestRecords:
 class TestBatch:
     def test_one_request_fills_several_asks(self):
         sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         trials = [study.ask(XY) for _ in range(3)]
         assert [t.params["x"] for t in trials] == [1, 2, 3]
         assert [r.n for r in requests(sampler)] == [3]
@@ -887,8 +882,7 @@ class TestBatch:
 
     def test_a_point_taken_by_another_worker_is_not_handed_out(self):
         sampler = make([["x: 1, y: 1", "x: 2, y: 2", "x: 3, y: 3"]], batch_size=3)
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0)
+        study = begun(sampler)
         study.ask(XY)
         told(study, XY, {"x": 2.0, "y": 2}, 1.0)
         assert study.ask(XY).params["x"] == 3
