@@ -103,7 +103,9 @@ class SearchResult(Generic[Params]):
         ends = self.optimizer.space.on_bounds(best.values) if best else ()
         found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
         stopped = f", stopped: {self.stopped}" if self.stopped else ""
-        return f"SearchResult({len(self.trials)} trials, {found}{stopped})"
+        failed = sum(trial.state != "complete" for trial in self.trials)
+        count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")
+        return f"SearchResult({count}, {found}{stopped})"
 
     def _repr_html_(self) -> str:
         facts = self.optimizer._facts() + ([("stopped", self.stopped)] if self.stopped else [])
@@ -255,9 +257,8 @@ def _search(
         optimizer.total = optimizer.total and optimizer.total + len(imported)
         n_trials += len(imported)
     done = len(optimizer.trials)
-    remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
     sound = any(t.state == "complete" for t in optimizer.trials if t.number not in imported)
-    sanity = Sanity(_name(f), sound, remedy)
+    sanity = Sanity(_name(f), sound)
     bar = tqdm(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
@@ -286,9 +287,10 @@ def _search(
                     stacklevel=3,
                 )
                 break
-            trial = _evaluate(optimizer, f, params, catch)
+            trial, raised = _evaluate(optimizer, f, params, catch)
             best = optimizer.history.best
-            sanity.see("" if trial.state == "complete" else trial.feedback)
+            failure = "" if trial.state == "complete" else trial.feedback
+            sanity.see(failure, _remedy(raised, optimizer))
             if best is not None and best.rewards:
                 bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
             bar.update()
@@ -310,21 +312,33 @@ def _evaluate(
     f: Callable[[Any], Score],
     params: Any,
     catch: type[Exception] | tuple[type[Exception], ...],
-) -> Trial[Any]:
+) -> tuple[Trial[Any], Exception | None]:
+    """Return the trial of a point, and what the function raised."""
     try:
         score = f(optimizer.space.validate(params))  # a copy: f may change it
     except catch as error:
-        return optimizer.tell_failure(params, f"{type(error).__name__}: {error}")
+        return optimizer.tell_failure(params, f"{type(error).__name__}: {error}"), error
     words = ""
     if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
         score, words = score
     try:
-        return optimizer.tell(params, score, feedback=words)
+        return optimizer.tell(params, score, feedback=words), None
     except RewardError as error:
         raise RewardError(
             f"{_name(f)} returned {short(score)}: expected a real number within a float's range, "
             "or (number, words); None and NaN stand for a failed evaluation"
         ) from error
+
+
+def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
+    """Say what to do after an evaluation that failed, where all others failed, too."""
+    if raised is None:
+        remedy = "Mend the function: is a return missing? None stands for a failed evaluation"
+    else:
+        remedy = f"Mend the cause of the {type(raised).__name__} in the function"
+    if optimizer._log is None:
+        return remedy
+    return f"{remedy}. Then run the script again: the search goes on from {optimizer._log.path}"
 
 
 def _name(f: Callable[[Any], Score]) -> str:

@@ -19,17 +19,18 @@ class Sanity:
     Args:
         what: What is evaluated, for the message.
         sound: Whether some evaluation has succeeded before.
-        remedy: What to do about it, for the message.
     """
 
-    def __init__(
-        self, what: str, sound: bool = False, remedy: str = "Mend the environment or its wrappers"
-    ) -> None:
-        self._what, self._sound, self._remedy = what, sound, remedy
+    def __init__(self, what: str, sound: bool = False) -> None:
+        self._what, self._sound = what, sound
         self._failed = 0
 
-    def see(self, failure: str) -> None:
-        """Take in an evaluation, with the reason where it has failed.
+    def see(self, failure: str, remedy: str = "Mend the environment or its wrappers") -> None:
+        """Take in an evaluation.
+
+        Args:
+            failure: Why it failed; empty if it did not.
+            remedy: What to do about such a failure, for the message.
 
         Raises:
             BrokenTaskError: It was the last of `HOPELESS` failures, and no evaluation succeeded.
@@ -38,5 +39,5 @@ class Sanity:
         if not self._sound and self._failed >= HOPELESS:
             raise BrokenTaskError(
                 f"{self._what}: none of {self._failed} evaluations had a result, so no more are "
-                f"made. The last one: {clean(failure).rstrip('.')}. {self._remedy}"
+                f"made. The last one: {clean(failure).rstrip('.')}. {remedy}"
             )

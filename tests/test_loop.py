@@ -294,13 +294,28 @@ def test_a_forgotten_return_is_noticed_before_the_model_is_asked():
     assert client.requests == []
 
 
-@pytest.mark.defect(15)
-def test_a_function_that_always_raises_ends_the_search_with_the_reason():
+@pytest.mark.defect(27)
+def test_a_result_says_how_many_evaluations_failed():
+    scores = iter([1.0, None, 0.5, None])
+    result = minimize(lambda p: next(scores), SPACE, 4, ScriptedClient([]), warmup=4, seed=0)
+    assert repr(result).startswith("SearchResult(4 trials, 2 failed, best 0.5 at ")
+    result = minimize(lambda p: 1.0, SPACE, 2, ScriptedClient([]), warmup=2, seed=0)
+    assert repr(result).startswith("SearchResult(2 trials, best 1.0 at ")
+
+
+@pytest.mark.defect(15, 27)
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_function_that_always_raises_ends_the_search_with_the_reason(stored, tmp_path):
     def broken(params):
         raise OSError("no such rig")
 
-    with pytest.raises(RewardError, match=r"broken: none of 5 .*OSError: no such rig"):
-        minimize(broken, SPACE, 20, ScriptedClient([]), catch=OSError)
+    options = {"storage": tmp_path / "s.jsonl"} if stored else {}
+    with pytest.raises(RewardError, match=r"broken: none of 5 .*OSError: no such rig") as caught:
+        minimize(broken, SPACE, 20, ScriptedClient([]), catch=OSError, **options)
+    assert "Mend the cause of the OSError in the function" in str(caught.value)
+    assert "return" not in str(caught.value)
+    goes_on = f"run the script again: the search goes on from {tmp_path / 's.jsonl'}"
+    assert (goes_on in str(caught.value)) == stored
 
 
 @pytest.mark.defect(2)
