@@ -124,6 +124,7 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
         usage = optimizer.usage
         trials, pending = optimizer.trials, optimizer.pending
         optimizer.close()
+        again = LLMOptimizer.load(file, optimizer.client)
     finally:
         llmopt.search.meter.complete_with_retries = kept
         server.close()
@@ -132,7 +133,9 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
     failed = counts["calls"] - good
     assert [t.params for t in trials] == told, "a point was lost, changed or told twice"
     assert [t.reward for t in trials] == [float(n) for n in range(asks)]
+    assert [t.number for t in trials] == list(range(asks))
     assert pending == []
+    assert (again.trials, again.usage) == (trials, usage), "the file holds something else"
     assert usage.proposals == {"llm": asks}
     assert usage.rejected == {}, usage.rejected
     assert usage.requests == counts["calls"], "a call was lost or counted twice"
@@ -140,8 +143,12 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
     # On a busy machine an answer may come too late: then it counts as failed.
     late = usage.failed_requests - failed
     assert late >= 0
+    # One wait for each failure but those that ended an ask; Retry-After is kept to.
+    assert len(waits) == usage.failed_requests - raised
+    assert sum(w >= 3.0 for w in waits) >= counts["429"] - raised
     assert good - late == asks, "an answer was paid for and not used"
     assert usage.prompt_tokens == 100 * asks
+    assert usage.cached_tokens == 60 * asks
     assert usage.completion_tokens == 7 * asks
     assert usage.cost is not None
     told = asks * (100 * 1.0 + 7 * 2.0) / 1e6
