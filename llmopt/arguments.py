@@ -80,7 +80,8 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     names = list(valid)
     for name in given:
         if name not in names:
-            raise TypeError(f"{call}() has no argument {name!r}; {did_you_mean(name, names)}")
+            call = call if call.endswith(")") else f"{call}()"
+            raise TypeError(f"{call} has no argument {name!r}; {did_you_mean(name, names)}")
 
 
 def describe(description: str | Callable[..., Any]) -> str:

@@ -334,6 +334,11 @@ def read_json_object(path: Path) -> dict[str, Any]:
         text = read_bytes(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    if _is_one_of_lines(text):
+        raise StorageError(
+            f"{path} is another kind of file: each line of it is a JSON object, as in a storage "
+            "file or a recording. Give a file that holds one JSON object"
+        )
     try:
         text, _ = unseal(text)
     except ValueError as error:
@@ -342,10 +347,21 @@ def read_json_object(path: Path) -> dict[str, Any]:
             'it on purpose, remove its last entry, "crc"'
         ) from error
     try:
-        data = json.loads(text)
+        data = read_json(text)
         if not isinstance(data, dict):
             raise ValueError(f"it holds a {type(data).__name__} and no JSON object")
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path} is not valid JSON ({error}): restore it") from error
     data.pop("crc", None)  # something else sorted the entries
     return data
+
+
+def _is_one_of_lines(text: bytes) -> bool:
+    """Whether a text is JSON Lines: its first line is an object, and another follows."""
+    first, _, rest = text.lstrip().partition(b"\n")
+    if not rest.lstrip().startswith(b"{"):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -202,12 +202,6 @@ class TestCode:
         for file in (tmp_path / "one").rglob("*"):
             if file.is_file() and file.name != "starts.json":
                 assert secret not in file.read_text(errors="replace"), file
-        # A run that has none was made on the starts 0, 2, 4, ... and goes on with them.
-        (tmp_path / "one" / "starts.json").unlink()
-        give(monkeypatch)
-        resume = ["--resume", "--out", str(tmp_path / "one"), "--record", str(recording)]
-        assert cli(["code", "mountaincar", *resume]) == 0
-        assert json.loads((tmp_path / "one" / "held_out.json").read_text()) != scores["one"]
         capsys.readouterr()
         for more, message in (
             (["--resume", "--starts", "x", "--out", str(tmp_path / "two")], "leave out --starts"),

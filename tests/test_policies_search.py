@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation, RescaleObservation
 
-from llmopt import LLMOptError, ScriptedClient, SpaceError, StorageError
+from llmopt import Float, LLMOptError, LLMOptimizer, ScriptedClient, SpaceError, StorageError
 from llmopt.errors import install_hint
 from llmopt.policies import (
     Evaluation,
@@ -449,6 +449,12 @@ def test_a_file_that_holds_no_policy_is_a_clear_error(change, tmp_path):
         load_policy(tmp_path / "p.json")
     with pytest.raises(StorageError, match="cannot read"):
         load_policy(tmp_path / "none.json")
+    search = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=tmp_path / "run.jsonl")
+    search.tell({"x": 0.5}, 1.0)
+    search.close()
+    with pytest.raises(StorageError, match=r"no policy was read: .*a storage file") as caught:
+        load_policy(tmp_path / "run.jsonl")
+    assert "crc" not in str(caught.value)
     with pytest.raises(StorageError, match="cannot write"):
         save_policy(form.bind([1, 2, 3]), tmp_path / "no" / "p.json")
 

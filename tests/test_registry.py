@@ -47,8 +47,9 @@ def test_what_is_no_client(thing: object) -> None:
 
 
 def test_unknown_option_names_itself() -> None:
-    with pytest.raises(TypeError, match="thraeds"):
-        get_client("gguf:/m.gguf", thraeds=1)
+    for model in ("gguf:/m.gguf", "smollm2"):
+        with pytest.raises(TypeError, match="no argument 'thraeds'; did you mean 'threads'"):
+            get_client(model, thraeds=1)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,7 @@ def test_unknown_option_names_itself() -> None:
     [
         ("smolm2", "'smollm2'"),
         ("SmolLM2", "'smollm2'"),
+        ("smollm2:foo", "'smollm2'"),
         ("ggufs:/m.gguf", "'gguf:/m.gguf'"),
         ("openia:gpt-6-luna", "'openai:gpt-6-luna'"),
         ("olama", "'ollama:MODEL'"),

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,18 @@ class TestResume:
             with pytest.raises(StorageError, match=f"'{option}'"):
                 call()
         assert not other.exists()
+
+    @pytest.mark.defect(48)
+    def test_a_key_that_is_there_twice_is_refused(self, tmp_path):
+        path = tmp_path / "run.jsonl"
+        search = self.open(path)
+        search.tell(search.ask(), 1.0)
+        search.close()
+        plain = re.sub(r',"crc":"\w+"}', "}", path.read_text())
+        assert plain.count('"rewards":[1.0]') == 1
+        path.write_text(plain.replace('"rewards":[1.0]', '"rewards":[1.0],"rewards":[9.0]'))
+        with pytest.raises(StorageError, match="'rewards' is there twice"):
+            LLMOptimizer.load(path, ScriptedClient([]))
 
     @pytest.mark.defect(48)
     @pytest.mark.parametrize("change", [{"options": 5}, {"space": []}])

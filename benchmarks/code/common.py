@@ -122,7 +122,14 @@ def starts_of(run: CodeRun, task: CodeTask, env: gym.Env[Any, Any]) -> Starts:
         StorageError: They cannot be read.
     """
     if run.resumed:
-        return run.read_starts()
+        starts = run.read_starts()
+        if starts.secret is None and not task.numbered:
+            warnings.warn(
+                f"{run.path} was begun on the numbered starts 0, 2, 4, ...: code that its sender "
+                "wrote may plan on them. Begin another run for scores to rely on",
+                stacklevel=2,
+            )
+        return starts
     if run.given_starts is not None:
         return run.given_starts
     model, _ = split_options(str(run.config.get("model") or ""))

@@ -30,6 +30,7 @@ from llmopt.files import (
 )
 
 STARTS = "starts.json"
+_NUMBERED = "numbered_starts"  # of a run that began on starts without a secret
 
 
 class CodeRun:
@@ -90,17 +91,25 @@ class CodeRun:
             StorageError: The folder cannot be written to.
         """
         if not self.resumed:
+            if starts.secret is None:
+                self.config[_NUMBERED] = True
             _write_json(self.path / STARTS, starts.to_dict())
         _write_json(self.path / "config.json", self.config)
 
     def read_starts(self) -> Starts:
-        """Return the starts of a run to go on with; a run without any was made on numbered ones.
+        """Return the starts of a run to go on with.
 
         Raises:
-            StorageError: They cannot be read.
+            StorageError: They cannot be read, or name no secret and the run began with one.
         """
-        file = self.path / STARTS
-        return read_starts(file) if file.exists() else Starts(None)
+        starts = read_starts(self.path)
+        if starts.secret is None and self.config.get(_NUMBERED) is not True:
+            raise StorageError(
+                f"{self.path / STARTS} names no secret, and the run began with one: code could "
+                "plan on starts that it can guess. Restore the file from a copy, or begin another "
+                "run"
+            )
+        return starts
 
     @property
     def search(self) -> Path:

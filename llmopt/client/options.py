@@ -12,7 +12,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import parse_qsl, quote
 
@@ -84,7 +84,12 @@ def typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
     return {name: _read(name, text, hints[name]) for name, text in texts.items()}
 
 
-def _signature(kind: type) -> dict[str, Any]:
+def option_names(kind: type) -> list[str]:
+    """Return the names of a client's options, also those that no model string may hold."""
+    return list(_signature(kind, {"self"}))
+
+
+def _signature(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
     """Return the named arguments of a class, those that it passes on included, with types."""
     found: dict[str, Any] = {}
     for cls in kind.__mro__:
@@ -94,7 +99,7 @@ def _signature(kind: type) -> dict[str, Any]:
         parameters = inspect.signature(own).parameters.values()
         hints = typing.get_type_hints(own)
         for p in parameters:
-            if p.kind is p.KEYWORD_ONLY and p.name not in _LEFT_OUT:
+            if p.kind is p.KEYWORD_ONLY and p.name not in left_out:
                 found.setdefault(p.name, hints.get(p.name, str))
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break

@@ -7,9 +7,10 @@ import importlib
 import re
 from typing import Any, cast
 
+from llmopt.arguments import check_names
 from llmopt.client.base import Client
 from llmopt.client.endpoint import SERVERS
-from llmopt.client.options import OptionError, split_options, typed_options
+from llmopt.client.options import OptionError, option_names, split_options, typed_options
 from llmopt.errors import ModelNotFoundError
 
 PROVIDERS: dict[str, tuple[str, str, str]] = {
@@ -145,7 +146,13 @@ def get_client(model: str | Client, **options: Any) -> Client:
         if takes_argument and not argument:
             raise ModelNotFoundError(f"model {model!r} lacks its part after ':'; {help_line}")
         make = getattr(importlib.import_module(module), factory)
-        return cast(Client, make(argument, **options) if takes_argument else make(**options))
+        given = (argument,) if takes_argument else ()
+        try:
+            return cast(Client, make(*given, **options))
+        except TypeError:
+            if options:  # the class itself would name neither the model nor the nearest option
+                check_names(f"get_client({model!r})", options, option_names(type(make(*given))))
+            raise
     if model.startswith("github:"):
         raise ModelNotFoundError(
             f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
@@ -210,10 +217,14 @@ _FAMILIES = (
 
 def _nearest(model: str) -> list[str]:
     """Return the model strings that are spelt like one that nobody answers to."""
-    name, colon, rest = model.lower().partition(":")
+    name, _, rest = model.lower().partition(":")
     written = {prefix.rstrip(":"): line for prefix, (_, _, line) in PROVIDERS.items()}
     near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
-    return [f"{n}:{rest}" if colon and rest else written[n].partition(": ")[0] for n in near]
+    return [
+        # A name without a part after ':', such as the embedded model's, stands alone.
+        f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
+        for n in near
+    ]
 
 
 def _meant(model: str) -> list[str]:

@@ -78,8 +78,8 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         inputs, outputs = (tuple(map(str, data[k])) for k in ("inputs", "outputs"))
         observing, acting = (tuple(map(layer, data[k])) for k in ("observing", "acting"))
         return replace(bound, inputs=inputs, outputs=outputs, observing=observing, acting=acting)
-    except StorageError:
-        raise
+    except StorageError as error:
+        raise StorageError(f"no policy was read: {error}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, LLMOptError) as error:
         raise StorageError(
             f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "

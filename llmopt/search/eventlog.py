@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.files import open_to_append, read_bytes, seal, sync_folder, unseal
+from llmopt.files import open_to_append, read_bytes, read_json, seal, sync_folder, unseal
 from llmopt.search.locks import Lock, uninterrupted
 
 try:
@@ -106,7 +106,7 @@ def _read_line(line: bytes) -> tuple[Event | None, bool]:
     if not line.strip():
         return None, False
     body, has_checksum = unseal(line)
-    event = json.loads(body)
+    event = read_json(body)
     if not isinstance(event, dict):
         raise ValueError("not a JSON object")
     return event, has_checksum

@@ -357,10 +357,19 @@ def test_a_policy_of_a_sent_reward_run_is_numbers(
 
 @needs_confinement
 @pytest.mark.defect(36)
-@pytest.mark.parametrize("data", ["[]", "{}", '{"secret": 5, "seed": 0, "words": 4}', "x" * 99])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *("[]", "{}", "x" * 99, None),
+        *(f'{{"secret": {text}, "seed": 0, "words": 4}}' for text in ("5", "null", '"x"')),
+    ],
+)
 def test_starts_of_a_sent_run_are_starts(code_folders, tmp_path, data, capsys, monkeypatch):
+    """Neither a file without a secret, nor none at all, leads to starts that can be planned on."""
     sent = shutil.copytree(code_folders["code"], tmp_path / "run")
-    (sent / "starts.json").write_text(data)
+    (sent / "starts.json").unlink()
+    if data is not None:
+        (sent / "starts.json").write_text(data)
     answers(monkeypatch)
     assert cli(["code", "mountaincar", "--resume", "--out", str(sent)]) == 2
     assert "starts" in capsys.readouterr().err
