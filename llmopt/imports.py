@@ -14,13 +14,13 @@ import csv
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from llmopt.errors import LLMOptError, ParameterError, StorageError
-from llmopt.files import read_text
+from llmopt.errors import LLMOptError, ParameterError, StorageError, did_you_mean
+from llmopt.files import open_file, read_text
 from llmopt.history import Direction, Trial
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
@@ -32,6 +32,8 @@ Outcome = Literal["taken", "changed", "known", "refused"]
 _SHOWN = 20
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
+_SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
+_STATES = ("complete", "failed", "fail", "pruned")  # ours, and those that Optuna has besides
 _OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
 
 
@@ -92,11 +94,13 @@ class Row:
         params: Values by name; texts where the source is a text.
         reward: A number, a tuple of them, or ``None`` for a failed trial.
         words: Further arguments of `tell`.
+        trouble: Why it is no trial, if it is none.
     """
 
     params: dict[str, Any]
     reward: Any
     words: dict[str, Any] = field(default_factory=dict)
+    trouble: str = ""
 
 
 @dataclass
@@ -109,6 +113,7 @@ class Source:
         directions: Those of the search that they are of, if it says so.
         task: What their rewards are of, if it says so.
         table: Whether columns that are no parameters may be left out.
+        names: Of its parameters and columns, for `names=`.
     """
 
     title: str
@@ -116,21 +121,25 @@ class Source:
     directions: tuple[str, ...] | None = None
     task: Mapping[str, Any] | None = None
     table: bool = False
+    names: Collection[str] = ()
 
 
-def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
+def read_source(
+    source: Any, directions: tuple[Direction, ...], rewards: Mapping[str, str]
+) -> Source:
     """Read trials, and check that they are of a search in the same direction.
 
     Args:
         source: See `LLMOptimizer.import_trials`.
         directions: Those of the search that takes them.
+        rewards: What columns of rewards are called here; see `Importer`.
 
     Raises:
         ParameterError: They are of a search in another direction.
         StorageError: A file cannot be read.
         TypeError: It is something else.
     """
-    found = _read_source(source, len(directions))
+    found = _read_source(source, len(directions), rewards)
     if found.directions is not None and found.directions != directions:
         raise ParameterError(
             f"{found.title} is of a search with direction {found.directions}, and this one "
@@ -139,14 +148,24 @@ def read_source(source: Any, directions: tuple[Direction, ...]) -> Source:
     return found
 
 
-def _read_source(source: Any, objectives: int) -> Source:
+def _read_source(source: Any, objectives: int, rewards: Mapping[str, str]) -> Source:
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
-        return _of_csv(path, objectives) if path.suffix == ".csv" else _of_storage(path)
+        if path.suffix == ".csv":
+            return _of_table(str(path), _rows_of_csv(path), objectives, rewards)
+        if "://" in str(source) or _is_sqlite(path):
+            shown = "the address of a database" if "://" in str(source) else f"{path}, a database"
+            raise StorageError(
+                f"got {shown}: expected a storage file of llmopt. For an Optuna study, load it: "
+                "import_trials(optuna.load_study(study_name=NAME, storage=ADDRESS)), with "
+                "ADDRESS such as 'sqlite:///study.db'"
+            )
+        return _of_storage(path)
     source = getattr(source, "optimizer", source)  # a result, or a PolicySearch
     if hasattr(source, "trials") and hasattr(source, "space"):
         rows = [_of_trial(t, source.space) for t in source.trials]
-        return Source("the search", rows, source.directions, source._options.task)
+        task, names = source._options.task, source.space.names
+        return Source("the search", rows, source.directions, task, names=names)
     if hasattr(source, "trials") and hasattr(source, "directions"):
         return _of_study(source)
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
@@ -154,7 +173,7 @@ def _read_source(source: Any, objectives: int) -> Source:
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         table = list(source)
         if all(isinstance(row, Mapping) for row in table):
-            return Source("the table", [_of_row(r, objectives) for r in table], table=True)
+            return _of_table("the table", table, objectives, rewards)
     raise TypeError(
         f"got a {type(source).__name__}: expected the path of a storage file or a CSV file, an "
         "Optuna study, a search, a DataFrame, or a list of dictionaries such as "
@@ -162,12 +181,21 @@ def _read_source(source: Any, objectives: int) -> Source:
     )
 
 
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with open_file(path) as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False  # reading it as a storage file says why
+
+
 def _of_storage(path: Path) -> Source:
     events = list(read_events(path))
     start = start_of(events, path)
     space, trials = stored_trials(events, path)
     rows = [_of_trial(trial, space) for trial in trials]
-    return Source(str(path), rows, tuple(start["directions"]), start["options"].get("task"))
+    task = start["options"].get("task")
+    return Source(str(path), rows, tuple(start["directions"]), task, names=space.names)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -190,34 +218,60 @@ def _of_study(study: Any) -> Source:
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
-    return Source(f"the study {study.study_name!r}", rows, directions)
+    names = {name for trial in study.trials for name in trial.params}
+    return Source(f"the study {study.study_name!r}", rows, directions, names=names)
 
 
-def _of_csv(path: Path, objectives: int) -> Source:
+def _rows_of_csv(path: Path) -> list[dict[Any, Any]]:
     try:
         text = read_text(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    rows = [_of_row(row, objectives) for row in csv.DictReader(io.StringIO(text))]
-    return Source(str(path), rows, table=True)
+    return list(csv.DictReader(io.StringIO(text)))
 
 
-def _of_row(row: Mapping[Any, Any], objectives: int) -> Row:
-    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
-    cells = {str(name): value for name, value in row.items() if not _is_missing(value)}
-    several = [f"reward_{i}" for i in range(objectives)]
-    plain = next((name for name in ("reward", "value") if name in cells), None)
-    reward: Any = None if plain is None else cells.pop(plain)
-    if objectives > 1 and all(name in cells for name in several):
-        reward = tuple(_as_number(cells.pop(name)) for name in several)
-    if cells.get("state", "complete") != "complete":
-        reward = None
+def _of_table(
+    title: str,
+    table: Sequence[Mapping[Any, Any]],
+    objectives: int,
+    rewards: Mapping[str, str],
+) -> Source:
+    columns = {str(name) for row in table for name in row}
+    names = columns | {name.removeprefix(_PREFIX) for name in columns}
+    rows = [_of_row(row, objectives, rewards) for row in table]
+    return Source(title, rows, table=True, names=names)
+
+
+def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str]) -> Row:
+    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names.
+
+    Args:
+        row: Cells by column.
+        objectives: How many rewards a trial of the search has.
+        rewards: What columns of rewards are called here.
+    """
+    row = {rewards.get(str(name), str(name)): value for name, value in row.items()}
+    cells = {name: value for name, value in row.items() if not _is_missing(value)}
+    reward, trouble = None, ""
+    state = str(cells.get("state", "complete")).lower()
+    columns = [name for name in ("reward", "value") if name in row][:1]
+    for start in ("reward_", "values_") if objectives > 1 else ():
+        several = [f"{start}{i}" for i in range(objectives)]
+        columns = several if all(name in row for name in several) else columns
+    found = [cells.pop(name, None) for name in columns]
+    if state == "complete" and not any(value is None for value in found):
+        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
+    if state not in _STATES:
+        trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
+    elif not columns and state == "complete":
+        wanted = "reward" if objectives == 1 else "reward_0"
+        trouble = f"no reward found; name the column with names={{COLUMN: {wanted!r}}}"
     words = {name: cells.pop(name) for name in _WORDS if name in cells}
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
-    return Row(prefixed or cells, _as_number(reward), words)
+    return Row(prefixed or cells, _as_number(reward), words, trouble)
 
 
 def _is_missing(value: Any) -> bool:
@@ -240,6 +294,10 @@ class Importer:
         names: See `LLMOptimizer.import_trials`.
         fill: See there.
         out_of_range: See there.
+        objectives: How many rewards a trial has.
+
+    Attributes:
+        rewards: What columns of rewards are called here: the part of `names` that says so.
 
     Raises:
         ParameterError: `names` or `fill` names no parameter of the space.
@@ -251,10 +309,15 @@ class Importer:
         names: Mapping[str, str | None] | None,
         fill: Mapping[str, Any] | None,
         out_of_range: Literal["reject", "clip"],
+        objectives: int,
     ) -> None:
         self._space, self._names, self._fill = space, dict(names or {}), dict(fill or {})
         self._clips = out_of_range == "clip"
-        wrong = [n for n in (*self._names.values(), *self._fill) if n not in (None, *space.names)]
+        columns = ["reward"] if objectives == 1 else [f"reward_{i}" for i in range(objectives)]
+        columns = [name for name in columns if name not in space.names]
+        self.rewards = {old: new for old, new in self._names.items() if new in columns}
+        named = [new for old, new in self._names.items() if old not in self.rewards]
+        wrong = [n for n in (*named, *self._fill) if n not in (None, *space.names)]
         if wrong:
             raise ParameterError(
                 f"{wrong[0]!r} is no parameter of the space: expected names of "
@@ -270,12 +333,23 @@ class Importer:
             source: The rows.
             trials: Those that the search has; each makes one equal row a known one.
             check: Of parameters, a reward and further arguments of `tell`.
+
+        Raises:
+            ParameterError: `names` names nothing of the source.
         """
+        unknown = [name for name in self._names if name not in source.names]
+        if unknown and source.rows:
+            raise ParameterError(
+                f"names={{{unknown[0]!r}: ...}}: {source.title} has no such parameter or column; "
+                f"{did_you_mean(unknown[0], source.names)}"
+            )
         known = Counter((self._space.key(t.values), t.rewards) for t in trials)
         told: list[Told] = []
         rows = []
         for number, row in enumerate(source.rows, start=1):
             try:
+                if row.trouble:
+                    raise ParameterError(row.trouble)
                 values, changed = self.values_of(row, source.table)
                 one = check(self._space.unflatten(values), row.reward, **row.words)
             except (LLMOptError, TypeError) as error:

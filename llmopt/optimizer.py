@@ -374,9 +374,10 @@ class LLMOptimizer(RecordedSearch[Params]):
                 list of dictionaries. The columns of a table are the parameters' names (with
                 ``params_`` before them, as in `trials_dataframe`, or without), ``reward`` (or
                 ``reward_0``, ...; ``value``), and if need be ``feedback``, ``stderr``,
-                ``constraint_violation``.
-            names: What parameters of the source are called here; ``None`` leaves one out, on
-                whose value the reward does not depend.
+                ``constraint_violation``. A row with no column of rewards is refused.
+            names: What parameters of the source, or its column of rewards, are called here
+                (``{"loss": "reward"}``); ``None`` leaves a parameter out, on whose value the
+                reward does not depend.
             fill: Values of parameters that the source has not.
             out_of_range: Whether a row with a value outside its range is refused, or the value
                 moved to the bound, though the reward was measured elsewhere.
@@ -387,12 +388,12 @@ class LLMOptimizer(RecordedSearch[Params]):
         Raises:
             ParameterError: The source is of a search in the other direction, or `names` or
                 `fill` names no parameter.
-            StorageError: A file cannot be read, or the storage not be written.
+            StorageError: A file cannot be read, is a database, or the storage not be written.
             TypeError: `source` is something else.
         """
         one_of("out_of_range", out_of_range, ("reject", "clip"))
-        found = read_source(source, self.directions)
-        importer = Importer(self.space, names, fill, out_of_range)
+        importer = Importer(self.space, names, fill, out_of_range, len(self.directions))
+        found = read_source(source, self.directions, importer.rewards)
         with self._changing:
             told, rows = importer.read(found, self._state.trials, self._read_told)
             for one in told:

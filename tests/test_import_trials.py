@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -70,6 +71,12 @@ def study():
     return made
 
 
+def database():
+    with closing(sqlite3.connect("old.db")) as made:
+        made.execute("create table studies (name text)")
+    return "old.db"
+
+
 def frame():
     pytest.importorskip("pandas")
     optimizer = make()
@@ -133,13 +140,55 @@ def test_rows_of_another_space_are_mapped_moved_or_refused_and_each_is_reported(
         (3, {}, TypeError, "got a int: expected the path of a storage file"),
         ("none.jsonl", {}, StorageError, "cannot read none.jsonl"),
         ([], {"names": {"a": "b"}}, ParameterError, "'b' is no parameter of the space"),
+        (table(), {"names": {"lz": None}}, ParameterError, "has no such parameter or column; did"),
+        (study, {"names": {"zz": None}}, ParameterError, "has no such parameter or column"),
+        ("sqlite:///a:pw@b.db", {}, StorageError, "import_trials(optuna.load_study(study_name="),
+        (database, {}, StorageError, "old.db, a database: expected a storage file of llmopt"),
         ([], {"out_of_range": "move"}, ValueError, "expected one of 'reject', 'clip'"),
     ],
 )
-def test_what_is_refused_whole(source, options, error, words):
+def test_what_is_refused_whole(source, options, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(error) as caught:
-        make().import_trials(source, **options)
+        make().import_trials(source() if callable(source) else source, **options)
     assert words in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv"])
+def test_a_table_of_optuna_is_read_with_its_states(kind, tmp_path):
+    pytest.importorskip("pandas")
+    made = study()
+    made.ask()
+    source = made.trials_dataframe()
+    if kind == "csv":
+        source.to_csv(tmp_path / "study.csv")
+        source = tmp_path / "study.csv"
+    optimizer = make()
+    report = optimizer.import_trials(source)
+    assert [row.outcome for row in report.rows] == ["taken"] * 3 + ["refused"]
+    assert "its state is 'RUNNING'" in report.rows[3].reason
+    assert [(t.params, t.reward) for t in optimizer.trials] == POINTS
+
+
+def test_a_row_without_a_column_of_rewards_is_refused_until_one_is_named():
+    rows = [{**point, "loss": reward} for point, reward in POINTS]
+    report = make().import_trials(rows)
+    assert report.counts == {"refused": 3}
+    assert "no reward found; name the column with names={COLUMN: 'reward'}" in str(report)
+    optimizer = make()
+    assert optimizer.import_trials(rows, names={"loss": "reward"}).counts == {"taken": 3}
+    assert [t.reward for t in optimizer.trials] == [3.0, None, 1.0]
+    assert make().import_trials([{**POINTS[0][0], "state": "failed"}]).counts == {"taken": 1}
+
+
+def test_several_rewards_are_named_one_by_one_and_read_from_a_table_of_optuna():
+    named = {"a": "reward_0", "b": "reward_1"}
+    for columns, names in (("ab", named), (("values_0", "values_1"), {})):
+        optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
+        table = [{"lr": 0.1, columns[0]: 1.0, columns[1]: 2.0}]
+        assert optimizer.import_trials(table, names=names).counts == {"taken": 1}
+        assert optimizer.trials[0].rewards == (1.0, 2.0)
 
 
 def test_the_other_direction_is_refused_and_another_task_is_said(tmp_path):
