@@ -26,11 +26,13 @@ from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
 from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
+from llmopt.study import PREFIX, stderr_of, text_of, told_of, violated, violation_of
 from llmopt.text import short
 
 Outcome = Literal["taken", "changed", "known", "refused"]
 _SHOWN = 20
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`, and of Optuna's
+_ATTRIBUTE = "user_attrs_"  # of a user attribute's column in tables of Optuna
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
 _SQLITE = b"SQLite format 3\0"  # how the file of such a database begins
 _STATES = ("complete", "failed", "fail", "pruned")  # ours, and those that Optuna has besides
@@ -212,14 +214,20 @@ def _of_study(study: Any) -> Source:
         state = trial.state.name
         if state in ("COMPLETE", "FAIL", "PRUNED"):
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
-            constraints = trial.system_attrs.get("constraints") or ()
-            words = {"constraint_violation": sum(max(0.0, c) for c in constraints)}
-            words["feedback"] = "" if values else f"{state.lower()} in the study"
+            words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
+            words["constraint_violation"] = violation_of(violated(trial))
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
     names = {name for trial in study.trials for name in trial.params}
     return Source(f"the study {study.study_name!r}", rows, directions, names=names)
+
+
+def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
+    """Return what the objective left about an Optuna trial, as arguments of `tell`."""
+    remarks = [state, *map(text_of, told_of(attributes, "feedback"))]
+    words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr_of(attributes)}
+    return {name: value for name, value in words.items() if value not in ("", None)}
 
 
 def _rows_of_csv(path: Path) -> list[dict[Any, Any]]:
@@ -266,7 +274,11 @@ def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str])
     elif not columns and state == "complete":
         wanted = "reward" if objectives == 1 else "reward_0"
         trouble = f"no reward found; name the column with names={{COLUMN: {wanted!r}}}"
-    words = {name: cells.pop(name) for name in _WORDS if name in cells}
+    attributes = {k.removeprefix(_ATTRIBUTE): v for k, v in cells.items() if _ATTRIBUTE in k}
+    for name in (f"{prefix}stderr" for prefix in ("", PREFIX)):
+        attributes[name] = _as_number(attributes.get(name))
+    words = _words_of(attributes)
+    words.update({name: cells.pop(name) for name in _WORDS if name in cells})
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])

@@ -171,6 +171,46 @@ def test_a_table_of_optuna_is_read_with_its_states(kind, tmp_path):
     assert [(t.params, t.reward) for t in optimizer.trials] == POINTS
 
 
+@pytest.mark.parametrize("prefix", ["", "llmopt:"])
+@pytest.mark.parametrize("kind", ["study", "frame", "csv"])
+def test_what_an_objective_left_in_a_study_is_taken_with_its_trials(kind, prefix, tmp_path):
+    pytest.importorskip("pandas")
+    optuna = pytest.importorskip("optuna")
+
+    def objective(trial):
+        trial.set_user_attr(prefix + "feedback", "the third fold diverged")
+        trial.set_user_attr(prefix + "stderr", 0.25)
+        return trial.suggest_float("lr", 0, 1)
+
+    source = optuna.create_study()
+    source.enqueue_trial({"lr": 0.5})
+    source.optimize(objective, 1)
+    if kind != "study":
+        source = source.trials_dataframe()
+    if kind == "csv":
+        source.to_csv(tmp_path / "study.csv")
+        source = tmp_path / "study.csv"
+    optimizer = make({"lr": Float(0.0, 1.0)})
+    assert optimizer.import_trials(source).counts == {"taken": 1}
+    (trial,) = optimizer.trials
+    assert (trial.reward, trial.feedback, trial.stderr) == (0.5, "the third fold diverged", 0.25)
+
+
+def test_the_constraints_of_a_study_are_taken():
+    optuna = pytest.importorskip("optuna")
+    made = optuna.create_study()
+    trial = optuna.trial.create_trial(
+        params={"lr": 0.5},
+        distributions={"lr": optuna.distributions.FloatDistribution(0, 1)},
+        value=1.0,
+        system_attrs={"constraints": [2.0, -1.0, 0.5]},
+    )
+    made.add_trial(trial)
+    optimizer = make({"lr": Float(0.0, 1.0)})
+    optimizer.import_trials(made)
+    assert optimizer.trials[0].constraint_violation == 2.5
+
+
 def test_a_row_without_a_column_of_rewards_is_refused_until_one_is_named():
     rows = [{**point, "loss": reward} for point, reward in POINTS]
     report = make().import_trials(rows)

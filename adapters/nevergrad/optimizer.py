@@ -28,7 +28,7 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
-from llmopt.adapters.words import number_of, warn
+from llmopt.adapters.words import warn
 from llmopt.arguments import MOST_AT_ONCE, MOST_POINTS, check_names, describe, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
@@ -42,6 +42,7 @@ from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
+from llmopt.study import number_of
 from llmopt.text import cut
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.

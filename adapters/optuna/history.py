@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,11 +19,19 @@ from llmopt.adapters.optuna.records import (
     read_proposal,
 )
 from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
-from llmopt.adapters.words import amount_of, number_of, text_of
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.space import Value
 from llmopt.space.constraints import Constraint
+from llmopt.study import (
+    amount_of,
+    number_of,
+    stderr_of,
+    text_of,
+    told_of,
+    violated,
+    violation_of,
+)
 from llmopt.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
@@ -274,13 +281,15 @@ class GroupHistory:
         if is_stopped(frozen):
             return _Row(frozen, None)
         rewards, state, reason = _outcome(frozen, objectives)
-        remarks = [reason, *(text_of(words) for words in _told(frozen, "feedback"))]
-        violated = _violated(frozen)
-        if violated:
-            shown = ", ".join(f"{n} = {c:g}" for n, c in violated.items())
+        remarks = [reason, *(text_of(words) for words in told_of(frozen.user_attrs, "feedback"))]
+        broken = violated(frozen)
+        if broken:
+            shown = ", ".join(f"{n} = {c:g}" for n, c in broken.items())
             remarks.append(f"constraints above 0: {shown}")
         linear = [c for c in self._constraints if c.names <= frozen.params.keys()]
-        words = read_fixed(frozen.system_attrs) and "; ".join(map(text_of, _told(frozen, "words")))
+        words = read_fixed(frozen.system_attrs) and "; ".join(
+            map(text_of, told_of(frozen.user_attrs, "words"))
+        )
         rest = self._rest(frozen.params, parameters.latest)
         if rest:  # what the value and the user's words are about, too
             others = ", ".join(f"{name} = {value!r}" for name, value in rest)
@@ -301,8 +310,9 @@ class GroupHistory:
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),
-            constraint_violation=_amount(violated) + sum(c.amount(frozen.params) for c in linear),
-            stderr=_stderr(frozen) if rewards and state == "complete" else None,
+            constraint_violation=violation_of(broken)
+            + sum(c.amount(frozen.params) for c in linear),
+            stderr=stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
         )
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)
@@ -319,17 +329,6 @@ def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -
 
 def _source(source: Any) -> Source:
     return source if isinstance(source, str) and source in _SOURCES else "user"  # type: ignore[return-value]
-
-
-def _told(frozen: FrozenTrial, name: str) -> list[Any]:
-    """Return what the objective left under a name, with and without our prefix."""
-    found = [frozen.user_attrs.get(name), read_note(frozen, name)]
-    return [value for value in found if value is not None]
-
-
-def _stderr(frozen: FrozenTrial) -> float | None:
-    numbers = [number_of(value) for value in _told(frozen, "stderr")]
-    return next((n for n in numbers if n is not None and n >= 0), None)
 
 
 def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | None, Any, str]:
@@ -349,25 +348,6 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
     return None, "failed", ""
 
 
-def _violated(frozen: FrozenTrial) -> dict[str, float]:
-    """Return a trial's constraint values above 0, by name."""
-    try:
-        found = getattr(frozen, "constraints", None)
-    except (TypeError, ValueError, AttributeError):
-        return {}  # others wrote them in a form that Optuna does not read
-    if found is None:  # before Optuna 5, where samplers kept them in a system attribute
-        listed = frozen.system_attrs.get("constraints")
-        listed = listed if isinstance(listed, (list, tuple)) else ()
-        found = {str(i): c for i, c in enumerate(listed)}
-    numbers = (int, float)  # NaN and infinity stay as they are: both are violations
-    values = {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}
-    return {name: c for name, c in values.items() if not c <= 0}
-
-
-def _amount(violated: Mapping[str, float]) -> float:
-    return sum(math.inf if c != c else c for c in violated.values())
-
-
 def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:
     """Return the trial to keep of a study with noisy values; see `LLMSampler.recommend`.
 
@@ -379,7 +359,7 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
         rewards, state, _ = _outcome(frozen, 1)
         if state == "complete":
             point = (repr(sorted(frozen.params.items())),)
-            violation = _amount(_violated(frozen))
+            violation = violation_of(violated(frozen))
             trial = Trial(len(done), None, point, rewards, constraint_violation=violation)
             done.append((frozen, trial))
     history = History(tuple(trial for _, trial in done), directions=(direction,))

@@ -8,10 +8,10 @@ from typing import Any
 
 from optuna.study import Study
 
-from llmopt.adapters.words import amount_of
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.meter import Meter, Spent
+from llmopt.study import amount_of
 
 _SPENT = "llmopt:spent:"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,16 +12,13 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import ParameterGroup
-from llmopt.adapters.words import MOST_TEXT, amount_of, text_of
 from llmopt.history import Proposal
+from llmopt.study import PREFIX, amount_of, note_of, numbered, text_of
 
 # Optuna's own samplers split what they store at this length, for databases with short columns.
 CHUNK = 2045
-# Characters that are put together of chunks; a storage may hold any number of them.
-_MOST_CHUNKS = 50 * MOST_TEXT
-_PREFIX = "llmopt:"
-_PROPOSAL = _PREFIX + "proposal"
-_PARTS = _PREFIX + "parts"
+_PROPOSAL = PREFIX + "proposal"
+_PARTS = PREFIX + "parts"
 
 
 def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
@@ -153,7 +149,7 @@ def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> N
     for name, value in notes.items():
         parts = list(_chunks(value)) if isinstance(value, str) else [value]
         for i, part in enumerate(parts):
-            key = f"{_PREFIX}{name}:{i}" if i else _PREFIX + name
+            key = f"{PREFIX}{name}:{i}" if i else PREFIX + name
             study._storage.set_trial_user_attr(trial._trial_id, key, part)
 
 
@@ -180,10 +176,7 @@ def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:
 
 def read_note(trial: FrozenTrial, name: str) -> Any:
     """Return one fact that `write_notes` wrote, or ``None``."""
-    value = trial.user_attrs.get(_PREFIX + name)
-    if isinstance(value, str):
-        value += "".join(_numbered(trial.user_attrs, f"{_PREFIX}{name}:{{}}", 1))
-    return value
+    return note_of(trial.user_attrs, name)
 
 
 def _write_json(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
@@ -194,7 +187,7 @@ def _write_json(study: Study, trial: FrozenTrial, key: str, value: Any) -> None:
 
 def _read_json(system_attrs: Mapping[str, Any], key: str) -> Any:
     """Return what `_write_json` wrote; ``None`` where there is nothing that can be read."""
-    text = "".join(_numbered(system_attrs, f"{key}:{{}}"))
+    text = "".join(numbered(system_attrs, f"{key}:{{}}"))
     try:
         # Behind a shorter text there may be chunks of an earlier, longer one.
         return json.JSONDecoder().raw_decode(text)[0]
@@ -205,13 +198,3 @@ def _read_json(system_attrs: Mapping[str, Any], key: str) -> Any:
 def _chunks(text: str) -> Iterator[str]:
     for start in range(0, max(len(text), 1), CHUNK):
         yield text[start : start + CHUNK]
-
-
-def _numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
-    length = 0
-    for i in itertools.count(start):
-        part = attrs.get(key.format(i))
-        if not isinstance(part, str) or length > _MOST_CHUNKS:
-            return
-        length += len(part)
-        yield part

@@ -1,0 +1,101 @@
+"""What the trials of an Optuna study say, read with no import of Optuna.
+
+The adapter and `import_trials` read the same things here: words, standard errors, constraints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llmopt.text import clean, cut
+
+MOST_TEXT = 20_000  # characters of one text out of a storage
+_MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
+PREFIX = "llmopt:"
+"""Of our attributes of a trial."""
+
+
+def text_of(value: Any, most: int = MOST_TEXT) -> str:
+    """Return what a storage holds as text, at most `most` characters of it; ``""`` for nothing.
+
+    A storage may hold anything; what has no JSON form counts as nothing, and what fits into no
+    prompt or file is written out.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(value, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError):
+            return ""
+    return cut(clean(value), most)
+
+
+def number_of(value: Any) -> float | None:
+    """Return what a storage holds as a finite number, or ``None`` if it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def amount_of(value: Any) -> float:
+    """Return what a storage holds as a finite number of at least 0; else 0."""
+    return max(number_of(value) or 0.0, 0.0)
+
+
+def note_of(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return one fact out of a trial's user attributes, or ``None``; its parts put together."""
+    value = attributes.get(PREFIX + name)
+    if isinstance(value, str):
+        value += "".join(numbered(attributes, f"{PREFIX}{name}:{{}}", 1))
+    return value
+
+
+def told_of(attributes: Mapping[str, Any], name: str) -> list[Any]:
+    """Return what the objective left under a name, with and without our prefix."""
+    found = [attributes.get(name), note_of(attributes, name)]
+    return [value for value in found if value is not None]
+
+
+def stderr_of(attributes: Mapping[str, Any]) -> float | None:
+    """Return the standard error that the objective left, if it is one."""
+    numbers = [number_of(value) for value in told_of(attributes, "stderr")]
+    return next((n for n in numbers if n is not None and n >= 0), None)
+
+
+def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str]:
+    """Yield the parts of a long text, each under a number of its own."""
+    length = 0
+    for i in itertools.count(start):
+        part = attrs.get(key.format(i))
+        if not isinstance(part, str) or length > _MOST_CHUNKS:
+            return
+        length += len(part)
+        yield part
+
+
+def violated(trial: Any) -> dict[str, float]:
+    """Return a trial's constraint values above 0, by name."""
+    try:
+        found = getattr(trial, "constraints", None)
+    except (TypeError, ValueError, AttributeError):
+        return {}  # others wrote them in a form that Optuna does not read
+    if found is None:  # before Optuna 5, where samplers kept them in a system attribute
+        listed = trial.system_attrs.get("constraints")
+        listed = listed if isinstance(listed, (list, tuple)) else ()
+        found = {str(i): c for i, c in enumerate(listed)}
+    numbers = (int, float)  # NaN and infinity stay as they are: both are violations
+    values = {str(name): float(c) for name, c in found.items() if isinstance(c, numbers)}
+    return {name: c for name, c in values.items() if not c <= 0}
+
+
+def violation_of(violated: Mapping[str, float]) -> float:
+    """Return the sum of a trial's constraint values above 0."""
+    return sum(math.inf if c != c else c for c in violated.values())
