@@ -8,6 +8,7 @@ import unicodedata
 _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
 _WORDS = re.compile(r"[A-Za-z]{2,}")
+_REPEATED = re.compile(r"(.)\1+")
 _BLANKS = re.compile(r"[ \t]+")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 _USUAL = b"\n\t" + bytes(range(32, 127))
@@ -55,6 +56,22 @@ def cut(text: str, most: int) -> str:
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
     return cut(repr(value), _SHORT)
+
+
+MOST_CHARACTERS = 12
+"""Characters for one token at most, blanks and repeated signs left out.
+
+Tokenizers join long runs of blanks or of one sign. Of anything else, no tokenizer in use has an
+average of more than about 6 characters a token: twice that is no count of the text.
+"""
+
+
+def least_tokens(text: str) -> int:
+    """Under-estimate the tokens of a text: a count below it cannot be one of this text.
+
+    Of a short text, no count is disputed: 64 characters are taken as nothing.
+    """
+    return max(0, len(_REPEATED.sub(r"\1", "".join(text.split()))) - 64) // MOST_CHARACTERS
 
 
 def estimate_tokens(text: str) -> int:

@@ -535,6 +535,21 @@ class ProviderContract:
         assert len(server.seen) < 15
         assert optimizer.usage.estimated == len(server.seen)
 
+    @pytest.mark.defect(37)
+    @pytest.mark.parametrize("cap", [{"max_cost": 0.01}, {"max_tokens": 3000}])
+    def test_caps_hold_where_too_little_is_told(self, server, cap):
+        client = self.client(server, api_key=KEY, price=Price(10.0, 20.0))
+        body = self.body("x: 0.5" + " and why it is so" * 9)
+        name = next(n for n in body if n.startswith("usage"))
+        body[name] = json.loads(json.dumps(_all_numbers(body[name], 1)))
+        server.play(Say(body))
+        optimizer = LLMOptimizer({"x": Float(0.0, 1.0)}, client, warmup=0, noisy=True, **cap)
+        with contextlib.suppress(BudgetExceededError):
+            for _ in range(30):
+                optimizer.tell(optimizer.ask(), 0.0)
+        assert len(server.seen) < 15
+        assert optimizer.usage.estimated == len(server.seen)
+
     # The account.
 
     @pytest.mark.defect(39)

@@ -9,6 +9,8 @@ import re
 
 import pytest
 
+from llmopt.client.answer import Answer
+from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.prices import (
     FREE,
     Price,
@@ -181,3 +183,35 @@ def test_a_cache_kept_for_an_hour_costs_more():
         (700 * 10 + 200 * 12.5 + 100 * 20) / 1e6
     )
     assert get_price("anthropic:claude-haiku-4-5").written_long == 2.0
+
+
+@pytest.mark.defect(37)
+@pytest.mark.parametrize(
+    ("told", "cost", "estimated"),
+    [
+        ({"prompt_tokens": 1, "completion_tokens": 1}, None, True),
+        ({"prompt_tokens": 400, "completion_tokens": 1}, None, True),
+        ({"prompt_tokens": 400, "completion_tokens": 90, "cost": 1e-12}, 4.9e-3, False),
+        # What a real provider tells stays: discounts, cached prompts, hidden reasoning.
+        ({"prompt_tokens": 400, "completion_tokens": 90, "cost": 6e-4}, 6e-4, False),
+        ({"prompt_tokens": 400, "completion_tokens": 90, "cached_tokens": 400}, 1.3e-3, False),
+        ({"prompt_tokens": 200, "completion_tokens": 9000}, 0.092, False),
+    ],
+)
+def test_counts_and_costs_that_cannot_be_are_not_believed(told, cost, estimated):
+    request = Request((Message("user", "Find the best x and y, said the one to the other. " * 30),))
+    answer = Answer((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
+    found = answer.priced(request, Price(10.0, 10.0, cached=1.0), True)
+    assert found.estimated is estimated
+    if cost is None:
+        assert found.cost > 5e-4
+    else:
+        assert found.cost == pytest.approx(cost)
+    reply = Reply(answer.completions, prompt_tokens=1, completion_tokens=1).counted(request)
+    assert (reply.estimated, reply.prompt_tokens > 300, reply.completion_tokens > 90) == (
+        1,
+        True,
+        True,
+    )
+    blank = Request((Message("user", " " * 5000 + "=" * 5000),))  # few tokens, also for a tokenizer
+    assert Reply((), prompt_tokens=80, completion_tokens=1).counted(blank).estimated == 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmopt.client.base import Completion, FinishReason, Request, amount, whole
+from llmopt.client.base import Completion, FinishReason, Request, amount, believed, whole
 from llmopt.client.faults import MalformedBody
 from llmopt.client.keys import Secret, hide
 from llmopt.client.prices import Price
@@ -53,14 +53,15 @@ class Answer:
             price: What tokens cost; ``None`` if that is not known.
             tells_cost: Whether the provider documents that its answers say what was charged.
         """
-        prompt, completion = self.prompt_tokens, self.completion_tokens
         texts = [c.text for c in self.completions]
+        prompt = believed(self.prompt_tokens, request.text)
+        completion = believed(self.completion_tokens, *texts)
         # No prompt is empty, and no text either.
         told = bool(prompt) and completion is not None and (completion > 0 or not any(texts))
         prompt = prompt or estimate_tokens(request.text)
         completion = completion or sum(map(estimate_tokens, texts))
         cost = self.cost if tells_cost else None
-        if price is not None and not cost:
+        if price is not None and (not cost or cost < price.least(prompt, completion)):
             cost = price.cost(
                 prompt,
                 completion,

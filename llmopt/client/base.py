@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from llmopt.text import clean, estimate_tokens
+from llmopt.text import clean, estimate_tokens, least_tokens
 
 FinishReason = Literal["stop", "length", "filter", "refusal"]
 Style = Literal["chat", "completion"]
@@ -158,14 +158,17 @@ class Reply:
     def counted(self, request: Request) -> Reply:
         """Return this reply as it is counted.
 
-        Tokens that nobody told, or that cannot be, are estimated, rather too high than too low.
-        A cost that cannot be is unknown.
+        Tokens that nobody told, or that cannot be, are estimated, rather too high than too low:
+        so are fewer than the text must have (`believed`). A cost that cannot be is unknown.
 
         Args:
             request: What it answers.
         """
         prompt, completion = whole(self.prompt_tokens), whole(self.completion_tokens)
         calls = max(1, whole(self.requests) or 0) if self.requests else 0
+        if calls and (prompt or completion):  # else it used nothing, as a scripted answer
+            prompt = believed(prompt, request.text)
+            completion = believed(completion, *(c.text for c in self.completions))
         cost = amount(self.cost)
         estimated = whole(self.estimated) or 0
         if prompt is None or completion is None:
@@ -226,6 +229,11 @@ def whole(value: object) -> int | None:
     """Return a count of calls or tokens, ``None`` for whatever cannot be one."""
     found = amount(value)
     return None if found is None or found >= _MOST_TOKENS else int(found)
+
+
+def believed(tokens: int | None, *texts: str) -> int | None:
+    """Return a count that somebody told, ``None`` where these texts must have more tokens."""
+    return None if tokens is None or tokens < sum(map(least_tokens, texts)) else tokens
 
 
 _COUNTS = tuple(f.name for f in fields(Reply) if f.name not in ("completions", "model"))

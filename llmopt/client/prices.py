@@ -97,6 +97,15 @@ class Price:
             + completion_tokens * self.output
         ) / _MILLION
 
+    def least(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return dollars that no discount goes below: a told cost below them is not believed.
+
+        The prompt is taken as read from a cache, at a tenth of its price at most, and the
+        completion at a tenth.
+        """
+        cached = self.input / 10 if self.cached is None else min(self.cached, self.input / 10)
+        return (prompt_tokens * cached + completion_tokens * self.output / 10) / _MILLION
+
 
 FREE = Price(0.0, 0.0)
 """Price of a model that runs on one's own machine."""
