@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import random
 import re
 import subprocess
@@ -236,3 +237,15 @@ def test_each_page_of_the_site_has_a_line_of_its_own_in_the_navigation():
     nested = re.findall(r"^ {6}- .+: (\S*(?:README|index)\.md)$", site, re.MULTILINE)
     # The theme would take such a page for the heading of its section and hide its own title.
     assert not nested or "navigation.indexes" not in site
+
+
+NAMES = sorted(
+    name
+    for page in (ROOT / "docs" / "api").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_api_pages_name_is_there(name):
+    assert pkgutil.resolve_name(name) is not None
