@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from llmopt.text import clean
+
 _LISTED = 10  # names that a message lists, where one of them is near
 
 
@@ -118,7 +120,7 @@ class ClientError(LLMOptError):
         cost: float = 0.0,
         estimated: int = 0,
     ) -> None:
-        super().__init__(message)
+        super().__init__(clean(message))  # it may quote what a server said
         if retryable is not None:
             self.retryable = retryable
         self.retry_after = retry_after

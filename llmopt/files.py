@@ -163,12 +163,14 @@ def check_new_recording(path: Path, begun: bool = False) -> None:
         begun: The run goes on, and may find its own recording there.
 
     Raises:
-        StorageError: There is no such folder, it is a folder itself, or it is not empty.
+        StorageError: There is no such folder, it is no regular file, or it is not empty.
     """
     if not path.absolute().parent.is_dir():
         raise StorageError(f"--record: the folder of {path} does not exist: make it first")
     if path.is_dir():
         raise StorageError(f"--record: {path} is a folder: give the name of a file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise StorageError(f"--record: {path} is no regular file: give the name of a new file")
     if not begun and path.exists() and path.stat().st_size:
         raise StorageError(
             f"--record: {path} holds a recording already: give another name, as the answers of two "

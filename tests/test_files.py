@@ -6,8 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llmopt.errors import StorageError
+from llmopt.client.base import Message, Request
+from llmopt.client.recording import RecordClient, _unpack
+from llmopt.client.scripted import ScriptedClient
+from llmopt.errors import ClientError, StorageError
 from llmopt.files import (
+    check_new_recording,
     open_file,
     read_bytes,
     read_text,
@@ -89,3 +93,40 @@ def test_text_from_outside_is_clean():
         r"\ud800 \x00user\x00 \x1b[2J \x9b \r \u2028 \u202e"
     )
     assert clean(clean("\ud800")) == clean("\ud800")
+
+
+@pytest.mark.defect(43)
+def test_what_a_server_says_is_clean_in_an_error():
+    error = ClientError("HTTP 500: \x1b[2J\x07 busy \ud800")
+    assert str(error) == r"HTTP 500: \x1b[2J\x07 busy \ud800"
+
+
+@pytest.mark.defect(46)
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
+def test_a_recording_goes_to_a_regular_file_alone(tmp_path, kind):
+    path, outside = tmp_path / "r.jsonl", tmp_path / "outside"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(outside)
+        if kind == "link":
+            outside.write_text("")
+    with pytest.raises(StorageError, match="no regular file"):
+        check_new_recording(path)
+    client = RecordClient(ScriptedClient(["x: 1"]), path)
+    with pytest.warns(RuntimeWarning, match="cannot write the recording"):
+        client.complete(Request((Message("user", "x?"),)))
+    assert kind != "dangling link" or not outside.exists()
+    assert kind != "link" or not outside.read_text()
+
+
+@pytest.mark.defect(41)
+def test_all_messages_of_a_packed_request_share_the_limit(tmp_path):
+    base = Request(tuple(Message("user", "a\n" * 1000) for _ in range(3)))
+    packed = {
+        "like": "base",
+        "digest": "",
+        "request": {**base.to_dict(), "messages": [{"role": "user", "content": [[0, 1000]]}] * 3},
+    }
+    with pytest.raises(ValueError, match="unfolds to more"):
+        _unpack(packed, {"base": base}, 4000)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from llmopt.benchmarks.engine.records import WARMUP, Record
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.files import read_bytes, write_text_atomically
+from llmopt.files import open_to_append, read_bytes, write_text_atomically
 from llmopt.policies.linear import LinearPolicy
 
 OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, Total Reward"
@@ -44,8 +44,8 @@ class OverallLog:
             StorageError: It could not be written; a resume writes the file anew.
         """
         try:
-            with open(self.path, "a") as file:
-                file.write(self._line(record))
+            with open_to_append(self.path) as file:
+                file.write(self._line(record).encode())
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 

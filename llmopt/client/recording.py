@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from llmopt.client.base import (
 )
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, StorageError
-from llmopt.files import read_bytes, seal, unseal
+from llmopt.files import open_to_append, read_bytes, seal, unseal
 
 
 class RecordClient:
@@ -92,7 +93,7 @@ class RecordClient:
             b"" if self._begun else _line({"facts": _facts(self.client), "prompts": PROMPT_VERSION})
         )
         try:
-            with self.path.open("a+b") as file:
+            with io.BufferedRandom(open_to_append(self.path)) as file:
                 size = file.seek(0, os.SEEK_END)
                 if size:
                     file.seek(size - 1)
@@ -405,6 +406,7 @@ def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Requ
                 raise ValueError(
                     f"the recording unfolds to more than {_MOST_UNPACKED:,} characters"
                 )
+        room -= len(content)
         messages.append({**message, "content": content})
     request = Request.from_dict({**entry["request"], "messages": messages})
     if request.digest() != entry["digest"]:

@@ -164,7 +164,7 @@ class Desk:
         text = json.dumps(description, indent=2)
         if len(text) >= MOST_DESCRIPTION:
             raise LLMOptError(f"the description has more than {MOST_DESCRIPTION} characters")
-        if described.exists():
+        if os.path.lexists(described):
             if read_mapping(described, links=False) != json.loads(text):
                 raise LLMOptError(f"there is another search {name!r}: take another name")
             return self.status(name)

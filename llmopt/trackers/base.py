@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmopt.text import clean
+from llmopt.text import clean, first_line
 
 if TYPE_CHECKING:
     from llmopt.history import Direction, Proposal, Trial, Usage
@@ -96,7 +96,7 @@ class Bell:
                         type(callback).__name__,
                         event,
                         type(error).__name__,
-                        error,
+                        first_line(error),
                     )
 
     def end(self) -> None:
