@@ -5,6 +5,7 @@ import json
 import pickle
 import warnings
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from llmopt.client import (
     Request,
     ScriptedClient,
     get_client,
+    recording,
 )
 from llmopt.client.base import Style
 from llmopt.client.facts import ModelFacts, model_facts
@@ -350,9 +352,13 @@ class TestRecordAndReplay:
 
     @pytest.mark.defect(45)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
-    def test_a_full_disk_loses_no_reply(self, tmp_path: Path) -> None:
+    def test_a_full_disk_loses_no_reply(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = tmp_path / "run.jsonl"
-        path.symlink_to("/dev/full")
+        opened = recording.open_to_append
+        full = partial(open, "/dev/full", "r+b", buffering=0)
+        monkeypatch.setattr(recording, "open_to_append", lambda _: full())
         client = ScriptedClient(["a", "b"])
         recorder = RecordClient(client, path)
         with pytest.warns(RuntimeWarning, match="No space left"):
@@ -360,7 +366,7 @@ class TestRecordAndReplay:
         with pytest.raises(StorageError, match=r"No space left.*another file"):
             recorder.complete(ask("2"))
         assert len(client.requests) == 1  # nothing more was paid for
-        path.unlink()
+        monkeypatch.setattr(recording, "open_to_append", opened)
         recorder.complete(ask("2"))
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]

@@ -111,7 +111,7 @@ class Everything(Callback):
 def answers(request):
     rng = np.random.default_rng(request.seed)
     values = ", ".join(f"params[{i}]: {v:.1f}" for i, v in enumerate(rng.uniform(-3, 3, 3)))
-    return Reply(tuple(Completion(values) for _ in range(request.n)), prompt_tokens=7)
+    return Reply(tuple(Completion(values) for _ in range(request.n)), prompt_tokens=700)
 
 
 CONFIG = RunConfig(
@@ -134,10 +134,10 @@ class TestTrack:
         told = Everything()
         run(CONFIG, tmp_path / "r", client=ScriptedClient(answers), callbacks=[told])
         llm = [
-            ("sent", "r-llm", 7),
+            ("sent", "r-llm", 700),
             ("asked", "r-llm", "llm"),
             ("told", "r-llm", 0),
-            ("sent", "r-llm", 7),
+            ("sent", "r-llm", 700),
             ("asked", "r-llm", "llm"),
             ("told", "r-llm", 1),
             ("ended", "r-llm", ""),

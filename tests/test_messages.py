@@ -333,7 +333,7 @@ class TestBudget:
     def make(**caps: Any) -> LLMOptimizer:
         def answer(request):
             text = f"lr: {(request.seed % 1000) / 1000}, k: {request.seed % 10}"
-            return Reply((Completion(text),), prompt_tokens=30, completion_tokens=5, cost=0.1)
+            return Reply((Completion(text),), prompt_tokens=3000, completion_tokens=5, cost=0.1)
 
         return make(client=ScriptedClient(answer), **caps)
 
@@ -341,7 +341,7 @@ class TestBudget:
         ("cap", "parts"),
         [
             ({"max_requests": 1}, ("1 requests were sent", "max_requests=1")),
-            ({"max_tokens": 35}, ("35 tokens were used", "max_tokens=35")),
+            ({"max_tokens": 3005}, ("3005 tokens were used", "max_tokens=3005")),
             ({"max_cost": 0.05}, ("$0.1000 was spent", "max_cost=0.05")),
         ],
     )

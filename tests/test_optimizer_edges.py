@@ -154,9 +154,9 @@ class TestCosts:
         assert all(t.prompt_tokens == 0 for t in optimizer.trials if t.source == "warmup")
 
     def test_a_point_that_took_three_requests_costs_three(self):
-        replies = [Reply((Completion(t),), prompt_tokens=10) for t in ("no", "x: 99?", "x: 1")]
+        replies = [Reply((Completion(t),), prompt_tokens=1000) for t in ("no", "x: 99?", "x: 1")]
         optimizer = make(replies, out_of_range="reject")
-        assert optimizer.tell(optimizer.ask(), 1.0).prompt_tokens == 30
+        assert optimizer.tell(optimizer.ask(), 1.0).prompt_tokens == 3000
 
 
 class TestWarnings:
