@@ -174,13 +174,14 @@ def test_blocks_of_a_growing_text():
 
 def test_how_long_the_cache_is_kept(server):
     body = anthropic_body("x")
+    body["usage"]["input_tokens"] = 3000
     body["usage"]["cache_creation"] = {
         "ephemeral_5m_input_tokens": 4,
         "ephemeral_1h_input_tokens": 6,
     }
     server.play(Say(body))
     kept = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="long")
-    cost = (30 * 1.00 + 4 * 1.25 + 6 * 2.00 + 60 * 0.10 + 7 * 5.00) / 1e6
+    cost = (3000 * 1.00 + 4 * 1.25 + 6 * 2.00 + 60 * 0.10 + 7 * 5.00) / 1e6
     assert kept.complete(_prompt(300, 1)).cost == pytest.approx(cost)
     assert server.seen[0].body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     off = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="off")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from provider_contract import no_proxies, server
-from wire import Cut, Hang, Say, openai_body, openai_error
+from wire import THOUSAND, Cut, Hang, Say, openai_body, openai_error
 
 from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
@@ -261,10 +261,10 @@ def test_short_names():
 
 
 def test_check(server, capsys):
-    server.play(Say(openai_body("x: 1.0, y: -2.0", model="served-as")))
+    server.play(Say(openai_body("x: 1.0, y: -2.0", model="served-as", usage=THOUSAND)))
     assert main(["check", f"openai+{server.url}/v1:m"]) == 0
     shown = capsys.readouterr().out
-    for words in ("x, y = 1, -2", "served-as", "100 tokens", "60 of them", "unknown", "stop"):
+    for words in ("x, y = 1, -2", "served-as", "1000 tokens", "60 of them", "unknown", "stop"):
         assert words in shown
     server.play(Say(openai_body('{"explanation": "", "point": {"x": 1, "y": -2}}')))
     priced = f'openai+{server.url}/v1:m?structured=true&price={{"input": 1, "output": 1}}'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from provider_contract import no_proxies, server
-from wire import Say, openai_body, openai_error
+from wire import THOUSAND, Say, openai_body, openai_error
 
 from llmopt.cli import main
 from llmopt.errors import install_hint
@@ -39,7 +39,7 @@ class Points:
             return self.first.pop(0)
         self.count += 1
         values = ", ".join(f"params[{i}]: {self.count / 10}" for i in range(3))
-        return Say(openai_body(f"{values}\nNext."))
+        return Say(openai_body(f"{values}\nNext.", usage=THOUSAND))
 
 
 def run(server, *options):
@@ -75,8 +75,8 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
 
 @pytest.mark.parametrize(
     ("option", "value", "sent"),
-    # Each answer takes 107 tokens, and the check is before the request.
-    [("--max-requests", "2", 2), ("--max-tokens", "300", 3)],
+    # Each answer takes 1,007 tokens, and the check is before the request.
+    [("--max-requests", "2", 2), ("--max-tokens", "3000", 3)],
 )
 def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     server.play(Points())
@@ -107,15 +107,15 @@ def test_retries_keep_to_the_cap_too(server, capsys):
 def test_a_cap_on_the_cost(server, capsys, monkeypatch, tmp_path):
     prices = tmp_path / "prices.json"
     model = f"openai+{server.url}/v1:m"
-    # 100 prompt tokens and 7 of the answer: $0.00107 each.
+    # 1,000 prompt tokens and 7 of the answer: $0.01007 each.
     prices.write_text(json.dumps({model: {"input": 10, "output": 10}}))
     monkeypatch.setenv("LLMOPT_PRICES", str(prices))
     monkeypatch.setattr("llmopt.client.openai.is_local", lambda url: False)
     server.play(Points())
-    assert run(server, "--max-cost", "0.003") == 2
+    assert run(server, "--max-cost", "0.03") == 2
     assert len(server.seen) == 3
     shown = capsys.readouterr().err
-    assert "$0.0032 was spent and max_cost=0.003" in shown
+    assert "$0.0302 was spent and max_cost=0.03" in shown
     assert "about 6 requests" in shown  # the estimate, before anything is sent
     assert "; $0.0" in shown
 

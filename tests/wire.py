@@ -298,6 +298,15 @@ def _gemini_events(body: dict[str, Any]) -> list[str]:
 # What each provider's success and error bodies look like.
 
 
+THOUSAND = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 7,
+    "total_tokens": 1007,
+    "prompt_tokens_details": {"cached_tokens": 60},
+}
+"""Usage that a whole prompt of a search may have: fewer tokens would not be believed."""
+
+
 def openai_body(
     *texts: str, finish: str = "stop", refusal: str | None = None, usage: Any = None, **more: Any
 ) -> dict[str, Any]:
