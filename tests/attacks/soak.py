@@ -124,7 +124,7 @@ def stint(home: Path, tells: int, asks: int, kill_after: int, told: Notes, sent:
                 }
                 Notes(home / "stints").add(json.dumps(facts))
                 # The plain way of an alarm is to end the process, wherever it is.
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 20 * lasting / done))
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-4, 8 * lasting / done))
             tell(point)
         else:
             tell({"x": rng.uniform(-5, 5), "y": rng.uniform(-5, 5)})
