@@ -1,8 +1,9 @@
 """Where templates are rendered: Jinja2's sandbox, made narrower.
 
 A template sees text, numbers and lists of them, and calls what is listed here. It can neither
-reach an object of the program nor run for ever: the turns of its loops are counted. The text that
-it may build is not limited, so a template is still to be read before it is used.
+reach an object of the program nor loop for ever: the turns of its loops are counted. A filter over
+a long value spends no turn, and the text that a template may build is not limited, so a template
+is still to be read before it is used.
 """
 
 from __future__ import annotations
