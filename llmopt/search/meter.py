@@ -565,3 +565,23 @@ class Meter:
             "_unsaved": deque(),
             "_draft": None,
         }
+
+
+class Metered:
+    """What asks through a meter: its caps, and what it has spent."""
+
+    _meter: Meter
+
+    @property
+    def limits(self) -> Limits:
+        """The caps on what may be spent; assign new ones to raise them."""
+        return self._meter.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._meter.limits = limits
+
+    @property
+    def usage(self) -> Usage:
+        """What was spent so far (a copy)."""
+        return self._meter.usage

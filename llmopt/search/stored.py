@@ -18,14 +18,13 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.locks import uninterrupted
-from llmopt.search.meter import Limits, Meter, Spent
+from llmopt.search.meter import Meter, Metered, Spent
 from llmopt.text import short
 
 
-class StoredSearch:
+class StoredSearch(Metered):
     """The base of a search that asks a model and may be kept in a file."""
 
-    _meter: Meter
     _log: EventLog | None = None
     _failure = "failure"  # the name of the event of a request without a reply
 
@@ -41,20 +40,6 @@ class StoredSearch:
     def client(self) -> Client:
         """The model that is asked."""
         return self._meter.client
-
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self._meter.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._meter.limits = limits
-
-    @property
-    def usage(self) -> Usage:
-        """What was spent so far (a copy)."""
-        return self._meter.usage
 
     def _record(self, event: Any) -> None:
         """Store an event, then let it change the state."""

@@ -25,8 +25,7 @@ from llmopt.code.failure import CandidateError
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
-from llmopt.history import Usage
-from llmopt.search.meter import Limits, Meter
+from llmopt.search.meter import Limits, Meter, Metered
 from llmopt.text import cut
 
 logger = logging.getLogger(__name__)
@@ -72,14 +71,15 @@ class State:
         return f"State(idx={self.idx}, performances={self.performances})"
 
 
-class GenCode:
+class GenCode(Metered):
     """Turns a model's answer into a reward function that is safe to call.
 
     Args:
         env: A Gymnasium id, or an object whose ``str()`` is one and which may have
             ``success_func(env, info) -> (is_success, is_failure)``, as VIRAL's have.
         llm: A model string or an llmopt client; or an object with VIRAL's
-            ``add_message(text)`` and ``generate_response(stream=...)``. Asked only for repairs.
+            ``add_message(text)`` and ``generate_response(stream=...)``, which says no tokens and no
+            price. Asked only for repairs.
         repairs: Times that a repair is asked for.
         signature: What the model was asked to write. Its name in the answer may differ.
         limits: What the worker may use.
@@ -113,20 +113,6 @@ class GenCode:
         self._repairs = repairs
         self._signature = signature
         self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
-
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self._meter.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._meter.limits = limits
-
-    @property
-    def usage(self) -> Usage:
-        """What repairs have cost; VIRAL's chat objects say no tokens and no price."""
-        return self._meter.usage
 
     def get(self, response: str) -> State:
         """Return a new state with the reward function of an answer.
