@@ -144,7 +144,7 @@ def _dispatch(arguments: list[str]) -> int:
         parser = _Parser(prog=f"llmopt {name}", description=COMMANDS[name].help)
         module.add_arguments(parser)
         if any(a.startswith("--config") for a in arguments):
-            from llmopt.commands.config_file import take_config
+            from llmopt.commands.shared import take_config
 
             take_config(parser, arguments[1:])
         return int(module.main(parser.parse_args(arguments[1:])))

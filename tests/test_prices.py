@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from llmopt.client.answer import Answer
 from llmopt.client.base import Completion, Message, Reply, Request
+from llmopt.client.call import Call
 from llmopt.client.prices import (
     FREE,
     Price,
@@ -200,7 +200,7 @@ def test_a_cache_kept_for_an_hour_costs_more():
 )
 def test_counts_and_costs_that_cannot_be_are_not_believed(told, cost, estimated):
     request = Request((Message("user", "Find the best x and y, said the one to the other. " * 30),))
-    answer = Answer((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
+    answer = Call((Completion("x: 0.5, since it is near the best one. " * 9),), **told)
     found = answer.priced(request, Price(10.0, 10.0, cached=1.0), True)
     assert found.estimated is estimated
     if cost is None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from llmopt import Categorical, Float, Int, Space
-from llmopt.client.answer import closed
 from llmopt.client.anthropic import AnthropicClient
+from llmopt.client.call import closed
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.gemini import GeminiClient
 from llmopt.client.openai import OpenAIClient

@@ -27,8 +27,7 @@ from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.table import TASKS, get_task
 from llmopt.client.facts import model_facts
 from llmopt.client.ready import check_ready
-from llmopt.commands.config_file import add_config_argument
-from llmopt.commands.options import add_option_argument, take_options
+from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
 from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of

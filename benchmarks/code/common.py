@@ -17,7 +17,7 @@ from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.facts import model_facts
-from llmopt.client.options import split_options
+from llmopt.client.model_string import split_options
 from llmopt.client.ready import check_ready
 from llmopt.client.recording import RecordClient
 from llmopt.client.registry import get_client
@@ -32,9 +32,9 @@ from llmopt.files import (
     write_bytes_atomically,
     write_json_atomically,
 )
-from llmopt.folders import to_give_again
 from llmopt.policies.picture import policy_gif
 from llmopt.text import clean, cut, first_line
+from llmopt.trust import to_give_again
 
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),

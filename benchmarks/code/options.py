@@ -14,11 +14,11 @@ from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.code.candidate import STRATEGIES
 from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
-from llmopt.commands.options import add_option_argument, take_options
+from llmopt.commands.shared import add_option_argument, take_options
 from llmopt.errors import LLMOptError
 from llmopt.files import read_text
-from llmopt.folders import check_given
 from llmopt.text import short
+from llmopt.trust import check_given
 
 DEFAULTS: dict[str, Any] = {
     "steps": 10,

@@ -19,14 +19,13 @@ from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.commands.config_file import add_config_argument
-from llmopt.commands.options import add_option_argument, take_options
+from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_bytes, write_bytes_atomically
-from llmopt.folders import check_given, to_give_again
 from llmopt.prompt import PROMPTS
 from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of
+from llmopt.trust import check_given, to_give_again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

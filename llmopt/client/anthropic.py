@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
-from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.base import Completion, FinishReason, Request, whole
+from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import load, merged, whole_body
 from llmopt.client.endpoint import Endpoint, address
 from llmopt.client.faults import Fault, MalformedBody, sdk_fault
@@ -85,7 +85,7 @@ class AnthropicClient(RemoteClient):
             parameters["effort"] = _EFFORTS.get(self.effort, self.effort)
         return {name: value for name, value in parameters.items() if value is not None}
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         system, messages = conversation(request, _MARKS[self.cache])
         options: dict[str, Any] = {"stream": parameters.pop("stream", False)}
         if not options["stream"]:
@@ -169,8 +169,8 @@ def _counts(usage: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _read(message: Any) -> Answer:
-    """Turn a message, whose fields a server may have left out, into an `Answer`."""
+def _read(message: Any) -> Call:
+    """Turn a message, whose fields a server may have left out, into a `Call`."""
     content = getattr(message, "content", None)
     if not isinstance(content, list):
         raise MalformedBody("no content in the answer")
@@ -184,7 +184,7 @@ def _read(message: Any) -> Answer:
     fresh = whole(getattr(usage, "input_tokens", None))
     long = whole(getattr(kinds, "ephemeral_1h_input_tokens", None)) or 0
     reason = finish(getattr(message, "stop_reason", None), _FINISH)
-    return Answer(
+    return Call(
         completions=(Completion("".join(pieces), reason),),
         model=getattr(message, "model", None) or "",
         prompt_tokens=None if fresh is None else fresh + read + written,

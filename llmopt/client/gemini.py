@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.base import Completion, FinishReason, Request, whole
+from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import http_options, load, merged
 from llmopt.client.endpoint import Endpoint, address
 from llmopt.client.faults import Fault, MalformedBody, parse_duration, words
@@ -97,7 +97,7 @@ class GeminiClient(RemoteClient):
             return {"thinkingBudget": _BUDGETS[self.effort]}
         return {"thinkingLevel": _LEVELS.get(self.effort, self.effort)}
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         config = dict(parameters)
         stream = config.pop("stream", False)
         if "response_json_schema" in config:
@@ -122,7 +122,7 @@ class GeminiClient(RemoteClient):
         usage = response.usage_metadata
         counts = ("candidates_token_count", "thoughts_token_count")
         known = [n for n in (whole(getattr(usage, name, None)) for name in counts) if n is not None]
-        return Answer(
+        return Call(
             completions=completions(response),
             model=response.model_version or "",
             prompt_tokens=getattr(usage, "prompt_token_count", None),

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmopt.client.answer import Answer
 from llmopt.client.base import Request
+from llmopt.client.call import Call
 from llmopt.client.connection import MOST_BYTES, TooLarge, is_local, load
 from llmopt.client.endpoint import Endpoint
 from llmopt.client.faults import Fault
@@ -73,7 +73,7 @@ class GeminiLegacyClient(RemoteClient):
         }
         return {name: value for name, value in parameters.items() if value is not None}
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         genai = load("google.generativeai", self.package)
         system = "\n\n".join(m.content for m in request.messages if m.role == "system")
         model = genai.GenerativeModel(self.model, system_instruction=system or None)
@@ -90,7 +90,7 @@ class GeminiLegacyClient(RemoteClient):
         completion_tokens = max(
             usage.candidates_token_count, usage.total_token_count - prompt_tokens
         )
-        return Answer(
+        return Call(
             completions=completions(response),
             prompt_tokens=prompt_tokens,
             cached_tokens=usage.cached_content_token_count,

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote
 
-from llmopt.client.answer import Answer, closed, finish
 from llmopt.client.anthropic import blocks
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
+from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import check_url, is_local, load, merged, whole_body
 from llmopt.client.endpoint import CUSTOM_KEY_VARIABLE, SERVERS, Endpoint, openai_endpoint
 from llmopt.client.faults import Fault, MalformedBody, sdk_fault
@@ -222,7 +222,7 @@ class OpenAIClient(RemoteClient):
     def _caches_prefix(self, request: Request) -> bool:
         return self._breakpoints and self.cache != "off" and len(request.text) >= _WORTH_CACHING
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         # All in the body, since releases of the SDK differ in the arguments that they take.
         body: dict[str, Any] = {**parameters, "model": self.model}
         options: dict[str, Any] = {"stream": body.pop("stream", False)}
@@ -241,7 +241,7 @@ class OpenAIClient(RemoteClient):
             return _collect(response) if options["stream"] else _read(response)
         except Exception as error:
             if getattr(error, "code", None) in _FILTERED:
-                return Answer((Completion("", "filter"),))
+                return Call((Completion("", "filter"),))
             raise
 
     def _fault(self, error: Exception) -> Fault | None:
@@ -399,7 +399,7 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
     return messages
 
 
-def _collect(stream: Any) -> Answer:
+def _collect(stream: Any) -> Call:
     """Put an answer together that came in pieces.
 
     Raises:
@@ -444,8 +444,8 @@ def _collect(stream: Any) -> Answer:
     )
 
 
-def _read(response: Any) -> Answer:
-    """Turn the SDK's response, whose fields a server may have left out, into an `Answer`."""
+def _read(response: Any) -> Call:
+    """Turn the SDK's response, whose fields a server may have left out, into a `Call`."""
     choices = getattr(response, "choices", None)
     if not isinstance(choices, list) or not choices:
         raise MalformedBody("no choices in the answer")
@@ -456,7 +456,7 @@ def _read(response: Any) -> Answer:
     )
 
 
-def _answer(completions: list[Completion], usage: Any, model: Any) -> Answer:
+def _answer(completions: list[Completion], usage: Any, model: Any) -> Call:
     details = getattr(usage, "prompt_tokens_details", None)
     prompt, completion, total = (
         whole(getattr(usage, f"{name}_tokens", None)) for name in ("prompt", "completion", "total")
@@ -464,7 +464,7 @@ def _answer(completions: list[Completion], usage: Any, model: Any) -> Answer:
     if prompt is not None and total is not None and total > prompt:
         # xAI counts hidden reasoning in the total alone.
         completion = max(completion or 0, total - prompt)
-    return Answer(
+    return Call(
         completions=tuple(completions),
         model=model or "",
         prompt_tokens=prompt,

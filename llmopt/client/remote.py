@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.client.account import note_paid, take_call
-from llmopt.client.answer import Answer, sound
 from llmopt.client.base import Reply, Request, Style
+from llmopt.client.call import Call, sound
 from llmopt.client.connection import (
     CONNECT_SECONDS,
     RateLimiter,
@@ -50,7 +50,7 @@ DEADLINE = 5
 """Timeouts that a whole call may take."""
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
-_Result = Answer | ClientError | BudgetExceededError
+_Result = Call | ClientError | BudgetExceededError
 
 
 class RemoteClient:
@@ -194,7 +194,7 @@ class RemoteClient:
         """Optional parameters of one call, by their name on the wire; none is ``None``."""
         raise NotImplementedError
 
-    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Answer:
+    def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         """Make one call; any exception goes to `_fault`."""
         raise NotImplementedError
 
@@ -353,14 +353,14 @@ class RemoteClient:
         per_call = self._learned.samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
         results = self._run(key, request, [c for c in counts if c], first_sample=0, price=price)
-        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Answer))
+        short = request.n - sum(len(r.completions) for r in results if isinstance(r, Call))
         if short > 0 and per_call > 1 and _complied(results):
             # The server ignored (or refused) the wish for several samples: ask one by one.
             self._learned.samples_per_call = 1
             logger.info("%s brings one sample a call; asking for the others apart", self.name)
             first = request.n - short
             results += self._run(key, request, [1] * short, first_sample=first, price=price)
-        answers = [r for r in results if isinstance(r, Answer)]
+        answers = [r for r in results if isinstance(r, Call)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers and failures:
             raise one_of(failures)
@@ -422,7 +422,7 @@ class RemoteClient:
         if self._caches_prefix(request):
             # The others can read what the first one wrote to the cache.
             first = [one(0)]
-            if not isinstance(first[0], Answer):
+            if not isinstance(first[0], Call):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
@@ -460,7 +460,7 @@ class RemoteClient:
                 return failure or error
             calls += 1
             came = self._attempt(sdk, key, asked, sent)
-            if isinstance(came, Answer):
+            if isinstance(came, Call):
                 if fault is not None:
                     self._keep(change, fault, key)
                 answer = came.priced(asked, price, endpoint.tells_cost)
@@ -485,7 +485,7 @@ class RemoteClient:
 
     def _attempt(
         self, sdk: Any, key: Secret, request: Request, parameters: dict[str, Any]
-    ) -> Answer | Fault:
+    ) -> Call | Fault:
         """Send one call. The SDK's exception, which holds headers, does not leave this."""
         send = partial(self._send, sdk, request, dict(parameters))
         try:
@@ -543,7 +543,7 @@ class RemoteClient:
             cap += self._learned.added_room or 0
         return cap if cap is None or most is None else min(cap, most)
 
-    def _watch_room(self, request: Request, answers: list[Answer]) -> None:
+    def _watch_room(self, request: Request, answers: list[Call]) -> None:
         cap = self._cap(request)
         if cap is None or request.style == "completion":
             return
@@ -559,7 +559,7 @@ class RemoteClient:
                 self._cap(request),
             )  # fmt: skip
 
-    def _reply(self, answers: list[Answer], failures: list[ClientError], seconds: float) -> Reply:
+    def _reply(self, answers: list[Call], failures: list[ClientError], seconds: float) -> Reply:
         known = [a.cost for a in answers if a.cost is not None]
         lost = sum(f.cost for f in failures)
         return Reply(
@@ -593,6 +593,6 @@ class RemoteClient:
 def _complied(results: list[_Result]) -> bool:
     """Whether all calls brought samples that nothing was wrong with, only too few."""
     return all(
-        isinstance(r, Answer) and all(c.finish_reason in ("stop", "length") for c in r.completions)
+        isinstance(r, Call) and all(c.finish_reason in ("stop", "length") for c in r.completions)
         for r in results
     )

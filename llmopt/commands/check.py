@@ -12,7 +12,7 @@ from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.registry import get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.commands.estimate import price_of, prices_of
-from llmopt.commands.options import add_option_argument, take_options
+from llmopt.commands.shared import add_option_argument, take_options
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import check_prompt_for, prompt_for

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from llmopt.client.options import split_options
+from llmopt.client.model_string import split_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
 from llmopt.history import Trial

@@ -7,7 +7,7 @@ import contextlib
 import json
 import sys
 
-from llmopt.commands.options import add_option_argument
+from llmopt.commands.shared import add_option_argument
 from llmopt.service.files import of_proposal, open_file
 
 _WAIT = 600.0

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.options import with_options
+from llmopt.client.model_string import with_options
 from llmopt.client.registry import one_model
 from llmopt.client.scripted import ScriptedClient
-from llmopt.commands.config_file import load_toml
+from llmopt.commands.shared import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
 from llmopt.files import read_json, read_text
 from llmopt.history import Proposal, Trial

@@ -1,4 +1,4 @@
-"""``--config FILE``: the options of a command in a TOML file."""
+"""Options that several commands have: ``--option NAME=VALUE`` and ``--config FILE``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.files import read_text
 
@@ -117,3 +118,34 @@ def _one(action: argparse.Action, value: Any) -> Any:
     if action.choices is not None and found not in action.choices:
         raise ValueError(f"expected one of {', '.join(map(str, action.choices))}")
     return found
+
+
+def add_option_argument(parser: argparse.ArgumentParser) -> None:
+    """Add ``--option``; `take_options` puts what it took into the model."""
+    parser.add_argument(
+        "--option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=argparse.SUPPRESS,
+        help="option of the model's client, such as timeout=60 or effort=low; may be repeated "
+        "(MODEL?NAME=VALUE means the same)",
+    )
+
+
+def take_options(given: dict[str, Any], default: str | None = None) -> None:
+    """Put the options of ``--option`` into the model string of a command's arguments.
+
+    Args:
+        given: The arguments by name; ``option`` is taken out.
+        default: The model where none was given.
+
+    Raises:
+        OptionError: One of them is not written ``name=value``, or there is no model.
+    """
+    options = given.pop("option", None)
+    if not options:
+        return
+    model = given.get("model", default)
+    if model is None:
+        raise OptionError("--option is of the model that --model names: give --model, too")
+    given["model"] = with_options(model, options)

@@ -18,7 +18,7 @@ _DATA = ("enum", "const", "default", "examples", "required")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Call:
     """What one call to a provider brought.
 
     Attributes:
@@ -45,7 +45,7 @@ class Answer:
     calls: int = 1
     estimated: bool = False
 
-    def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Answer:
+    def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Call:
         """Return this answer with its cost, and with estimates where it does not say what it used.
 
         Args:
@@ -74,7 +74,7 @@ class Answer:
         )
 
 
-def sound(answer: Answer, request: Request, key: Secret) -> Answer:
+def sound(answer: Call, request: Request, key: Secret) -> Call:
     """Return an answer whose fields are what their types say, whatever the server sent.
 
     The SDKs pass on what they get. A number that cannot be one is taken as unknown, samples
