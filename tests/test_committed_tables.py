@@ -11,6 +11,7 @@ import pytest
 
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words
+from llmopt.benchmarks.report import findings
 from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
 from llmopt.benchmarks.report.stats import duels, format_p
@@ -264,3 +265,25 @@ def test_no_task_is_called_unreported_that_has_reported_results():
     reported = {f"{x['task']}" for x in lines_of("words")} | {"MountainCarContinuous-v0"}
     assert "zones" in reported
     assert "tasks that are not reported" not in section("What is measured")
+
+
+def test_the_page_of_results_is_what_all_lines_give():
+    text = findings.PAGE.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert findings.page(findings.questions(), text) == text
+    assert findings.FIGURE.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_pair_is_won_by_the_better_search_and_few_tasks_tell_nothing():
+    scores = {
+        "a": {"t": {0: 3.0, 1: 1.0}, "u": {5: 2.0}},
+        "b": {"t": {0: 2.0, 1: 1.0}, "u": {7: 9.0}},
+    }
+    found = findings.pair(scores, "a", "b", "B")
+    assert (found.pairs, found.effect) == (3, (0.75 + 0.0) / 2)
+    assert found.gaps["t"][0] > 0 == found.gaps["t"][1] > found.gaps["u"][0] == -1
+    assert found.verdict(0.0) == "too few tasks"
+    many = {m: {f"t{n}": {0: v} for n in range(9)} for m, v in (("a", 1.0), ("b", 2.0))}
+    lost = findings.pair(many, "a", "b", "B")
+    assert (lost.verdict(lost.p), lost.effect, lost.interval) == ("lose", 0.0, (0.0, 0.0))
+    assert findings.pair(many, "b", "a", "A").verdict(lost.p) == "win"

@@ -31,7 +31,8 @@ def best_so_far(means: Sequence[float | None]) -> np.ndarray:
     return np.fmax.accumulate(values) if values.size else values
 
 
-def _figure(width: float, height: float, dpi: int = 120) -> Any:
+def new_figure(width: float, height: float, dpi: int = 120) -> Any:
+    """Return an empty figure of some inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -40,7 +41,7 @@ def _figure(width: float, height: float, dpi: int = 120) -> Any:
     return figure
 
 
-def _png(figure: Any, handles: Mapping[str, Any], columns: int = 3) -> bytes:
+def png(figure: Any, handles: Mapping[str, Any] | None = None, columns: int = 3) -> bytes:
     """Put a legend below a figure, and return it as a PNG file's content."""
     if handles:
         legend = figure.legend(
@@ -62,7 +63,8 @@ def _name(label: str) -> str:
     return cut(clean(label), _LONGEST_NAME)
 
 
-def _plain(axes: Any, title: str = "") -> None:
+def plain(axes: Any, title: str = "") -> None:
+    """Give axes a title and a light grid."""
     axes.set_title(_name(title), parse_math=False, fontsize="medium")
     axes.grid(True, color="0.88", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -106,7 +108,7 @@ def learning_curve(
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(8, 4.8)
+    figure = new_figure(8, 4.8)
     axes = figure.add_subplot()
     longest = max((len(c) for c in curves.values()), default=0)
     first = max(warmup, 1)
@@ -143,8 +145,8 @@ def learning_curve(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("evaluated policies")
     axes.set_ylabel(f"best mean return so far\n({episodes} selection episodes)")
-    _plain(axes, title)
-    return _png(figure, handles)
+    plain(axes, title)
+    return png(figure, handles)
 
 
 def comparison(
@@ -166,7 +168,7 @@ def comparison(
     Returns:
         A PNG file's content.
     """
-    figure = _figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
+    figure = new_figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
     left, right = figure.subplots(1, 2)
     handles: dict[str, Any] = {}
     after = []
@@ -197,7 +199,7 @@ def comparison(
     _limit(left, after)
     left.set_xlabel("evaluated policies")
     left.set_ylabel("best mean return")
-    _plain(left, "best mean return so far on the selection starts")
+    plain(left, "best mean return so far on the selection starts")
     order = sorted(scores, key=lambda label: float(np.median(scores[label])))
     for place, label in enumerate(order):
         own = scores[label][np.isfinite(scores[label])]
@@ -212,9 +214,9 @@ def comparison(
     for text in right.get_yticklabels():
         text.set_parse_math(False)
     right.set_xlim(*_score_range([s[np.isfinite(s)] for s in scores.values()]))
-    _plain(right, "held-out mean return of the best policy: seeds, quartiles, median")
+    plain(right, "held-out mean return of the best policy: seeds, quartiles, median")
     named = {label: handles[label] for label in styles if label in handles}
-    return _png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
+    return png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
 
 
 def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -277,7 +279,7 @@ def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
         A PNG file's content.
     """
     columns = max(map(len, grid))
-    figure = _figure(look.size[0] * columns, look.size[1] * len(grid) + 0.6, 100)
+    figure = new_figure(look.size[0] * columns, look.size[1] * len(grid) + 0.6, 100)
     table = figure.subplots(len(grid), columns, squeeze=False)
     drawn: dict[str, Any] = {}
     for places, row in zip(table, grid, strict=True):
@@ -293,10 +295,10 @@ def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
             if panel.mark is not None:
                 axes.axvline(panel.mark, color="#cccccc", linewidth=0.8, zorder=0)
             axes.set_xlabel(look.xlabel)
-            _plain(axes, panel.title)
+            plain(axes, panel.title)
         places[0].set_ylabel(look.ylabel)
     handles = {look.labels.get(name, name): drawn[name] for name in look.styles if name in drawn}
-    return _png(figure, handles, 5)
+    return png(figure, handles, 5)
 
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:

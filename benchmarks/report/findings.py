@@ -1,0 +1,325 @@
+"""The page of results: one row for each question, made from the committed lines alone.
+
+    python -m llmopt.benchmarks.report.findings          # writes docs/results.md and its figure
+
+A pair is two searches of one task with one seed, or, where the seeds differ, the first search of
+each, the second, and so on. The effect is the share of pairs that the first method wins, ties
+counting half: the probability of improvement of Agarwal et al. 2021 (arXiv 2108.13264). It is
+averaged over tasks, and its interval comes from drawing tasks again. Tasks have scales of their
+own, so a difference is one of places: where both searches stand among all searches of the task, 0
+for the worst and 1 for the best. The p value is that of a two-sided Wilcoxon signed-rank test over
+tasks, of the mean difference on each, after Holm's correction within a question.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from llmopt.benchmarks.report import figures
+from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, paired_test
+from llmopt.benchmarks.report.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "results.md"
+FIGURE = ROOT / "docs" / "images" / "results.png"
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+_LEVEL = 0.05
+_FEWEST = 6  # tasks: of fewer the test cannot give a p value below 0.05
+
+Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
+"""By method, task and seed; the larger, the better."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """One method against a rival.
+
+    Attributes:
+        rival: The rival's name.
+        gaps: By task, the difference of places of each pair.
+        effect: Share of pairs that the method wins, averaged over tasks.
+        interval: Its 95 % interval.
+        p: Of the test over tasks, not corrected.
+    """
+
+    rival: str
+    gaps: dict[str, list[float]]
+    effect: float = field(init=False)
+    interval: tuple[float, float] = field(init=False)
+    p: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        shares = np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
+        object.__setattr__(self, "effect", float(shares.mean()))
+        object.__setattr__(self, "interval", bootstrap_interval([shares], _mean))
+        object.__setattr__(self, "p", paired_test([float(np.mean(g)) for g in self.gaps.values()]))
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs there are."""
+        return sum(map(len, self.gaps.values()))
+
+    def verdict(self, p: float) -> str:
+        """Return "win", "level", "lose" or "too few tasks" for a corrected p value."""
+        if len(self.gaps) < _FEWEST:
+            return "too few tasks"
+        return "level" if p >= _LEVEL else "win" if self.effect > 0.5 else "lose"
+
+
+def _mean(table: np.ndarray) -> Any:
+    return table.mean(axis=-1)
+
+
+def won(gap: float) -> float:
+    """Return 1 for a pair that is won, 0.5 for a tie, 0 for one that is lost."""
+    return 0.5 + 0.5 * float(np.sign(gap))
+
+
+def pair(scores: Scores, method: str, rival: str, label: str) -> Pairing:
+    """Compare two methods on the tasks that both have searched."""
+    gaps: dict[str, list[float]] = {}
+    for task in scores[method]:
+        own, other = (_places(scores, task).get(name, {}) for name in (method, rival))
+        seeds = sorted(own.keys() & other.keys())
+        if seeds:
+            twos = [(own[s], other[s]) for s in seeds]
+        else:
+            twos = [(own[a], other[b]) for a, b in zip(sorted(own), sorted(other), strict=False)]
+        if twos:
+            gaps[task] = [a - b for a, b in twos]
+    return Pairing(label, gaps)
+
+
+def _places(scores: Scores, task: str) -> dict[str, dict[int, float]]:
+    """Return where each search stands among all of a task: 0 the worst, 1 the best."""
+    keys = [(m, seed) for m, tasks in scores.items() for seed in tasks.get(task, {})]
+    ranked = rankdata([scores[m][task][seed] for m, seed in keys])
+    found: dict[str, dict[int, float]] = {}
+    for (method, seed), rank in zip(keys, ranked.tolist(), strict=True):
+        found.setdefault(method, {})[seed] = (rank - 1) / max(len(keys) - 1, 1)
+    return found
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and who was compared to answer it.
+
+    Attributes:
+        title: The question.
+        who: The method that is asked about.
+        scores: Of all methods.
+        method: Its key in `scores`.
+        rivals: Keys of the rivals, with their names.
+    """
+
+    title: str
+    who: str
+    scores: Scores
+    method: str
+    rivals: Mapping[str, str]
+
+    def pairings(self) -> list[Pairing]:
+        """Compare the method with each rival."""
+        return [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
+
+
+def lines_of(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a committed file of results."""
+    with open(ROOT / "benchmarks" / "results" / f"{name}.jsonl", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def words_scores(known: bool | None = None) -> Scores:
+    """Return the returns on fresh starts of the searches with words, and of their rivals."""
+    from llmopt.benchmarks.experiments.words import BASELINES, PRESENT
+
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for line in lines_of("words"):
+        if (line["arm"] in BASELINES or line["seed"] >= PRESENT) and known in (None, line["known"]):
+            found.setdefault(line["arm"], {}).setdefault(line["task"], {})[line["seed"]] = line[
+                "held_out"
+            ]
+    return found
+
+
+def policy_scores() -> Scores:
+    """Return the held-out returns of the suite of policies."""
+    from llmopt.benchmarks.report.lines import score
+
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for line in lines_of("policies"):
+        cell = line["cell"]
+        task = found.setdefault(cell["method"], {}).setdefault(line["task"], {})
+        task.setdefault(cell["seed"], score(line))
+    return found
+
+
+def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
+    """Return minus the logarithm of the distance to the optimum on BBOB."""
+    from llmopt.benchmarks.experiments.bbob_page import precision, read_runs
+
+    return {
+        method: _by_function(
+            {
+                key: -math.log10(precision(steps, budget))
+                for key, steps in runs.items()
+                if key[0] in dimensions
+            }
+        )
+        for method, runs in read_runs(lines_of("bbob"), budget).items()
+    }
+
+
+def _by_function(values: Mapping[tuple[int, int, int], float]) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for (dimension, function, instance), value in values.items():
+        found.setdefault(f"f{function} in {dimension}-D", {})[instance] = value
+    return found
+
+
+def study_scores(trials: int) -> Scores:
+    """Return minus the regret of hyper-parameter searches after some trials."""
+    from llmopt.benchmarks.experiments.hpo import regrets
+
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for (task, seed, name), regret in regrets(list(lines_of("hpo"))).items():
+        if trials in regret:
+            found.setdefault(name, {}).setdefault(task, {})[seed] = -regret[trials]
+    return found
+
+
+CHAT = "frontier chat model"
+EMBEDDED = "embedded model"
+NETWORK = "small network"
+
+
+def questions() -> list[Question]:
+    """Return all questions, with the committed scores that answer them."""
+    words = words_scores()
+    short, long = function_scores(100, (2, 5)), function_scores(400, (2, 5, 10, 20))
+    policies, studies = policy_scores(), study_scores(50)
+    budget = {"cma": "CMA-ES, 100", "columns": f"{EMBEDDED}, 100", "random": "random search, 100"}
+    numeric = {"cma": "CMA-ES", "optuna-tpe": "TPE", "optuna-gp": "GP", "turbo": "TuRBO"}
+    ablations = {"columns-network": NETWORK, "random": "random search"}
+    return [
+        Question("Policies, words and feedback, 30 evaluations", CHAT, words, "words", budget),
+        Question(
+            "The same model with less",
+            f"{CHAT} with words and feedback",
+            words,
+            "words",
+            {
+                "docs": "words, no feedback",
+                "names": "names alone",
+                "none": "numbers alone",
+                "shuffled": "feedback of other points",
+                "props-plus": "the prompt of ProPS+",
+            },
+        ),
+        Question(
+            "Policies, 100 evaluations", EMBEDDED, policies, "llm-columns", numeric | ablations
+        ),
+        Question(
+            "Functions (BBOB), 100 evaluations", EMBEDDED, short, "llm-columns", numeric | ablations
+        ),
+        Question(
+            "Functions (BBOB), 400 evaluations",
+            NETWORK,
+            long,
+            "columns-network",
+            {"cma": "CMA-ES", "cma-bipop": "CMA-ES with restarts", "random": "random search"},
+        ),
+        Question(
+            "Hyper-parameters, names, 50 trials",
+            EMBEDDED,
+            studies,
+            "smollm2, names",
+            {"TPE": "TPE", "GP": "GP", "small network": NETWORK, "random": "random search"},
+        ),
+        Question(
+            "Hyper-parameters, 50 trials",
+            NETWORK,
+            studies,
+            "small network",
+            {"TPE": "TPE", "GP": "GP", "random": "random search"},
+        ),
+    ]
+
+
+def table(asked: Sequence[Question]) -> Table:
+    """Return one row for each question and rival."""
+    rows = []
+    for question in asked:
+        found = question.pairings()
+        corrected = holm([each.p for each in found])
+        for place, (each, p) in enumerate(zip(found, corrected, strict=True)):
+            low, high = each.interval
+            rows.append(
+                [
+                    question.title if not place else "",
+                    question.who if not place else "",
+                    each.rival,
+                    f"{each.pairs} on {len(each.gaps)}",
+                    f"{each.effect:.0%} [{low:.0%}, {high:.0%}]",
+                    format_p(p),
+                    _bold(each.verdict(p)),
+                ]
+            )
+    head = ["question", "who", "rival", "pairs on tasks", "pairs won [95 %]", "p", "so"]
+    return Table.of(head, rows)
+
+
+def _bold(verdict: str) -> str:
+    return f"**{verdict}**" if verdict in ("win", "lose") else verdict
+
+
+def figure(asked: Sequence[Question]) -> bytes:
+    """Draw the differences of all pairs, a row for each rival, as a PNG file's content."""
+    found = [(question, each) for question in asked for each in question.pairings()]
+    rng = np.random.default_rng(0)
+    canvas = figures.new_figure(9, 0.3 * len(found) + 1.2)
+    axes = canvas.add_subplot()
+    names = []
+    for place, (question, each) in enumerate(found):
+        gaps = np.concatenate([np.asarray(g) for g in each.gaps.values()])
+        y = place + rng.uniform(-0.28, 0.28, len(gaps))
+        axes.scatter(
+            gaps, y, s=5, alpha=0.35, color=figures.COLORS[asked.index(question) % 6], lw=0
+        )
+        axes.plot([np.median(gaps)] * 2, [place - 0.36, place + 0.36], color="black", lw=1.6)
+        names.append(f"{question.who.partition(' with')[0]} − {each.rival}")
+    axes.axvline(0, color="0.4", lw=0.8)
+    axes.set_yticks(range(len(found)), names, fontsize="small")
+    axes.set_ylim(len(found) - 0.4, -0.6)
+    axes.set_xlim(-1.05, 1.05)
+    axes.set_xlabel(
+        "← the rival is better    difference of places in a pair    the model is better →"
+    )
+    figures.plain(axes)
+    return figures.png(canvas)
+
+
+def page(asked: Sequence[Question], text: str) -> str:
+    """Return the page with the table between its marks."""
+    before, _, rest = text.partition(BEGIN)
+    lines = "\n".join(table(asked).markdown())
+    return f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    """Write the page and its figure."""
+    asked = questions()
+    PAGE.write_text(page(asked, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    FIGURE.write_bytes(figure(asked))
+
+
+if __name__ == "__main__":
+    main()
