@@ -23,7 +23,9 @@ from wire import Say, WireServer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-WRITTEN = [ROOT / "README.md", *(ROOT / n for n in ("CONTRIBUTING.md", "SECURITY.md")), *PAGES]
+_BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+_RESULTS = ("benchmarks/results/README.md", "benchmarks/results/notes.md")
+WRITTEN = [*(ROOT / n for n in (*_BESIDE, *_RESULTS)), *PAGES]
 _BLOCK = re.compile(r"^```(python|py|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 README = _BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
 SNIPPETS = [code for language, code in README if language == "python"]

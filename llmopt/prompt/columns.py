@@ -8,7 +8,7 @@ letter are where the coordinate is drawn from. Categorical parameters have no li
 
 For the embedded model an adapter comes with the package that was trained on such lines
 (`llmopt.benchmarks.experiments.train_columns`); without one a model of that size does not read
-them (docs/strategies.md).
+them (benchmarks/results/notes.md).
 """
 
 from __future__ import annotations
@@ -114,14 +114,14 @@ class ColumnsPrompt:
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
     makes it as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. A
     value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
-    100 evaluations this costs more than it gives, in one of 400 it pays (docs/strategies.md,
+    100 evaluations this costs more than it gives, in one of 400 it pays (benchmarks/results/notes.md,
     round 13).
 
     With more than `most_lines` parameters only the lines that can still tell most are asked for:
     the slope's, and those whose letters change most from the best trials to the others;
     `LINES_OF_ONE` for each sample, at most `most_lines`. The other parameters are drawn, with no
     model, from normal distributions as wide as the elites'. ``None`` asks for all lines. What that
-    costs and gives is in docs/benchmarks.md, "Many parameters".
+    costs and gives is in benchmarks/results/README.md, "Many parameters".
 
     Failed and pruned trials, feedback, notes, pending points and the task's description
     are not shown. Several objectives and constraints enter through the ranking of
