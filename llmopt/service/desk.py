@@ -170,7 +170,7 @@ class Desk:
             return self.status(name)
         if len(self._names()) >= _MOST_SEARCHES:
             raise LLMOptError(f"there are {_MOST_SEARCHES} searches in this folder: no more")
-        if storage.exists():
+        if storage.exists() and not os.path.lexists(described):  # else it was begun meanwhile
             raise LLMOptError(f"there is a file {name}.jsonl of something else: take another name")
         self._open(json.loads(text), None)  # what is wrong with it is said before it is kept
         try:
