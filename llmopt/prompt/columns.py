@@ -113,8 +113,8 @@ class ColumnsPrompt:
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
     makes it as wide as `WIDEST`, drawn evenly on a logarithmic scale; ``None`` never widens. A
-    value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of 100
-    evaluations this costs more than it gives, in one of 400 it pays (round 13 of
+    value that leaves the space is moved to its bound, whatever `out_of_range` says. In a search of
+    100 evaluations this costs more than it gives, in one of 400 it pays (round 13 of
     benchmarks/results/notes.md).
 
     With more than `most_lines` parameters only the lines that can still tell most are asked for:
