@@ -34,11 +34,11 @@ def read(text, **options):
     return reader(**options)(text)
 
 
-def structured(space=SPACE, points=POINTS, **fields):
+def structured(space=SPACE, points=POINTS, most=1, **fields):
     """Read a structured answer of `words`."""
     trials = tuple(Trial(i, {}, v, (float(i),)) for i, v in enumerate(points))
     model = ModelFacts("m", structured=True, schema=True)
-    situation = Situation.after(History(trials), space, model, may_stop=True)
+    situation = Situation.after(History(trials), space, model, may_stop=True, points=most)
     usual = {"lesson": "none", "analysis": "", "hypothesis": "h", "start_from": "new"}
     answer = {**usual, "converged": False, **fields}
     return get_prompt("words").prepare(situation).read(json.dumps(answer))
@@ -250,6 +250,114 @@ def test_out_of_range_is_not_mended_by_the_analysis():
     assert caught.value.raw == said
 
 
+# Several points in one answer ----------------------------------------------------------------
+
+SCAN = """Lesson: bias counts.
+Analysis: the gain is open.
+Hypothesis: less gain.
+Start from: #2
+Proposal:
+gain: 1.5
+{between}Hypothesis: more gain.
+Start from: #2
+Proposal:
+gain: 2.5
+Hypothesis: all new.
+Start from: new
+Proposal:
+gain: 3, bias: 1, steps: 4"""
+SCANNED = [(1.5, 0.5, 3), (2.5, 0.5, 3), (3.0, 1.0, 4)]
+
+
+def said_of(reading):
+    notes = [notes_of(r.explanation) for r in reading.each]
+    return [(n.lesson, n.hypothesis, n.start) for n in notes]
+
+
+@pytest.mark.parametrize("between", ["", "\n", "Expected: 12.\n\n## Point 2\n\n"])
+def test_an_answer_may_give_several_points(between):
+    reading = read(SCAN.format(between=between), most=4)
+    assert [r.values for r in reading.each] == SCANNED
+    assert said_of(reading) == [
+        ("bias counts.", "less gain.", 2), ("", "more gain.", 2), ("", "all new.", "new"),
+    ]  # fmt: skip
+    assert [r.start for r in reading.each] == [2, 2, None]
+    assert reading.dropped == ()
+    assert read(SCAN.format(between=between)).each[0].values == SCANNED[-1]  # one is asked for
+
+
+@pytest.mark.parametrize(
+    ("answer", "values", "dropped"),
+    [
+        # Without a hypothesis and a start of its own a point has the ones before it.
+        ("Hypothesis: h.\nStart from: #2\nProposal 1: gain: 1\nProposal 2: gain: 3\n"
+         "**Proposal #3:** gain: 4", [(1.0, 0.5, 3), (3.0, 0.5, 3), (4.0, 0.5, 3)], ()),
+        ("Start from: #2\nProposal: gain: high\nStart from: #2\nProposal: gain: 3",
+         [(3.0, 0.5, 3)], ("`gain` has no readable value",)),
+        ("Start from: #2\nProposal: gain: 3\nStart from: #9\nProposal: gain: 3",
+         [(3.0, 0.5, 3)], ("no point #9",)),
+        ("\n".join(f"Start from: #2\nProposal: gain: {g}" for g in (0, 1, 3, 4, 5)),
+         [(g, 0.5, 3) for g in (0.0, 1.0, 3.0)], ("at most 3 points",) * 2),
+        (f"Hypothesis: h.\nProposal: {LINE}", [POINT], ()),
+    ],
+)  # fmt: skip
+def test_of_several_points_the_good_ones_count(answer, values, dropped):
+    reading = read(answer, most=3)
+    assert [r.values for r in reading.each] == values
+    assert len(reading.dropped) == len(dropped)
+    assert all(said in got for got, said in zip(reading.dropped, dropped, strict=True))
+    with pytest.raises(ParseError, match="no point #9") as caught:
+        read("Start from: #9\nProposal: gain: 1\nStart from: #8\nProposal: gain: 2", most=3)
+    assert caught.value.raw.startswith("Start from: #9")
+
+
+def test_a_point_may_start_from_one_of_the_same_answer():
+    answer = "Start from: #2\nProposal: gain: 3\nStart from: #5\nProposal: steps: 7"
+    reading = read(answer, most=2, first=5)
+    assert [r.values for r in reading.each] == [(3.0, 0.5, 3), (3.0, 0.5, 7)]
+    assert [r.start for r in reading.each] == [2, 2]
+    assert said_of(reading)[1][2] == 2  # #5 is not measured yet
+
+
+def test_a_stop_behind_points_comes_after_them():
+    answer = SCAN.format(between="") + "\nStart from: #2\nProposal: stop"
+    reading = read(answer, most=3)
+    assert [r.stop for r in reading.each] == [False, False, False, True]
+    assert (reading.each[-1].start, reading.each[-1].values) == (2, POINTS[1])
+    refused = read(answer, most=4, may_stop=False)
+    assert len(refused.each) == 3
+    assert "takes no stop: propose the point that tells most" in refused.dropped[0]
+
+
+def test_several_points_of_a_structured_answer():
+    def item(start, **values):
+        return {"hypothesis": "h", "start_from": start, "changes": changes(**values)}
+
+    proposals = [item("#2", gain=3), item("#9", gain=1), item("new", gain=3, bias=1, steps=2)]
+    made = structured(most=4, lesson="L.", proposals=proposals)
+    assert [r.values for r in made.each] == [(3.0, 0.5, 3), (3.0, 1.0, 2)]
+    assert said_of(made) == [("L.", "h", 2), ("", "h", "new")]
+    assert "no point #9" in made.dropped[0]
+    ends = structured(most=4, proposals=proposals[:1], converged=True)
+    assert [r.stop for r in ends.each] == [False, True]
+    ends = structured(most=4, proposals=[*proposals[:1], item("#1")], converged=True)
+    assert [(r.stop, r.start) for r in ends.each] == [(False, 2), (True, 1)]
+    assert structured(most=4, proposals=[item("#3")], converged=True).stop
+
+
+def test_a_prompt_offers_several_points_where_they_are_wanted():
+    def asked(points, **facts):
+        situation = Situation.after(History(), SPACE, ModelFacts("m", **facts), points=points)
+        return get_prompt("words").prepare(situation).request
+
+    assert "One answer may give up to 4 points" in asked(4).text
+    assert "up to" not in asked(1).text
+    form = asked(4, structured=True, schema=True).json_schema
+    assert list(form["properties"]) == ["lesson", "analysis", "proposals"]
+    one = get_prompt("props").prepare(Situation.after(History(), SPACE, ModelFacts("m"), points=4))
+    assert one.read("gain: 1, bias: 1, steps: 1\nProposal: no.\nProposal: no.").more == ()
+
+
 PIECES = st.sampled_from(
     ["Analysis:", "Proposal:", "Hypothesis:", "Lesson:", "Start from: #2", LINE, "gain", ": 1",
      "\n", "\n\n", "```", "|", "->", "}", "zero", "f = 3", "[1, 2, 3]", "<think>", "nan", " "]
@@ -260,13 +368,17 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES | st.text(max_size=8), max_size=40).map("".join), st.booleans())
 def test_any_text_is_a_valid_point_or_an_error(text, stop):
     for answer in (text, f"Start from: #2\nProposal:\n{text}", f"Start from: #{text}"):
-        try:
-            reading = read(answer, may_stop=stop)
-        except ParseError:
-            continue
-        SPACE.check(reading.values)
-        again = notes_of(reading.explanation)
-        assert replace(again, analysis="") == replace(notes_of(again.explanation), analysis="")
+        for most in (1, 3):
+            try:
+                found = read(answer, may_stop=stop, most=most)
+            except ParseError:
+                continue
+            assert len(found.each) <= most + stop
+            for reading in found.each:
+                SPACE.check(reading.values)
+                again = notes_of(reading.explanation)
+                same = notes_of(again.explanation)
+                assert replace(again, analysis="") == replace(same, analysis="")
 
 
 # Structured answers -------------------------------------------------------------------------

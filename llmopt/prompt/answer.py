@@ -1,10 +1,10 @@
-"""A model's answer, read: its parts, its point, and the one check of its values.
+"""A model's answer, read: its parts, its points, and the one check of their values.
 
 `parse_parameters` reads the first point of a text. The prompt `words` asks for a lesson, an
-analysis, a hypothesis, the point to start from and the values. `AnswerReader` finds these parts
-in the text of a reply, or in one of JSON (`Form.read` in `llmopt.prompt.structured`); both make
-an `Answer`, whose values are then checked in one place. `notes_of` finds the parts again in the
-explanation that is kept with a trial.
+analysis, and then for one point or several: a hypothesis, the point to start from and the values
+of each. `AnswerReader` finds these parts in the text of a reply, or in one of JSON (`Form.read`
+in `llmopt.prompt.structured`); both make an `Answer` of each point, whose values are then checked
+in one place. `notes_of` finds the parts again in the explanation that is kept with a trial.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
@@ -44,7 +44,7 @@ MARKER = re.compile(
     rf"(?:{_BEFORE}"
     r"(?:(?:new|next|final|my|the|proposed|updated|revised|chosen)[ ]){0,3}"
     r"(?:proposal|proposed point|parameters?|params|answer|point|policy)"
-    rf"(?:[ ]\(?(?:\w{{1,12}}(?:[ ]|(?!\w))){{0,4}}\)?)?{_AFTER}(?::|$)"
+    rf"(?:[ ]\(?(?:#?\w{{1,12}}(?:[ ]|(?!\w))){{0,4}}\)?)?{_AFTER}(?::|$)"
     rf"|(?<=[.!?][ ])proposal:){_AFTER}",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -83,7 +83,7 @@ Start = int | Literal["zero", "new"] | None
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answered, its values not yet checked.
+    """What a model answered for one point, its values not yet checked.
 
     Attributes:
         lesson: What it learned from the latest results; empty if it says nothing.
@@ -91,16 +91,18 @@ class Answer:
         hypothesis: What it changes, and what it expects of it; empty if it names none.
         start: Number of the point that it changes, from 1; ``"zero"``, ``"new"``, or ``None``
             where it does not say.
-        points: The values that it gives for each point, by the place of the parameter.
+        values: The values that it gives, by the place of the parameter.
         stop: Whether it ends the search.
+        trouble: Why its values cannot be read; empty if they can.
     """
 
     lesson: str = ""
     analysis: str = ""
     hypothesis: str = ""
     start: Start = None
-    points: tuple[Mapping[int, Value], ...] = ()
+    values: Mapping[int, Value] = field(default_factory=dict)
     stop: bool = False
+    trouble: str = ""
 
     @property
     def explanation(self) -> str:
@@ -148,6 +150,10 @@ def notes_of(text: str) -> Answer:
     return Answer(" ".join(dict.fromkeys(lessons)), analysis, hypothesis, start)
 
 
+def _is_proposal(mark: re.Match[str]) -> bool:
+    return "propos" in mark[0].lower()
+
+
 def _end(said: str) -> int:
     """Return where a note of some lines ends: at an empty line, a heading, a fence; or -1."""
     found = _END.search(said)
@@ -184,6 +190,8 @@ class AnswerReader:
         points: Flat values of the points that an answer may start from, in their order.
         may_stop: Whether an answer may end the search; its reading has ``stop=True`` and
             the values of the point that it starts from, or of the first one.
+        most: The most points in one answer.
+        first: Number of the first point that is asked for, from 1.
     """
 
     space: Space
@@ -194,13 +202,16 @@ class AnswerReader:
     changes: bool = False
     points: Sequence[tuple[Value, ...]] = ()
     may_stop: bool = False
+    most: int = 1
+    first: int = 1
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        """Return the point of a reply, whatever the replies beside it.
+        """Return the points of a reply, whatever the replies beside it.
 
         Raises:
-            ParseError: There is no point in it, it names a parameter or a point that does not
-                exist, or a value is refused.
+            ParseError: There is no point in it that can be used: it names a parameter or a point
+                that does not exist, or a value is refused. Of several points that cannot be
+                used the reason of the first is given.
         """
         said = strip_thinking(text)
         try:
@@ -209,12 +220,67 @@ class AnswerReader:
                     "the reasoning was not followed by an answer" if text.strip() else "it is empty"
                 )
                 raise ParseError(f"{reason}; {expected_values(self.labels, self._where)}", text)
-            answer = None if self.form is None else self.form.read(said)
-            if answer is None:
-                answer = self._last(said) if self.last else self._first(said)
-            return self._check(answer)
+            found = None if self.form is None else self.form.read(said)
+            return self._each(self._blocks(said) if found is None else found)
         except ParseError as error:
             raise ParseError(error.reason, text) from error
+
+    def _each(self, blocks: Sequence[Answer | str]) -> Reading:
+        """Return the points of an answer in its order; the bad ones among them are dropped."""
+        good: dict[int, Reading] = {}  # by their numbers
+        troubles: list[ParseError] = []
+        for number, block in enumerate(blocks, self.first):
+            try:
+                reading = self._check(self._read(block), good)
+            except ParseError as error:
+                troubles.append(error)
+                continue
+            if len(good) == self.most and not reading.stop:
+                reason = f"at most {self.most} points are taken from one answer"
+                troubles.append(ParseError(reason, ""))
+                continue
+            good[number] = reading
+            if reading.stop:
+                break
+        if not good:
+            raise troubles[0]
+        reading, *more = good.values()
+        reasons = tuple(error.reason for error in troubles)
+        return replace(reading, more=tuple(more), dropped=reasons)
+
+    def _read(self, block: Answer | str) -> Answer:
+        if isinstance(block, Answer):
+            return block
+        return self._last(block) if self.last else self._first(block)
+
+    def _blocks(self, text: str) -> list[str]:
+        """Return the parts of a text that give a point each: one, or one for each proposal.
+
+        A proposal without a hypothesis or a start has the one before it.
+        """
+        marks = list(filter(_is_proposal, MARKER.finditer(text)))[: max(_MAX_BLOCKS, self.most)]
+        if self.most == 1 or len(marks) < 2:
+            return [text]
+        blocks: list[str] = []
+        begin, before = 0, Answer()
+        for mark, end in zip(marks, [*(m.start() for m in marks[1:]), len(text)], strict=True):
+            parts = _PART.finditer(text, mark.end(), end if end < len(text) else mark.end())
+            end = next((part.start() for part in parts), end)
+            notes = notes_of(text[begin : mark.start()].strip())
+            whole = replace(
+                notes,
+                hypothesis=notes.hypothesis or before.hypothesis,
+                start=notes.start or before.start,
+            )
+            head = text[begin : mark.start()] if whole == notes else f"{whole.explanation}\n"
+            blocks.append(head + text[mark.start() : end])
+            begin, before = end, whole
+        return blocks
+
+    def _marks(self, text: str) -> list[re.Match[str]]:
+        """Return the headings of points; where there may be several, "Point 2" is none."""
+        marks = list(MARKER.finditer(text))
+        return list(filter(_is_proposal, marks if self.most > 1 else ())) or marks
 
     @property
     def _where(self) -> str:
@@ -226,7 +292,7 @@ class AnswerReader:
         if found is None:
             reason = f"{missing_values(reader)}; {expected_values(self.labels, self._where)}"
             raise ParseError(reason, text)
-        return Answer(analysis=found.rest, points=(found.values,))
+        return Answer(analysis=found.rest, values=found.values)
 
     def _last(self, text: str) -> Answer:
         """Read an answer that gives its reasons first and its point last.
@@ -235,14 +301,14 @@ class AnswerReader:
         paragraphs or code blocks that name the parameters. Without such a heading it may also
         be a paragraph of nothing but numbers, or stand anywhere, as in `parse_parameters`.
         """
-        marks = list(MARKER.finditer(text))
+        marks = self._marks(text)
         if self.changes and marks:
             block = text[marks[-1].end() :]
             notes = notes_of(text[: marks[-1].start()].strip())
             if _STOP.match(block):
                 return replace(notes, stop=True)
             if notes.start not in (None, "new"):
-                return replace(notes, points=(self._changes(block, notes.start),))
+                return replace(notes, values=self._changes(block, notes.start))
         trouble = ""
         for start, block in self._candidates(text, marks):
             reader = Reader(block, self.space, self.labels)
@@ -250,13 +316,13 @@ class AnswerReader:
             if found is not None:
                 before = _OPEN_FENCE.sub("", text[:start].rstrip()).strip()
                 notes = notes_of(f"{before}\n\n{found.rest}".strip())
-                return replace(notes, points=(found.values,))
+                return replace(notes, values=found.values)
             trouble = trouble or self._missing(reader)
         if not (marks and trouble):  # behind a heading nothing else is meant
             reader = Reader(text, self.space, self.labels)
             found = reader.first()
             if found is not None:
-                return replace(notes_of(found.rest), points=(found.values,))
+                return replace(notes_of(found.rest), values=found.values)
             trouble = self._missing(reader)
         reason = f"{trouble}; {expected_values(self.labels, self._where)}"
         if self.changes and self.points:
@@ -310,20 +376,31 @@ class AnswerReader:
             block,
         )
 
-    def _check(self, answer: Answer) -> Reading:
-        """Return the point of an answer: the one place where its values are checked."""
-        start = answer.start if isinstance(answer.start, int) else None
+    def _check(self, answer: Answer, others: Mapping[int, Reading]) -> Reading:
+        """Return the point of an answer: the one place where its values are checked.
+
+        Args:
+            answer: What it says of this point.
+            others: The points before it in the same answer, by their numbers: it may start from
+                one, and then counts as made from the start of that one.
+        """
+        if answer.trouble:
+            raise ParseError(answer.trouble, "")
         points, labels = self.points, self.labels
-        known = start is not None and 1 <= start <= len(points)
-        if answer.stop and self.may_stop and points:
-            values = points[start - 1] if start is not None and known else points[0]
-            return Reading(values, answer.explanation, False, True, start if known else None)
-        given = {} if answer.stop or not answer.points else dict(answer.points[0])
+        start = answer.start if isinstance(answer.start, int) else None
+        base = points[start - 1] if start is not None and 1 <= start <= len(points) else None
+        other = others.get(start) if start is not None and base is None else None
+        if other is not None:
+            base, start = other.values, other.start
+            answer = replace(answer, start=start or "new")
+        if answer.stop and self.may_stop and (points or others):
+            values = base or [*points, *(o.values for o in others.values())][0]
+            return Reading(values, answer.explanation, False, True, start if base else None)
+        given = {} if answer.stop else dict(answer.values)
         if len(given) < len(labels):
-            base = points[start - 1] if start is not None and known else None
             if answer.start == "zero":
                 base = zero_point(self.space)
-            if start is not None and not known:
+            if start is not None and base is None:
                 raise ParseError(
                     f"there is no point #{start} to start from; expected a number from 1 to "
                     f'{len(points)}, or "new" and all values',
@@ -332,6 +409,8 @@ class AnswerReader:
             if base is None or answer.stop:
                 missing = [i for i in range(len(labels)) if i not in given]
                 reason = no_values(missing, labels) if given else "no parameter values were found"
+                if answer.stop:
+                    reason += ", and this search takes no stop: propose the point that tells most"
                 raise ParseError(f"{reason}; {expected_values(labels, self._where)}", "")
             given = {**dict(enumerate(base)), **given}
         flat = [given[i] for i in range(len(labels))]

@@ -50,6 +50,7 @@ class Situation:
         out_of_range: Whether a number outside its range is clipped or refused.
         noisy: Whether a point may be measured again.
         may_stop: Whether an answer may end the search.
+        points: The most points that one answer may give; the same through a whole search.
         partial: Whether f depends on parameters, too, that are not asked for now: a point may
             come again beside other values of these.
     """
@@ -67,6 +68,7 @@ class Situation:
     out_of_range: OutOfRange = "clip"
     noisy: bool = False
     may_stop: bool = False
+    points: int = 1
     partial: bool = False
 
     def __post_init__(self) -> None:
@@ -94,7 +96,8 @@ class Query:
     Attributes:
         request: What to send.
         read: ``read(text, sample_index=0, earlier=())`` turns one sample of the reply into a
-            point, and raises `ParseError` where there is none. It keeps no state: samples may
+            point, with further ones in `Reading.more` where the answer gives several, and
+            raises `ParseError` where there is none. It keeps no state: samples may
             be read in any order, and again. `sample_index` counts the samples of the reply
             from 0. `earlier` holds the texts before this one: a line that was there before is
             placed elsewhere in its cells, so that both can be used. A function that takes

@@ -58,7 +58,7 @@ _SPACES = re.compile(r"[\s\\]+")
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read from one answer.
+    """What was read from one answer: its first point, and the points behind it.
 
     Attributes:
         values: A valid point of the space: flat, one value for each dimension.
@@ -66,6 +66,8 @@ class Reading:
         clipped: Whether a number outside its range was moved to the bound.
         stop: Whether the answer ends the search; the values are then those of a known point.
         start: Number of the point that the answer names as its start, from 1.
+        more: The further points of the answer in its order; the last one may be a stop.
+        dropped: Why other points of the answer cannot be used, one reason for each.
     """
 
     values: tuple[Value, ...]
@@ -73,6 +75,13 @@ class Reading:
     clipped: bool
     stop: bool = False
     start: int | None = None
+    more: tuple[Reading, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def each(self) -> tuple[Reading, ...]:
+        """All points of the answer, in its order."""
+        return (self, *self.more)
 
 
 def strip_thinking(text: str) -> str:

@@ -26,7 +26,9 @@ _MOST_CHOICES = 100
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
+_POINTS = "proposals"
 _START = "Start from"
+_OWN = ("Hypothesis", _START)  # reasons that each of several points has
 
 
 class Form:
@@ -40,6 +42,7 @@ class Form:
         last: Whether an answer as text gives its reasons before the values.
         changes: Whether an answer may name an earlier point and what differs from it.
         may_stop: Whether an answer may end the search.
+        most: The most points in one answer, where `changes` is true.
     """
 
     def __init__(
@@ -51,9 +54,11 @@ class Form:
         last: bool = False,
         changes: bool = False,
         may_stop: bool = False,
+        most: int = 1,
     ) -> None:
         self.reasons = {_key(reason): reason for reason in reasons}
         self.last, self.changes = last, changes
+        self.several = most > 1 and changes
         self.may_stop = may_stop and changes
         self._space, self._labels = space, tuple(labels)
         self._keys = _keys(labels)
@@ -67,9 +72,8 @@ class Form:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of an answer."""
-        fields: dict[str, Any] = {
-            key: {"type": "string", "maxLength": _LONGEST} for key in self.reasons
-        }
+        reason = {"type": "string", "maxLength": _LONGEST}
+        fields: dict[str, Any] = dict.fromkeys(self._reasons(own=False), reason)
         if self.changes:
             numbers = not any(isinstance(d, Categorical) for d in self._space.dimensions)
             value: dict[str, Any] = {"type": "number"}
@@ -77,12 +81,21 @@ class Form:
                 "parameter": {"type": "string", "enum": list(self._labels)},
                 "value": value if numbers else {"anyOf": [value, {"type": "string"}]},
             }
-            fields[_CHANGES] = {"type": "array", "items": _object(item)}
+            changes = {"type": "array", "items": _object(item)}
+            if self.several:
+                each = {**dict.fromkeys(self._reasons(own=True), reason), _CHANGES: changes}
+                fields[_POINTS] = {"type": "array", "items": _object(each)}
+            else:
+                fields[_CHANGES] = changes
         else:
             fields[_POINT] = _object({key: self._value(i) for i, key in enumerate(self._keys)})
         if self.may_stop:
             fields[_STOP] = {"type": "boolean"}
         return _object(fields)
+
+    def _reasons(self, own: bool) -> list[str]:
+        """Return the fields of the reasons: those that each of several points has, or the rest."""
+        return [k for k, name in self.reasons.items() if (self.several and name in _OWN) == own]
 
     def _value(self, index: int) -> dict[str, Any]:
         dimension = self._space.dimensions[index]
@@ -96,9 +109,12 @@ class Form:
     @property
     def note(self) -> str:
         """What the model is told: not every provider shows it the schema."""
-        fields = [f'"{key}": "…"' for key in self.reasons]
+        fields = [f'"{key}": "…"' for key in self._reasons(own=False)]
         if self.changes:
-            fields.append(f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]')
+            changes = f'"{_CHANGES}": [{{"parameter": "<name>", "value": <value>}}, …]'
+            own = [f'"{key}": "…"' for key in self._reasons(own=True)]
+            several = f'"{_POINTS}": [{{{", ".join([*own, changes])}}}, …]'
+            fields.append(several if self.several else changes)
         else:
             few = list(self._keys)[:3]
             more = ", …" if len(self._keys) > len(few) else ""
@@ -111,33 +127,48 @@ class Form:
             f"{{{', '.join(fields)}}}"
         )
 
-    def read(self, text: str) -> Answer | None:
-        """Return the answer that a JSON object holds; ``None`` if the text is none.
-
-        Raises:
-            ParseError: It names a parameter that does not exist, or a value cannot be read.
-        """
+    def read(self, text: str) -> list[Answer] | None:
+        """Return what a JSON object says of each point; ``None`` if the text is none."""
         data = _json_object(text)
-        given = data.get(_CHANGES if self.changes else _POINT) if data else None
-        if data is None or not isinstance(given, list if self.changes else dict):
+        if data is None:
             return None
+        items = data.get(_POINTS) if self.several else None
+        if not isinstance(items, list):
+            items = [data]  # one point all the same
+        key, kind = (_CHANGES, list) if self.changes else (_POINT, dict)
+        items = [i for i in items if isinstance(i, dict) and isinstance(i.get(key), kind)]
+        stop = self.may_stop and data.get(_STOP) is True
+        if stop and (not items or items[-1][key]):
+            items.append({key: []})  # the end behind points, with no start of its own
+        shared = {name: data.get(name, "") for name in self._reasons(own=False)}
+        found = []
+        for k, item in enumerate(items):
+            said = {**(shared if k == 0 else {}), **item}
+            found.append(self._answer(said, stop and k == len(items) - 1))
+        return found or None
+
+    def _answer(self, data: dict[str, Any], stop: bool) -> Answer:
+        given = data[_CHANGES if self.changes else _POINT]
         if isinstance(given, list):
             pairs = [(i.get("parameter"), i.get("value")) for i in given if isinstance(i, dict)]
         else:
             pairs = list(given.items())
-        point = self._point(pairs)
+        trouble, values = "", {}
+        try:
+            values = self._point(pairs)
+        except ParseError as error:
+            trouble = error.reason
         said = {
             name: " ".join(str(data.get(key, "")).split()) for key, name in self.reasons.items()
         }
         if not self.last:
-            return Answer(analysis="\n".join(said.values()), points=(point,))
-        notes = {name: said.pop(name, "") for name in ("Lesson", "Analysis", "Hypothesis", _START)}
-        rest = [notes["Analysis"], *(f"{name}: {why}" for name, why in said.items())]
+            return Answer(analysis="\n".join(said.values()), values=values, trouble=trouble)
+        notes = {name: said.pop(name, "") for name in ("Lesson", "Analysis", *_OWN)}
+        rest = [notes["Analysis"], *(f"{name}: {why}" for name, why in said.items() if why)]
         start = start_in(notes[_START]) if notes[_START] else None
         lesson = "" if is_nothing(notes["Lesson"]) else notes["Lesson"]
-        stop = self.may_stop and data.get(_STOP) is True
         analysis = "\n".join(text for text in rest if text)
-        return Answer(lesson, analysis, notes["Hypothesis"], start, (point,), stop)
+        return Answer(lesson, analysis, notes["Hypothesis"], start, values, stop, trouble)
 
     def _point(self, pairs: list[tuple[Any, Any]]) -> dict[int, Value]:
         point: dict[int, Value] = {}

@@ -241,6 +241,8 @@ class TemplatePrompt:
             changes=self.changes,
             points=points,
             may_stop=situation.may_stop,
+            most=self._most(situation),
+            first=situation.iteration,
         )
         return Query(request, read)
 
@@ -257,7 +259,12 @@ class TemplatePrompt:
             last=self.answer_last,
             changes=self.changes,
             may_stop=situation.may_stop,
+            most=self._most(situation),
         )
+
+    def _most(self, situation: Situation) -> int:
+        """Return the most points in one answer: several only where each has its own start."""
+        return situation.points if self.changes else 1
 
     def _labels_for(self, space: Space) -> tuple[str, ...]:
         labels = self.labels or space.names
@@ -271,7 +278,7 @@ class TemplatePrompt:
     def _answer_tokens(self, situation: Situation) -> int:
         if self.max_tokens is not None:
             return self.max_tokens
-        usual = (_ROOM if self.changes else 1024) + 16 * len(situation.space)
+        usual = (_ROOM if self.changes else 1024) + 16 * len(situation.space) * situation.points
         context = situation.model.context_tokens
         return usual if context is None else max(1, min(usual, context // 2))
 
@@ -337,6 +344,7 @@ class TemplatePrompt:
             "pending": pending,
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
+            "points": self._most(situation),
             "partial": situation.partial,
         }
 
