@@ -24,6 +24,30 @@ def on_startup(command: str, dirty: bool) -> None:
             shutil.copy(path, target)
 
 
+def commands() -> str:
+    """Return every subcommand with its arguments, as its own parser describes them."""
+    import argparse
+    import importlib
+
+    from llmopt.cli import COMMANDS
+
+    parts = []
+    for name, command in COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"llmopt {name}", add_help=False)
+        importlib.import_module(command.module).add_arguments(parser)
+        parts += [f"## llmopt {name}", "", f"{command.help[0].upper()}{command.help[1:]}.", ""]
+        parts += ["| argument | meaning |", "| --- | --- |"]
+        form = parser._get_formatter()
+        for action in parser._actions:
+            if action.help == argparse.SUPPRESS:
+                continue
+            shown = "`, `".join(form._format_action_invocation(action).split(", "))
+            text = " ".join(form._expand_help(action).split()) if action.help else ""
+            parts.append(f"| `{shown}` | {text} |".replace("<", "&lt;"))
+        parts.append("")
+    return "\n".join(parts)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Show a link to a file that is not part of the site as the file's path.
 
@@ -34,6 +58,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if source.name == "changelog.md":
         text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
         return re.sub(r"\]\(docs/", "](", text)
+    if source.name == "commands.md":
+        return markdown + "\n" + commands()
 
     def replace(match: re.Match[str]) -> str:
         text, up, target, _ = match.groups()

@@ -21,6 +21,8 @@ from pathlib import Path
 import pytest
 from wire import Say, WireServer
 
+from llmopt.cli import COMMANDS as COMMANDS_OF_THE_CLI
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 _BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -251,3 +253,13 @@ NAMES = sorted(
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_api_pages_name_is_there(name):
     assert pkgutil.resolve_name(name) is not None
+
+
+def test_the_page_of_commands_shows_every_option(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import hooks
+
+    shown = hooks.commands()
+    assert re.findall(r"^## llmopt (\S+)$", shown, re.MULTILINE) == list(COMMANDS_OF_THE_CLI)
+    for option in ("--iterations N", "--answer", "--max-cost USD", "--wait"):
+        assert f"`{option}" in shown
