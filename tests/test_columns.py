@@ -26,27 +26,24 @@ from llmopt import (
     get_client,
     get_prompt,
 )
-from llmopt.benchmarks.experiments.columns_data import (
-    FAMILIES,
-    LEVELS,
-    Lines,
-    Network,
-    Window,
-    features,
-    make_columns,
-)
-from llmopt.benchmarks.methods.grammar_clients import (
-    GaussianGrammarClient,
-    NetworkClient,
-)
+from llmopt.benchmarks.experiments.columns_data import FAMILIES, Lines, Window, make_columns
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.facts import ModelFacts
-from llmopt.client.local import LocalClient, draw_choices
+from llmopt.client.local import LocalClient
+from llmopt.client.network import (
+    LEVELS,
+    Network,
+    NetworkClient,
+    draw_choices,
+    features,
+    read_line,
+)
 from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation
-from llmopt.prompt.columns import ColumnsPrompt, rank_places, read_line, write_line
+from llmopt.prompt.columns import ColumnsPrompt, rank_places, write_line
 from llmopt.prompt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
 
@@ -748,13 +745,13 @@ def test_every_family_gives_finite_losses_that_differ(family, n):
 def test_a_policy_proposes_in_most_of_the_searches():
     asked = []
 
-    def policy(lines):
-        asked.append(lines)
-        return np.full((len(lines), LEVELS), 1 / LEVELS)
+    def policy(levels, leading, dimensions):
+        asked.append(dimensions)
+        return np.full((len(levels), LEVELS), 1 / LEVELS)
 
     make_columns(0, 300, policy)
     assert asked
-    assert all((lines.dimensions == len(lines)).all() for lines in asked)
+    assert all((dimensions == len(dimensions)).all() for dimensions in asked)
 
 
 def test_levels_are_drawn_by_their_probabilities():
@@ -773,11 +770,11 @@ def test_the_small_network():
     weights = {k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()}
     lines = Lines(rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5))
     turned = replace(lines, leading=~lines.leading)
-    assert (Network(weights)(turned) != Network(weights)(lines)).any(axis=1).all()
-    soft, sharp = Network(weights)(lines), Network(weights, 0.5)(lines)
+    assert (Network(weights)(*turned.arrays) != Network(weights)(*lines.arrays)).any(axis=1).all()
+    soft, sharp = Network(weights)(*lines.arrays), Network(weights, 0.5)(*lines.arrays)
     np.testing.assert_allclose(soft.sum(axis=1), 1)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-    assert features(lines).shape == (5, 22)
+    assert features(*lines.arrays).shape == (5, 22)
 
 
 # -- many parameters ----------------------------------------------------------------------

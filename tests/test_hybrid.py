@@ -28,10 +28,8 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
-from llmopt.benchmarks.methods.grammar_clients import (
-    GaussianGrammarClient,
-    NetworkClient,
-)
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.client.network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
 from llmopt.search.cma import CMA, CMAEmitter, losses_of

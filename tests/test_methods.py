@@ -9,16 +9,14 @@ import pytest
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.methods.baselines import CMA
-from llmopt.benchmarks.methods.grammar_clients import (
-    GaussianGrammarClient,
-    line_parts,
-)
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
 from llmopt.benchmarks.methods.model import shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem, method_seed
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
+from llmopt.client.network import letter_ranges
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
 from llmopt.prompt import ColumnsPrompt, Situation, get_prompt
@@ -196,13 +194,12 @@ def columns_request(count=12, spread=1.0, n=5, seed=3):
 
 
 def test_the_choices_are_those_of_the_grammar():
-    def choices(query):
-        return line_parts(query.request.grammar)
+    def ranges(query):
+        return letter_ranges(query.request.grammar)
 
-    letters = tuple(ascii_lowercase)
-    assert choices(columns_request()) == choices(columns_request(0)) == ((" ",), letters) * N
+    assert ranges(columns_request()) == ranges(columns_request(0)) == [(0, 25)] * N
     mixed = Situation(Space({"a": Float(0, 1, step=0.25), "b": Float(0, 1)}), History(), 1)
-    assert choices(ColumnsPrompt().prepare(mixed)) == ((" ",), tuple("abcde"), (" ",), letters)
+    assert ranges(ColumnsPrompt().prepare(mixed)) == [(0, 4), (0, 25)]
 
 
 def test_the_sampler_answers_the_columns_prompt_with_no_model():

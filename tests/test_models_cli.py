@@ -188,7 +188,11 @@ def test_missing_packages(nothing, monkeypatch):
     monkeypatch.setattr("llmopt.commands.models.importlib.metadata.version", missing)
     nothing.play(Say({"data": []}))
     found = states()
-    assert {name for name, s in found.items() if s.ready} == {"folder:DIR", "replay:FILE"}
+    assert {name for name, s in found.items() if s.ready} == {
+        "network",
+        "folder:DIR",
+        "replay:FILE",
+    }
     assert install_hint("anthropic") in found["anthropic:MODEL"].detail
     assert install_hint("local") in found["smollm2"].detail
 

@@ -81,7 +81,8 @@ def test_a_string_that_is_like_no_other_says_what_one_is(written: str) -> None:
         get_client(written)
     assert str(caught.value) == (
         f"unknown model '{written}': expected PROVIDER:MODEL, such as "
-        f"'openai:{written.rpartition(':')[2]}', or 'smollm2', the embedded model. "
+        f"'openai:{written.rpartition(':')[2]}', or 'smollm2', the embedded model, or "
+        "'network', the small network. "
         "`llmopt models` lists all model strings"
     )
 

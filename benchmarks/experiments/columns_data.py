@@ -23,22 +23,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from llmopt.client.local import draw_choices
+from llmopt.client.network import LEVELS, draw_choices
 from llmopt.prompt.columns import ELITES, LEAST, REGRESSION, SPREAD
 from llmopt.prompt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
-from llmopt.prompt.letters import LETTERS, WHOLE, WINDOW
+from llmopt.prompt.letters import WHOLE, WINDOW
 from llmopt.space import Space
 from llmopt.space.dimensions import Float
 
-NETWORK = Path(__file__).with_name("columns_network.npz")
-"""Weights of `Network`, part of the package."""
-
-LEVELS = LETTERS
 WARMUP, EVALUATIONS, BATCH = 20, 100, 4
 CANDIDATES, CHOSEN = 1024, 32
 MOMENTS = 4
@@ -68,6 +62,11 @@ class Lines:
     leading: np.ndarray
     dimensions: np.ndarray
 
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What `llmopt.client.network.features` reads."""
+        return self.levels, self.leading, self.dimensions
+
     def __len__(self) -> int:
         return len(self.levels)
 
@@ -76,12 +75,8 @@ class Lines:
         return Lines(*parts)
 
 
-class Policy(Protocol):
-    """Says how likely each level is to be a good one."""
-
-    def __call__(self, lines: Lines) -> np.ndarray:
-        """Return ``(count, LEVELS)`` probabilities."""
-        ...
+Policy = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Says how likely each level is to be a good one: see `llmopt.client.network.Network`."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +268,7 @@ def _search(rng: np.random.Generator, n: int, policy: Policy | None) -> list[Col
         elif manner < 0.2 or policy is None:
             levels = _levels(spread * rng.standard_normal((BATCH, n)))
         else:
-            levels = draw_choices(rng, policy(window.lines), BATCH)
+            levels = draw_choices(rng, policy(*window.lines.arrays), BATCH)
         new = window.points(levels, rng.random((BATCH, n)))
         points, losses = np.vstack([points, new]), np.append(losses, function(new))
     return found
@@ -310,46 +305,3 @@ def make_columns(seed: int | list[int], count: int, policy: Policy | None = None
             parts.append(moment[chosen])
             found += len(chosen)
     return join(parts)[rng.permutation(found)[:count]]
-
-
-# -- a small network in the model's place -------------------------------------------------
-
-
-class Network:
-    """Two hidden layers that read a line as numbers: what there is to learn without words.
-
-    It proposes points in most of the searches that the adapter is trained on, and shows in the
-    results what such lines give with no language model.
-
-    Args:
-        weights: ``{"w0", "b0", "w1", "b1", "w2", "b2"}``, as `train_columns` writes them.
-        temperature: Above 1 it spreads the probabilities, below 1 it sharpens them.
-    """
-
-    def __init__(self, weights: Mapping[str, np.ndarray], temperature: float = 1.0) -> None:
-        self._weights = [(weights[f"w{i}"], weights[f"b{i}"]) for i in range(3)]
-        self._temperature = temperature
-
-    @classmethod
-    def load(cls, path: Path, temperature: float = 1.0) -> Network:
-        """Read the weights from an ``.npz`` file."""
-        with np.load(path) as stored:
-            return cls({k: stored[k].astype(np.float64) for k in stored.files}, temperature)
-
-    def __call__(self, lines: Lines) -> np.ndarray:
-        """Return the probabilities; see `Policy`."""
-        x = features(lines)
-        for weight, bias in self._weights[:-1]:
-            x = np.maximum(x @ weight.T + bias, 0)
-        weight, bias = self._weights[-1]
-        scores = (x @ weight.T + bias) / self._temperature
-        powers = np.exp(scores - scores.max(1, keepdims=True))
-        probabilities: np.ndarray = powers / powers.sum(1, keepdims=True)
-        return probabilities
-
-
-def features(lines: Lines) -> np.ndarray:
-    """Return the ``(count, ELITES + 2)`` numbers that the network reads."""
-    levels = (np.asarray(lines.levels, dtype=float) - (LEVELS - 1) / 2) / 6
-    size = np.log(lines.dimensions) - 1.5
-    return np.column_stack([levels, lines.leading, size])

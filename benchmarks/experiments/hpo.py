@@ -51,7 +51,6 @@ from llmopt.benchmarks.engine.pool import cell_reader, load_model, run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
-from llmopt.benchmarks.methods.grammar_clients import NetworkClient
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.recording import RecordClient
@@ -174,7 +173,7 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
     space: dict[str, BaseDistribution] = dict(task.space)
     if hidden:
         space = {alias: _hidden(task.space[name]) for alias, name in names.items()}
-    client: Any = NetworkClient() if cell.method == "network" else None
+    client: Any = "network" if cell.method == "network" else None
     if cell.method == "model":
         client = load_model(source or cell.model, 1)
         client = RecordClient(client, record) if record else client

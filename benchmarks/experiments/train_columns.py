@@ -10,8 +10,7 @@ quite a line of fewer elites: the frame is that of all twenty.
 Two stages, from seed 0:
 
 1. a network of two hidden layers learns from searches by normal and uniform draws, then from its
-   own as well (minutes); its weights are in ``columns_network.npz`` (``--retrain-network`` makes
-   them anew);
+   own as well (minutes): it is the model ``"network"`` (``--retrain-network`` makes it anew);
 2. the adapter learns from searches of which four fifths are that network's (``--steps``), and is
    written in float16 for llama.cpp.
 
@@ -39,16 +38,13 @@ import torch
 import torch.nn.functional as F
 
 from llmopt.benchmarks.experiments.columns_data import (
-    LEVELS,
-    NETWORK,
     Columns,
     Lines,
-    Network,
-    features,
     join,
     make_columns,
 )
 from llmopt.client.embedded import ADAPTER, fetch_model
+from llmopt.client.network import LEVELS, NETWORK, Network, features
 from llmopt.prompt.columns import ELITES, write_line
 
 REPORT = Path(__file__).parents[1] / "results" / "columns_training.json"
@@ -79,7 +75,7 @@ def train_network(count: int, steps: int, seed: int = 0) -> dict[str, np.ndarray
 
 def _fit_network(data: Columns, steps: int, seed: int) -> dict[str, np.ndarray]:
     torch.manual_seed(seed)
-    x = torch.from_numpy(features(data.lines)).float()
+    x = torch.from_numpy(features(*data.lines.arrays)).float()
     y = torch.from_numpy(data.targets)
     layers = [torch.nn.Linear(a, b) for a, b in ((ELITES + 2, 256), (256, 256), (256, LEVELS))]
     net = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
@@ -285,7 +281,7 @@ def train_adapter(args: argparse.Namespace) -> None:
             seconds = (time.perf_counter() - start) / (step + 1 - done)
             print(f"step {step + 1}: {fresh:.4f} on fresh lines, {seconds:.1f} s", flush=True)
     model.export(args.out)
-    by_network = np.log(Network.load(args.network)(held_out.lines))
+    by_network = np.log(Network.load(args.network)(*held_out.lines.arrays))
     network = -float((held_out.targets * by_network).sum(1).mean())
     marginal = -float((held_out.targets * np.log(held_out.targets.mean(0))).sum(1).mean())
     report = {

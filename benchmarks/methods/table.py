@@ -17,16 +17,14 @@ import numpy as np
 
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
-from llmopt.benchmarks.methods.grammar_clients import (
-    GaussianGrammarClient,
-    NetworkClient,
-)
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
 from llmopt.benchmarks.methods.libraries import Optuna
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
+from llmopt.client.network import NetworkClient
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt

@@ -47,6 +47,7 @@ class ModelFacts:
         schema: Whether `Request.json_schema` is kept.
         structured: Whether points are asked as structured answers, held to a JSON schema.
         parameters: Number of weights; ``None`` if not known.
+        reads_text: Whether it can be asked with other prompts than ``"columns"``.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelFacts:
     schema: bool = False
     structured: bool = False
     parameters: int | None = None
+    reads_text: bool = True
 
 
 def model_facts(client: Client) -> ModelFacts:

@@ -42,8 +42,10 @@ def start_server(make: Callable[[], Any]) -> Any:
 
 def not_installed() -> ImportError:
     """Return the error that says how to install it."""
-    needs = "running a model in this process needs xllamacpp"
-    return ImportError(f"{needs}: {install_hint('local')}")
+    return ImportError(
+        f"running a language model in this process needs xllamacpp: {install_hint('local')}, or "
+        "take the model 'network', which searches numbers and needs no further package"
+    )
 
 
 def import_xllamacpp() -> Any:

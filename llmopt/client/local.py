@@ -33,6 +33,7 @@ from llmopt.client.llama import (
     start_server,
     wait_for_loads,
 )
+from llmopt.client.network import draw_choices
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes
 from llmopt.text import clean
@@ -556,13 +557,6 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
     # The limit of low temperatures is the likeliest choice.
     weights = np.exp(scores / max(temperature, 1e-3))
     return draw_choices(np.random.default_rng(request.seed), weights, request.n)
-
-
-def draw_choices(rng: np.random.Generator, weights: np.ndarray, count: int) -> np.ndarray:
-    """Draw ``(count, n)`` choices, each column by its row of ``(n, n_choices)`` weights."""
-    sums = weights.cumsum(axis=1)
-    drawn: np.ndarray = (rng.random((count, len(sums), 1)) * sums[:, -1:] >= sums).sum(axis=-1)
-    return drawn.clip(0, weights.shape[1] - 1)
 
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:

@@ -19,6 +19,11 @@ PROVIDERS: dict[str, tuple[str, str, str]] = {
         "embedded_client",
         "smollm2: SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key",
     ),
+    "network": (
+        "llmopt.client.network",
+        "NetworkClient",
+        "network: 80,000 weights for searches of numbers, in this package, no key, no words",
+    ),
     "gguf:": (
         "llmopt.client.local",
         "LocalClient",
@@ -160,7 +165,8 @@ def get_client(model: str | Client, **options: Any) -> Client:
         )
     meant = " or ".join(map(repr, _meant(model) or _nearest(model)))
     such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
-    expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model."
+    expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
+    expected += "'network', the small network."
     raise ModelNotFoundError(
         f"unknown model {model!r}: {f'did you mean {meant}?' if meant else expected} "
         "`llmopt models` lists all model strings"

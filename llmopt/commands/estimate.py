@@ -239,9 +239,10 @@ def _innermost(client: Client) -> Client:
 def price_of(client: Client) -> Price | None:
     """Return the price of a client's tokens, or ``None`` if it is not known."""
     from llmopt.client.local import LocalClient
+    from llmopt.client.network import NetworkClient
 
     client = _innermost(client)
-    if isinstance(client, LocalClient):
+    if isinstance(client, (LocalClient, NetworkClient)):
         return FREE
     current = getattr(client, "current_price", None)
     return current() if current is not None else None

@@ -77,7 +77,7 @@ def _status(prefix: str, timeout: float) -> Status:
         return Status(written, ready, detail)
     # An address that is written out needs a model string that names one.
     argument = "//HOST/v1:MODEL" if "+http" in prefix else "MODEL"
-    client = get_client(prefix + argument)
+    client = get_client(prefix + argument if prefix.endswith(":") else prefix)
     if not isinstance(client, RemoteClient):
         return Status(written, True, "needs no package and no key")
     ready, detail = _package(client.package)

@@ -169,9 +169,16 @@ def check_prompt_for(prompt: Prompt, client: Client) -> None:
     """Raise if a client cannot answer the questions of a prompt.
 
     Raises:
-        ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities.
+        ValueError: The prompt is `ColumnsPrompt`, and the client gives no probabilities; or it is
+            another one, and the client reads numbers alone.
     """
-    if isinstance(prompt, ColumnsPrompt) and not model_facts(client).columns:
+    facts = model_facts(client)
+    if not isinstance(prompt, ColumnsPrompt) and not facts.reads_text:
+        raise ValueError(
+            f"the model {facts.name!r} reads numbers alone, and the prompt {prompt.name!r} is in "
+            "words: leave `prompt` out, or take another model"
+        )
+    if isinstance(prompt, ColumnsPrompt) and not facts.columns:
         raise ValueError(
             f"{client_name(client)} does not give the probabilities that the prompt "
             f"{prompt.name!r} needs: take prompt 'props', or a model that runs in this process"

@@ -501,13 +501,6 @@ def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
     return " ".join([head.lower() if leading else head, *(ascii_lowercase[k] for k in levels)])
 
 
-def read_line(line: str) -> tuple[int, bool, list[int]]:
-    """Return the arguments of `write_line`."""
-    head, *letters = line.split(" ")
-    n = ascii_uppercase.index(head.upper()) + 1
-    return n, head.islower(), [ascii_lowercase.index(letter) for letter in letters]
-
-
 def rank_places(ranked: Sequence[Trial]) -> np.ndarray:
     """Return the places of trials, given best first; equals share their mean place."""
     return share_places([(t.rewards, t.constraint_violation) for t in ranked])
