@@ -266,14 +266,18 @@ class LLMOptimizer(RecordedSearch[Params]):
                 seen = set(known)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
-            if wanted > 0:
+            if wanted >= n and state.stop is not None:
+                raise SearchStopped(*state.stop)
+            if wanted > 0 and state.stop is None:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing, uninterrupted():
                 new = self._completed(new, n, known, draft)
                 handed = n if given is None else given()
                 rng, usage = state.rng.bit_generator.state, self._meter.usage_with(draft)
-                self._record(Asked(new, handed, rng, usage.proposals, usage.rejected))
+                end = draft.stop
+                stop = None if end is None else (str(end), end.point)
+                self._record(Asked(new, handed, rng, usage.proposals, usage.rejected, stop))
                 self._meter.settle(draft)
                 return state.pending[-handed:] if handed else []
         except BaseException:

@@ -138,7 +138,7 @@ def test_the_model_ends_the_search_once_and_for_all(tmp_path):
 
 def test_points_beside_an_answer_that_ends_the_search_are_not_lost(tmp_path):
     other = FIRST.replace("0.5", "0.75")
-    made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1}
+    made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1, "points": 1}
     path = tmp_path / "run.jsonl"
     client = ScriptedClient([[FIRST, STOP, other], [STOP] * 3])
     with closing(LLMOptimizer(SPACE, client, storage=path, batch_size=3, **made)) as optimizer:

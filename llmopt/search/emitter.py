@@ -33,6 +33,7 @@ from llmopt.errors import (
 from llmopt.history import History, Proposal, Source, Usage
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of
+from llmopt.prompt.parse import Reading
 from llmopt.prompt.words import describe_params
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.options import AskArguments, AskOptions
@@ -41,6 +42,8 @@ from llmopt.text import cut
 
 logger = logging.getLogger(__name__)
 
+_POINTS = 4  # most points of one answer of a chat model
+_AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
 _MOST_SAID = 20  # points whose words are shown
@@ -100,6 +103,7 @@ class ModelEmitter:
 
     Attributes:
         options: How the model is asked.
+        points: Most points of one answer; see `AskOptions`.
         meter: Sends the requests and counts what they cost.
     """
 
@@ -122,8 +126,26 @@ class ModelEmitter:
                 "description=, or take prompt 'props'"
             )
         _say_what_is_not_read(self.prompt, words)
+        self.points = self._most_points(client)
         limits = limits or self.options.limits
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
+
+    def _most_points(self, client: Client) -> int:
+        """Return the most points of one answer.
+
+        Raises:
+            ValueError: The prompt asks for one alone, and several are wanted.
+        """
+        several = getattr(self.prompt, "changes", False)
+        if self.options.points == "auto":
+            return _POINTS if several and model_facts(client).chats else 1
+        if self.options.points > 1 and not several:
+            raise ValueError(
+                f"points={self.options.points}: the prompt {self.prompt.name!r} asks for one point "
+                "an answer. Take prompt='words', leave points out, or take batch_size= for "
+                "several answers of one request"
+            )
+        return self.options.points
 
     @property
     def client(self) -> Client:
@@ -167,7 +189,7 @@ class ModelEmitter:
         notes: tuple[str, ...] = (),
         most_requests: int | None = None,
     ) -> list[Proposal]:
-        """Return `n` new points, different from each other and from all that were tried.
+        """Return at least `n` new points, different from each other and from all that were tried.
 
         Only in a finite space with fewer than `n` untried points are points repeated.
 
@@ -182,9 +204,11 @@ class ModelEmitter:
             most_requests: Requests that may be sent, however many answers cannot be used.
 
         Returns:
-            `n` proposals with source ``"llm"``, ``"drawn"`` or ``"fallback"``, fewer where one of
-            several answers ends the search: the others are not lost. The cost of the requests
-            made is divided evenly among them. A fallback raises a `FallbackWarning`;
+            `n` proposals with source ``"llm"``, ``"drawn"`` or ``"fallback"``, more where the last
+            answer held more points, in its order, and fewer where one of several answers ends
+            the search: the others are not lost (`Draft.stop` then says what the model says, if it
+            gave points and ended the search in the same answer). The cost of the requests made is
+            divided evenly among them. A fallback raises a `FallbackWarning`;
             inside ``meter.asking()`` the text goes into the draft instead.
 
         Raises:
@@ -232,7 +256,10 @@ class ModelEmitter:
             wanted = n - len(found)
             left = () if self.options.noisy else untried(space, seen)
             hints = (*notes, _list_of(space, left)) if left else notes
-            samples = min(wanted, facts.max_samples or wanted)
+            samples = math.ceil(wanted / self.points)
+            samples = min(samples, facts.max_samples or samples)
+            if wanted > 1 and self.points > 1:
+                hints += (_AT_ONCE.format(n=wanted, k=min(wanted, self.points)),)
             handed = tuple(p.values for p in found)
             view = replace(history, pending=history.pending + handed) if handed else history
             query = self._prepare(space, view, rng, samples, complaint, hints)
@@ -259,21 +286,19 @@ class ModelEmitter:
             texts = [completion.text for completion in completions]
             for k, completion in enumerate(completions[:samples]):
                 try:
-                    proposal = self._read(space, query, completion, seen, texts[:k])
-                except SearchStopped as end:
-                    stop = end
-                    continue
+                    points, end = self._read(space, query, completion, seen, texts[:k])
                 except ParseError as error:
                     trouble = f"{misses + 1} of its answers could not be used, the last because "
                     trouble += error.reason.partition("; ")[0]  # then follows what it is to do
                     complaint = complaint or Complaint(error.raw, error.reason)
                     continue
-                seen.add(space.key(proposal.values))
-                found.append(proposal)
+                stop = end or stop
+                found += points
             if stop is not None:
                 if not found:
                     raise stop
                 n = len(found)
+                draft.stop = stop if samples == 1 else None
             # A client that gives fewer samples than asked for is asked again at no charge.
             misses += complaint is not None or len(found) == before
             new = self.options.noisy or len(seen) < space.cardinality
@@ -309,7 +334,8 @@ class ModelEmitter:
             notes=notes,
             out_of_range=self.options.out_of_range,
             noisy=self.options.noisy,
-            may_stop=self.options.may_stop,
+            may_stop=bool(self.options.may_stop),
+            points=self.points,
             partial=history.partial and not self.options.noisy,
         )
         query = self.prompt.prepare(situation)
@@ -322,23 +348,22 @@ class ModelEmitter:
         space: Space,
         query: Query,
         completion: Completion,
-        seen: Set[Hashable],
+        seen: set[Hashable],
         earlier: Sequence[str],
-    ) -> Proposal:
-        """Read one sample as a new point.
+    ) -> tuple[list[Proposal], SearchStopped | None]:
+        """Return the new points of one sample, which join `seen`, and the end that it calls for.
 
         Raises:
-            ParseError: It is no new point; the reason is counted.
+            ParseError: There is neither. What could not be used is counted in any case.
         """
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
             self.meter.count_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
-            reading = query.read(completion.text, len(earlier), earlier)
+            first = query.read(completion.text, len(earlier), earlier)
         except ParseError as error:
-            kind = "unreadable"
-            reason = error.reason
+            kind, reason = "unreadable", error.reason
             if withheld:
                 kind, reason = completion.finish_reason, withheld
             elif completion.finish_reason == "length":
@@ -346,16 +371,46 @@ class ModelEmitter:
                 reason = f"the answer was cut off at the token limit ({error.reason})"
             self.meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
-        if reading.stop:
-            named, said = reading.start, notes_of(reading.explanation)
-            hypothesis = f" Hypothesis: {said.hypothesis}" if said.hypothesis else ""
-            why = f"{said.analysis}{hypothesis}"
-            raise SearchStopped(
-                f"{client_name(self.client)} expects no further gain and ended the search"
-                f"{f', and recommends point {named}' if named else ''}: "
-                f"{cut(' '.join(why.split()), 300)}",
-                named,
-            )
+        for why in first.dropped:
+            self.meter.count_rejection("unreadable")
+            logger.warning("one of several points of an answer is left out: %s", why)
+        found: list[Proposal] = []
+        trouble: ParseError | None = None
+        for reading in first.each:
+            if reading.stop:
+                return found, self._end(reading)
+            try:
+                found.append(self._point(space, query, reading, completion, seen))
+            except ParseError as error:
+                trouble = trouble or error
+        if trouble is not None and not found:
+            raise trouble
+        return found, None
+
+    def _end(self, reading: Reading) -> SearchStopped:
+        named, said = reading.start, notes_of(reading.explanation)
+        hypothesis = f" Hypothesis: {said.hypothesis}" if said.hypothesis else ""
+        why = f"{said.analysis}{hypothesis}"
+        return SearchStopped(
+            f"{client_name(self.client)} expects no further gain and ended the search"
+            f"{f', and recommends point {named}' if named else ''}: "
+            f"{cut(' '.join(why.split()), 300)}",
+            named,
+        )
+
+    def _point(
+        self,
+        space: Space,
+        query: Query,
+        reading: Reading,
+        completion: Completion,
+        seen: set[Hashable],
+    ) -> Proposal:
+        """Return a point that was read, which joins `seen`.
+
+        Raises:
+            ParseError: It breaks a constraint or is not new; this is counted.
+        """
         values, clipped = reading.values, reading.clipped
         if broken := space.broken(values):
             if self.options.out_of_range == "reject":
@@ -363,9 +418,11 @@ class ModelEmitter:
                 amounts = ", ".join(f"{text} (by {a:.3g})" for text, a in broken.items())
                 raise ParseError(f"this point breaks {amounts}", completion.text)
             values, clipped = space.mend(values), True
-        if space.key(values) in seen and not self.options.noisy:
+        key = space.key(values)
+        if key in seen and not self.options.noisy:
             self.meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
+        seen.add(key)
         source: Source = "drawn" if query.drawn else "llm"
         return Proposal(values, source, reading.explanation, clipped=clipped)
 

@@ -23,6 +23,9 @@ Line = dict[str, Any]
 
 Point = tuple[Value, ...]
 
+Stop = tuple[str, int | None]
+"""The arguments of `SearchStopped`."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -34,6 +37,8 @@ class Asked:
         rng: State of the random generator afterwards.
         proposals: All points so far, by source.
         rejected: All samples so far that were not used, by reason.
+        stop: Why the model ends the search once these points are handed out, and the point that
+            it recommends; ``None`` if it does not.
     """
 
     new: Sequence[Proposal]
@@ -41,9 +46,10 @@ class Asked:
     rng: Mapping[str, Any]
     proposals: Mapping[str, int]
     rejected: Mapping[str, int]
+    stop: Stop | None = None
 
     def line(self, space: Space) -> Line:  # noqa: D102
-        return {
+        line = {
             "event": "ask",
             "new": [_of_proposal(p, space) for p in self.new],
             "given": self.given,
@@ -51,12 +57,13 @@ class Asked:
             "proposals": self.proposals,
             "rejected": self.rejected,
         }
+        return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
     def read(cls, line: Line, space: Space) -> Asked:  # noqa: D102
         new = [_proposal(p, space) for p in line["new"]]
         counts = dict(line["proposals"]), dict(line["rejected"])
-        return cls(new, line["given"], line["rng"], *counts)
+        return cls(new, line["given"], line["rng"], *counts, _stop(line))
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,7 @@ class Snapshot:
         warmed: Warm-up points produced.
         rng: State of the random generator.
         usage: What was spent.
+        stop: See `Asked`.
     """
 
     trials: Sequence[Trial]
@@ -161,9 +169,10 @@ class Snapshot:
     warmed: int
     rng: Mapping[str, Any]
     usage: Usage
+    stop: Stop | None = None
 
     def line(self, space: Space) -> Line:  # noqa: D102
-        return {
+        line = {
             "event": "snapshot",
             "trials": [
                 {
@@ -179,6 +188,7 @@ class Snapshot:
             "rng": self.rng,
             "usage": self.usage.to_dict(),
         }
+        return line if self.stop is None else {**line, "stop": self.stop}
 
     @classmethod
     def read(cls, line: Line, space: Space) -> Snapshot:  # noqa: D102
@@ -200,6 +210,7 @@ class Snapshot:
             whole_number("warmed", line["warmed"], 0),
             line["rng"],
             Usage.from_dict(line["usage"]),
+            _stop(line),
         )
 
 
@@ -253,6 +264,13 @@ def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any) -
         number("reward", reward)
     number("constraint_violation", violation, 0)
     number("stderr", stderr or 0, 0)
+
+
+def _stop(line: Line) -> Stop | None:
+    if line.get("stop") is None:
+        return None
+    why, point = line["stop"]
+    return str(why), None if point is None else whole_number("point", point, 1)
 
 
 def _of_proposal(proposal: Proposal, space: Space) -> Line:

@@ -30,7 +30,13 @@ from llmopt.client.account import paying
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
-from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    LLMOptError,
+    SearchStopped,
+    StorageError,
+)
 from llmopt.history import Source, Usage
 from llmopt.search.locks import Lock, uninterrupted
 
@@ -151,6 +157,7 @@ class Draft:
         proposals: Points produced, by source.
         rejected: Samples that were not used, by reason.
         warnings: Texts for the caller, who has the line to warn at.
+        stop: Set where an answer gave points and ended the search with them.
         settled: Whether `proposals` and `rejected` count.
     """
 
@@ -158,6 +165,7 @@ class Draft:
     proposals: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
+    stop: SearchStopped | None = None
     settled: bool = False
     process: int = field(default_factory=os.getpid)
 

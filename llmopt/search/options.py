@@ -17,6 +17,9 @@ from llmopt.arguments import (
 )
 from llmopt.search.meter import Limits
 
+MOST_IN_ANSWER = 20
+"""Points that one answer may be asked for: its hypotheses are to be thought through."""
+
 
 class AskArguments(TypedDict, total=False):
     """The fields of `AskOptions`, for signatures: ``**options: Unpack[AskArguments]``."""
@@ -27,7 +30,8 @@ class AskArguments(TypedDict, total=False):
     out_of_range: Literal["clip", "reject"]
     on_error: Literal["raise", "fallback"]
     noisy: bool
-    may_stop: bool
+    may_stop: bool | None
+    points: int | Literal["auto"]
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
@@ -53,7 +57,12 @@ class AskOptions:
             a point again, `history` shows the mean of its rewards, and `best` is the point with
             the best mean less its standard error, so that a lucky value is not taken for good.
         may_stop: Whether the model may end the search where it expects no further gain (the
-            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`.
+            prompt ``"words"`` offers it): `ask` then raises `SearchStopped`. ``None`` for yes in
+            a whole search (`minimize`, `maximize`, `PolicySearch`), and no where you ask and tell.
+        points: Most points of one answer. The model decides how many it gives (a design needs
+            one, a scan of a parameter three); each is one proposal, with a hypothesis of its own,
+            and the next asks take them without a request. ``"auto"`` for 4 of a chat model with
+            the prompt ``"words"``, which alone asks for several, and else 1.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -68,7 +77,8 @@ class AskOptions:
     out_of_range: Literal["clip", "reject"] = "clip"
     on_error: Literal["raise", "fallback"] = "raise"
     noisy: bool = False
-    may_stop: bool = False
+    may_stop: bool | None = None
+    points: int | Literal["auto"] = "auto"
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -79,8 +89,13 @@ class AskOptions:
         self._whole("attempts", 1, MOST_AT_ONCE)
         one_of("out_of_range", self.out_of_range, ("clip", "reject"))
         one_of("on_error", self.on_error, ("raise", "fallback"))
-        for name in ("noisy", "may_stop"):
-            one_of(name, getattr(self, name), (True, False))
+        one_of("noisy", self.noisy, (True, False))
+        one_of("may_stop", self.may_stop, (True, False, None))
+        if self.points != "auto":
+            try:
+                self._whole("points", 1, MOST_IN_ANSWER)
+            except ValueError as error:
+                raise ValueError(f"{error}, or 'auto'") from None
         _ = self.limits
 
     def _whole(

@@ -14,7 +14,7 @@ import numpy as np
 
 from llmopt.client.base import Reply
 from llmopt.history import Direction, History, Proposal, Trial, Usage
-from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Told
+from llmopt.search.events import Asked, Queued, Returned, SearchEvent, Snapshot, Stop, Told
 from llmopt.space import Space
 
 
@@ -32,6 +32,8 @@ class SearchState:
         ready: Produced and not handed out yet.
         keys: `Space.key` of every point in `trials`, `pending` and `ready`.
         warmed: Warm-up points produced so far.
+        stop: Why the model ended the search after the points that are ready, and the point that
+            it recommends. It holds until somebody else gives a point.
         rng: The one source of randomness.
     """
 
@@ -43,6 +45,7 @@ class SearchState:
         self.ready: deque[Proposal] = deque()
         self.keys: set[Any] = set()
         self.warmed = 0
+        self.stop: Stop | None = None
         self.rng = np.random.default_rng(seed)
 
     def history(self) -> History:
@@ -53,7 +56,9 @@ class SearchState:
     def snapshot(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> Snapshot:
         """Return the event that holds all of the state."""
         points = tuple(self.trials), tuple(self.pending), tuple(self.ready)
-        return Snapshot(*points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage)
+        return Snapshot(
+            *points, tuple(paid), self.warmed, self.rng.bit_generator.state, usage, self.stop
+        )
 
     def apply(self, event: SearchEvent) -> None:
         """Change the state by one event."""
@@ -63,6 +68,7 @@ class SearchState:
             case Told():
                 self._told(event)
             case Queued():
+                self.stop = None
                 self.keys.add(self.space.key(event.values))
                 own = sum(p.source == "user" for p in self.ready)
                 self.ready.insert(own, Proposal(event.values, "user", event.words))
@@ -76,7 +82,7 @@ class SearchState:
                         raise ValueError(f"trial {trial.number} has {len(trial.rewards)} rewards")
                 self.trials, self.pending = list(event.trials), list(event.pending)
                 self.ready, self.warmed = deque(event.ready), event.warmed
-                self.rng.bit_generator.state = event.rng
+                self.rng.bit_generator.state, self.stop = event.rng, event.stop
                 points = [t.values for t in self.trials]
                 points += [p.values for p in (*self.pending, *self.ready)]
                 self.keys = {self.space.key(values) for values in points}
@@ -87,13 +93,16 @@ class SearchState:
         queue = [*self.ready, *event.new]
         self.pending += queue[: event.given]
         self.ready = deque(queue[event.given :])
+        self.stop = event.stop or self.stop
         self.rng.bit_generator.state = event.rng
 
     def _told(self, event: Told) -> None:
         if event.rewards is not None and len(event.rewards) != len(self.directions):
             raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
         # A point is known where it is one of the user's that was never asked.
-        asked = self._take_pending(event.values, last=False) or Proposal(event.values, "user")
+        asked = self._take_pending(event.values, last=False)
+        if asked is None:
+            asked, self.stop = Proposal(event.values, "user"), None
         self.keys.add(self.space.key(event.values))
         self.trials.append(
             Trial(

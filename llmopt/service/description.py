@@ -28,7 +28,16 @@ _MOST_TEXT = 100_000
 _MOST_START = 1000
 _OPTIONS = (
     *("direction", "seed", "warmup", "warmup_distribution", "constraints", "total"),
-    *("batch_size", "attempts", "out_of_range", "on_error", "noisy", "may_stop", "partner"),
+    *(
+        "batch_size",
+        "attempts",
+        "out_of_range",
+        "on_error",
+        "noisy",
+        "may_stop",
+        "points",
+        "partner",
+    ),
     *("max_requests", "max_tokens", "max_cost"),
 )
 _KEYS = ("space", "model", "prompt", "description", "start", *_OPTIONS)

@@ -98,7 +98,7 @@ def make_server(desk: Desk) -> Any:
             constraints: Linear inequalities such as "2 * a + b <= 40".
             start: Known points: [{"params": {...}, "words": "the current setting"}].
             options: Further ones: seed, warmup (random points first), partner ("cma"), prompt,
-                noisy, may_stop, total, out_of_range, batch_size, max_requests, max_cost.
+                noisy, may_stop, points, total, out_of_range, batch_size, max_cost.
         """
         given = {
             "space": space,

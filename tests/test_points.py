@@ -1,0 +1,180 @@
+"""Several points in one answer: a row each, one request, and none lost."""
+
+import warnings
+from contextlib import closing
+
+import pytest
+
+from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
+from llmopt.client.base import Message, Request
+from llmopt.prompt import get_prompt
+from llmopt.prompt.base import Query, Situation
+from llmopt.prompt.parse import Reading
+
+SPACE = {"x": Float(0.0, 1.0)}
+
+
+class Several:
+    """A prompt whose answers are numbers, one point each; ``stop`` ends the search."""
+
+    name, changes = "several", True
+
+    def __init__(self):
+        self.asked: list[Situation] = []
+
+    def prepare(self, situation):
+        self.asked.append(situation)
+        text = f"{len(situation.history.trials)} {situation.notes} {situation.complaint}"
+        return Query(Request((Message("user", text),), n=situation.samples), _read)
+
+    def to_dict(self):
+        return get_prompt("words").to_dict()
+
+
+def _read(text):
+    parts = text.split()
+    made = [
+        Reading((0.0,), "flat", False, stop=True)
+        if part == "stop"
+        else Reading((float(part),), f"Hypothesis: {part}", False)
+        for part in parts
+        if part != "bad"
+    ]
+    dropped = ("no number",) * parts.count("bad")
+    return Reading(**{**vars(made[0]), "more": tuple(made[1:]), "dropped": dropped})
+
+
+def make(answers, **options):
+    client = ScriptedClient(answers)
+    options = {"prompt": Several(), "warmup": 0, "seed": 1, **options}
+    return LLMOptimizer(SPACE, client, **options), client
+
+
+def tell(optimizer, count):
+    return [optimizer.tell(p, p["x"]) for p in (optimizer.ask() for _ in range(count))]
+
+
+def test_the_points_of_an_answer_are_served_in_order_by_one_request():
+    optimizer, client = make(["0.1 0.2 0.3", "0.4"])
+    trials = tell(optimizer, 3)
+    assert [t.params["x"] for t in trials] == [0.1, 0.2, 0.3]
+    assert [t.explanation for t in trials] == [f"Hypothesis: 0.{i}" for i in (1, 2, 3)]
+    assert len(client.requests) == optimizer.usage.requests == 1
+    assert optimizer.usage.proposals == {"llm": 3}
+    assert len({t.prompt_tokens for t in trials}) == 1
+    assert sum(t.prompt_tokens for t in trials) == pytest.approx(optimizer.usage.prompt_tokens)
+    tell(optimizer, 1)
+    assert optimizer.usage.requests == 2
+
+
+def test_asks_for_several_take_from_the_answer_before_a_request_is_made():
+    optimizer, client = make(["0.1 0.2 0.3 0.4", "0.5 0.6 0.7", "0.8"])
+    assert [p["x"] for p in optimizer.ask(2)] == [0.1, 0.2]
+    assert client.requests[0].n == 1
+    assert [p["x"] for p in optimizer.ask(4)] == [0.3, 0.4, 0.5, 0.6]
+    assert [p["x"] for p in optimizer.ask(2)] == [0.7, 0.8]
+    assert "2 points are evaluated at the same time" in client.requests[0].text
+    assert "evaluated at the same time" not in client.requests[2].text
+
+
+def test_what_cannot_be_used_is_counted_and_the_rest_is_kept():
+    optimizer, _ = make(["0.1 0.1 bad 0.3"])
+    tell(optimizer, 2)
+    assert optimizer.usage.rejected == {"duplicate": 1, "unreadable": 1}
+    assert optimizer.usage.requests == 1
+    again, client = make(["0.5", "0.5 0.5", "0.6"])
+    tell(again, 2)  # an answer with nothing new is complained about, once
+    assert again.usage.rejected == {"duplicate": 2}
+    assert "already tried" in client.requests[2].text
+
+
+@pytest.mark.parametrize("told", [0, 1, 2, 3])
+def test_a_stop_behind_points_ends_the_search_after_them(tmp_path, told):
+    made = {"storage": tmp_path / "run.jsonl", "may_stop": True}
+    optimizer, _ = make(["0.1 0.2 0.3 stop"], **made)
+    tell(optimizer, told) if told else optimizer.ask()
+    optimizer.close()
+    optimizer, client = make(["0.9"], **made)
+    with closing(optimizer):
+        for waiting in optimizer.pending:
+            optimizer.tell(optimizer.space.unflatten(waiting.values), 0.0)
+        tell(optimizer, 3 - len(optimizer.trials))
+        for _ in range(2):
+            with pytest.raises(SearchStopped, match="flat"):
+                optimizer.ask()
+        assert [t.values for t in optimizer.trials] == [(0.1,), (0.2,), (0.3,)]
+        assert client.requests == []
+        copy = tmp_path / "copy.jsonl"
+        optimizer.save(copy)
+        loaded = LLMOptimizer.load(copy, client, prompt=Several())
+        with pytest.raises(SearchStopped, match="flat"):
+            loaded.ask()
+        optimizer.tell({"x": 0.05}, 1.0)  # another point may change the model's mind
+        assert optimizer.ask() == {"x": 0.9}
+
+
+def test_points_that_an_end_leaves_open_are_drawn():
+    optimizer, client = make(["0.1 0.2 stop"], may_stop=True)
+    optimizer.ask()
+    with pytest.warns(UserWarning, match="ended the search: 2 of the points asked for were drawn"):
+        assert optimizer.ask(3)[0] == {"x": 0.2}
+    assert len(client.requests) == 1
+    with pytest.raises(SearchStopped):
+        optimizer.ask()
+
+
+def test_a_kill_after_any_line_loses_no_point_that_is_paid_for(tmp_path):
+    whole = tmp_path / "whole.jsonl"
+    optimizer, client = make(["0.1 0.2 0.3", "0.4 0.5"], storage=whole)
+    tell(optimizer, 5)
+    optimizer.close()
+    lines = whole.read_bytes().splitlines(keepends=True)
+    for count in range(1, len(lines) + 1):
+        path = tmp_path / f"{count}.jsonl"
+        path.write_bytes(b"".join(lines[:count]))
+        paid = sum(b'"event":"reply"' in line for line in lines[:count])
+        resumed, client = make(["0.1 0.2 0.3", "0.4 0.5"][paid:], storage=path)
+        with closing(resumed), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for waiting in resumed.pending:
+                resumed.tell(resumed.space.unflatten(waiting.values), waiting.values[0])
+            tell(resumed, 5 - len(resumed.trials))
+            assert [t.values[0] for t in resumed.trials] == [0.1, 0.2, 0.3, 0.4, 0.5]
+            assert len(client.requests) == 2 - paid
+
+
+def test_a_cap_ends_it_after_the_points_that_are_paid_for():
+    optimizer, _ = make(["0.1 0.2"], max_requests=1)
+    tell(optimizer, 2)
+    with pytest.raises(Exception, match="max_requests=1"):
+        optimizer.ask()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "client", "points", "most"),
+    [
+        ("words", "chat", "auto", 4),
+        ("words", "completion", "auto", 1),
+        ("words", "chat", 2, 2),
+        ("props", "chat", "auto", 1),
+        ("props", "chat", 1, 1),
+    ],
+)
+def test_how_many_points_an_answer_may_hold(prompt, client, points, most):
+    model = ScriptedClient([])
+    model.style = client
+    optimizer = LLMOptimizer(SPACE, model, prompt, points=points)
+    assert optimizer._model.points == most
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"points": 3, "prompt": "props"}, "points=3: the prompt 'props' asks for one point"),
+        ({"points": 0}, "points=0: expected a whole number"),
+        ({"points": "many"}, "points='many': expected a whole number from 1 to 20, or 'auto'"),
+    ],
+)
+def test_wrong_numbers_of_points(given, expected):
+    with pytest.raises(ValueError, match=expected):
+        make([], **given)
