@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)([^)#]+)(#[^)]*)?\)")
 # Pages of the site that lie elsewhere in the repository.
-_PAGES = {"CHANGELOG.md": "changelog.md"}
+_PAGES = {"CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 
 
 def on_startup(command: str, dirty: bool) -> None:
@@ -55,9 +55,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         FileNotFoundError: There is no such file.
     """
     source = Path(page.file.src_uri)
-    if source.name == "changelog.md":
-        text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-        return re.sub(r"\]\(docs/", "](", text)
+    for shown, own in _PAGES.items():
+        if source.as_posix() == own:
+            text = (ROOT / shown).read_text(encoding="utf-8")
+            return re.sub(r"\[([^\]]+)\]\(tests/[^)]+\)", r"`\1`", text).replace("](docs/", "](")
     if source.name == "commands.md":
         return markdown + "\n" + commands()
 

@@ -26,7 +26,11 @@ from llmopt.cli import COMMANDS as COMMANDS_OF_THE_CLI
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 _BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
-_RESULTS = ("benchmarks/results/README.md", "benchmarks/results/notes.md")
+_RESULTS = (
+    "benchmarks/results/README.md",
+    "benchmarks/results/notes.md",
+    "tests/attacks/README.md",
+)
 WRITTEN = [*(ROOT / n for n in (*_BESIDE, *_RESULTS)), *PAGES]
 _BLOCK = re.compile(r"^```(python|py|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 README = _BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
