@@ -19,8 +19,8 @@ from llmopt.options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.eventlog import Event, EventLog, line_of
-from llmopt.search.events import Queued, SearchEvent
+from llmopt.search.eventlog import Event, line_of
+from llmopt.search.events import Queued
 from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
@@ -60,6 +60,9 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         start: Points to begin with, each after its words.
     """
 
+    space: Space
+    _state: SearchState
+
     def __init__(
         self,
         space: Space,
@@ -82,7 +85,7 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         self._joiner = Joiner()
         self._bell: Bell | None = None
         if options.storage is not None:
-            self._attach(options.storage, options.durable, seed_given)
+            self._attach(options.storage, options.durable, partial(self._resume, seed_given))
         if options.callbacks:
             self._bell = Bell(tuple(options.callbacks), self._search_info(options.storage))
             # Without a reference to this optimizer: one that is dropped closes its file at once.
@@ -252,12 +255,6 @@ class RecordedSearch(StoredSearch, Generic[Params]):
             self._meter.check_ready(self._log)
             self._ready = True
 
-    def _line(self, event: SearchEvent) -> Event:
-        return event.line(self.space)
-
-    def _apply(self, event: SearchEvent) -> None:
-        self._state.apply(event)
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole state to a file, replacing it in one step.
 
@@ -284,23 +281,14 @@ class RecordedSearch(StoredSearch, Generic[Params]):
             self._bell.end()
         super().close()
 
-    def _attach(self, path: str | os.PathLike[str], durable: bool, seed_given: bool) -> None:
-        log = EventLog(path, durable=durable)
-        try:
-            if log.events:
-                start = start_of(log.events, path)
-                with as_written(path, 1, start):
-                    check_same(start, self._start_event(), path, seed_given=seed_given)
-                    self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
-                self._use(self._make_emitter(self._model))
-                self._state = self._new_state()
-                replay(log.events, self._state, self._meter, path)
-            else:
-                log.begin(self._start_event())
-        except BaseException:
-            log.close()
-            raise
-        self._keep_in(log)
+    def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
+        start = start_of(events, path)
+        with as_written(path, 1, start):
+            check_same(start, self._start_event(), path, seed_given=seed_given)
+            self.seed = whole_number("seed", start["seed"], 0, MOST_SEED)
+        self._use(self._make_emitter(self._model))
+        self._state = self._new_state()
+        replay(events, self._state, self._meter, path)
 
     def _start_event(self) -> Event:
         """Return the first line of a storage file: what the search is."""

@@ -697,7 +697,7 @@ class TestNothingPaidIsLost:
             assert again.ask()(np.ones(1)) == 1.0
         assert client.requests == []
 
-    @pytest.mark.parametrize("kind", ["request", "reply", "reject", "ask", "failure"])
+    @pytest.mark.parametrize("kind", ["request", "reply", "reject", "ask", "give_up"])
     def test_whatever_cannot_be_written(self, tmp_path, monkeypatch, kind):
         """The same search comes out, at the same cost, whichever write fails once."""
         path = tmp_path / "run.jsonl"
@@ -881,6 +881,28 @@ def test_every_flipped_byte_of_a_journal_is_told_or_harmless(tmp_path, checksums
     assert all(str(bent) in message for message in told)
 
 
+def test_a_journal_with_the_earlier_names_of_events_goes_on(tmp_path):
+    path = tmp_path / "run.jsonl"
+    optimizer, _ = make(
+        "no", "no", fenced("return 1.0"), ClientError("broke"), storage=path, repairs=0
+    )
+    with optimizer:
+        with pytest.raises(NoCandidateError):
+            optimizer.ask()
+        optimizer.ask()
+        with pytest.raises(ClientError):
+            optimizer.ask()
+    earlier = {"failure": "error", "give_up": "failure"}
+    events = [{**e, "event": earlier.get(e["event"], e["event"])} for e in read_events(path)]
+    assert {"error", "failure"} <= {event["event"] for event in events}
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    again, _ = make(storage=path)
+    with again:
+        assert again.usage == optimizer.usage
+        assert again.failures == 1
+        assert again.ask().source == optimizer._pending[0].source
+
+
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
@@ -896,7 +918,7 @@ def test_every_flipped_byte_of_a_journal_is_told_or_harmless(tmp_path, checksums
         ("reply", {"reply": {"completions": [{"texu": "no"}]}}),
         ("reply", {"reply": []}),
         ("reject", {"reason": 1}),
-        ("error", {"requests": "1"}),
+        ("failure", {"requests": "1"}),
         ("start", {"seed": "one"}),
         ("start", {"config": []}),
     ],

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from llmopt.arguments import one_of, whole_number
 from llmopt.code.checks import Function, check
-from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.text import clean
 
@@ -268,30 +267,21 @@ class Strategy:
         return max(before, key=lambda t: t.number) if before else None
 
 
-def failure_of(candidate: Candidate, error: CandidateError | str) -> CodeTrial:
-    """Return the failed trial of a candidate."""
-    feedback = error.feedback() if isinstance(error, CandidateError) else error
-    return replace(trial_of(candidate, None), feedback=feedback)
+_SHARED = ("source", "number", "params", "explanation", "parent", "fingerprint", "origin")
 
 
-def trial_of(
-    candidate: Candidate,
-    reward: float | None,
-    feedback: str = "",
-    ties: Sequence[float] = (),
-    samples: Sequence[float] = (),
-) -> CodeTrial:
-    """Return the trial of a candidate."""
-    return CodeTrial(
-        candidate.number,
-        candidate.source,
-        candidate.params,
-        reward,
-        feedback,
-        candidate.explanation,
-        candidate.parent,
-        candidate.fingerprint,
-        candidate.origin,
-        tuple(ties),
-        tuple(samples),
-    )
+def trial_of(candidate: Candidate, reward: float | None = None, **told: Any) -> CodeTrial:
+    """Return the trial of a candidate, with what else was told of it."""
+    shared = {name: getattr(candidate, name) for name in _SHARED}
+    return CodeTrial(reward=reward, **shared, **told)
+
+
+def candidate_of(
+    trial: CodeTrial,
+    functions: Sequence[Function],
+    sandbox: Callable[[], Sandbox],
+    variables: Mapping[str, Any],
+) -> Candidate:
+    """Return a callable of a trial's code; see `Candidate`."""
+    shared = {name: getattr(trial, name) for name in _SHARED}
+    return Candidate(functions=functions, sandbox=sandbox, variables=variables, **shared)

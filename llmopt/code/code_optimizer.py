@@ -17,9 +17,10 @@ arguments goes on where a killed one stopped.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
@@ -31,27 +32,20 @@ from llmopt.code.candidate import (
     Candidate,
     CodeTrial,
     Strategy,
-    failure_of,
+    candidate_of,
     rank,
     trial_of,
 )
 from llmopt.code.checks import Function, check
+from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay
 from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.journal import (
-    FAILURE,
-    CodeState,
-    Refusal,
-    check_start,
-    replay,
-    start_event,
-)
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage, why_no_best
-from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.eventlog import Event
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Limits, Meter
 from llmopt.search.stored import StoredSearch
@@ -61,7 +55,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class _PromptOptions(TypedDict, total=False):
+class CodeOptions(TypedDict, total=False):
+    """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
+
+    model: Client | str | None
     objective: str
     scoring: str
     hint: str
@@ -70,30 +67,15 @@ class _PromptOptions(TypedDict, total=False):
     best: int
     latest: int
     template: str
-
-
-class _WriterOptions(TypedDict, total=False):
     repairs: int
     attempts: int
     temperature: float | None
     max_output_tokens: int | None
-
-
-class _WorkerOptions(TypedDict, total=False):
     limits: WorkerLimits | None
     allow_unsandboxed: bool
-
-
-class _Caps(TypedDict, total=False):
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
-
-
-class CodeOptions(_PromptOptions, _WriterOptions, _WorkerOptions, _Caps, total=False):
-    """Options of the parts of a `CodeOptimizer`, each documented and checked there."""
-
-    model: Client | str | None
 
 
 class CodeOptimizer(StoredSearch):
@@ -130,7 +112,8 @@ class CodeOptimizer(StoredSearch):
         ``attempts * (1 + n * repairs)``; `tell` costs none.
     """
 
-    _failure = FAILURE
+    space: Space | None
+    _state: CodeState
 
     def __init__(
         self,
@@ -155,8 +138,11 @@ class CodeOptimizer(StoredSearch):
                 + did_you_mean(name, CodeOptions.__annotations__)
             )
 
-        def given(part: type) -> dict[str, Any]:
-            return {name: value for name, value in options.items() if name in part.__annotations__}
+        def given(*names: str) -> dict[str, Any]:
+            return {name: value for name, value in options.items() if name in names}
+
+        def given_of(part: type) -> dict[str, Any]:
+            return given(*part.__annotations__)
 
         many = [signature] if isinstance(signature, (str, Function)) else list(signature)
         self.functions = tuple(f if isinstance(f, Function) else Function(f, doc) for f in many)
@@ -166,35 +152,27 @@ class CodeOptimizer(StoredSearch):
         self.initial = initial
         self._allow_unsandboxed = options.get("allow_unsandboxed", False)
         self._make_sandbox = partial(
-            Sandbox,
-            imports=tuple(imports),
-            **given(_WorkerOptions),
+            Sandbox, imports=tuple(imports), **given("limits", "allow_unsandboxed")
         )
         prompt = CodePrompt(
             self.functions,
             imports=tuple(imports),
             space=self.space,
             direction=direction,
-            **given(_PromptOptions),
+            **given_of(CodePrompt),
         )
         model = get_client(one_model(client, options.get("model")))
-        self._meter = Meter(model, Limits(**given(_Caps)))
+        self._meter = Meter(model, Limits(**given_of(Limits)))
         self.seed = int(np.random.SeedSequence(seed).entropy)  # type: ignore[arg-type]
         self._writer = Writer(
-            self._meter, prompt, self._make_sandbox, self.seed, **given(_WriterOptions)
+            self._meter, prompt, self._make_sandbox, self.seed, **given_of(Writer)
         )
         self.steps: int | None = None
         self._state = CodeState(self.space)
         self._pending: dict[int, Candidate] = {}
         self._handed: set[int] = set()
         if storage is not None:
-            self._attach(storage, seed)
-
-    def _line(self, event: Event) -> Event:
-        return event
-
-    def _apply(self, event: Event) -> None:
-        self._state.apply(event)
+            self._attach(storage, True, partial(self._resume, seed))
 
     @property
     def trials(self) -> list[CodeTrial]:
@@ -232,18 +210,8 @@ class CodeOptimizer(StoredSearch):
 
     def candidate(self, trial: CodeTrial) -> Candidate:
         """Return a callable of a trial's code."""
-        return Candidate(
-            trial.source,
-            self.functions,
-            self._make_sandbox,
-            number=trial.number,
-            params=trial.params,
-            variables=self._writer.variables(trial.params),
-            explanation=trial.explanation,
-            parent=trial.parent,
-            fingerprint=trial.fingerprint,
-            origin=trial.origin,
-        )
+        variables = self._writer.variables(trial.params)
+        return candidate_of(trial, self.functions, self._make_sandbox, variables)
 
     def close(self) -> None:
         """Kill the workers of candidates that were never told, and close the file."""
@@ -259,9 +227,9 @@ class CodeOptimizer(StoredSearch):
 
     # -- storage --------------------------------------------------------------------------
 
-    def _config(self) -> dict[str, Any]:
+    def _start_event(self) -> Event:
         """What must be the same for a stored search to go on."""
-        return {
+        config = {
             "functions": [[f.signature, f.doc, str(f.output)] for f in self.functions],
             "objective": self._writer.prompt.objective,
             "direction": self.direction,
@@ -270,20 +238,11 @@ class CodeOptimizer(StoredSearch):
             "initial": self.initial,
             "model": client_name(self.client),
         }
+        return {"event": "start", "format": FORMAT, "config": config, "seed": str(self.seed)}
 
-    def _attach(self, path: str | os.PathLike[str], seed: int | None) -> None:
-        log = EventLog(path, durable=True)
-        try:
-            if log.events:
-                self.seed = check_start(log.events[0], self._config(), seed, log.path)
-                self._writer.seed = self.seed
-                replay(log.events, self._state, self._meter, log.path)
-            else:
-                log.begin(start_event(self._config(), self.seed))
-        except BaseException:
-            log.close()
-            raise
-        self._keep_in(log)
+    def _resume(self, seed: int | None, events: list[Event], path: Path) -> None:
+        self.seed = self._writer.seed = check_start(events[0], self._start_event(), seed, path)
+        replay(events, self._state, self._meter, path)
         self._pending = {n: self.candidate(trial) for n, trial in self._state.asked.items()}
 
     # -- asking ---------------------------------------------------------------------------
@@ -357,15 +316,15 @@ class CodeOptimizer(StoredSearch):
             None if self.steps is None else (self.tried + 1, self.steps),
         )
         try:
-            candidates = self._writer.write(situation, wanted, self._refuse)
+            candidates = self._writer.write(situation, wanted, self._record)
         except NoCandidateError:
             with uninterrupted():
-                self._record({"event": "failure"})
+                self._record(GaveUp())
                 self._meter.settle(draft)
             raise
         try:
             with uninterrupted():
-                self._record(state.ask_event(candidates))
+                self._record(Asked(tuple(trial_of(c) for c in candidates)))
                 self._meter.count_proposal("llm", len(candidates))
                 self._meter.settle(draft)
                 self._pending.update({c.number: c for c in candidates})
@@ -386,9 +345,6 @@ class CodeOptimizer(StoredSearch):
             return parent
         told = (t for t in self.trials if t.origin == "user" and t.source == self.initial)
         return next(told, CodeTrial(-1, self.initial, None, None))
-
-    def _refuse(self, refusal: Refusal) -> None:
-        self._record({"event": "reject", **asdict(refusal)})
 
     # -- telling --------------------------------------------------------------------------
 
@@ -438,7 +394,8 @@ class CodeOptimizer(StoredSearch):
         if not all(np.isfinite(values).all() for values in rest):
             raise RewardError(f"got ties={ties!r}, samples={samples!r}; expected finite numbers")
         words = encodable(feedback)
-        return self._tell(candidate, lambda c: trial_of(c, value, words, *rest), params)
+        told = {"reward": value, "feedback": words, "ties": rest[0], "samples": rest[1]}
+        return self._tell(candidate, params, **told)
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
         """Report that a candidate has no score; the model is told why.
@@ -446,12 +403,10 @@ class CodeOptimizer(StoredSearch):
         Raises:
             LLMOptError: As `tell`.
         """
-        words = reason if isinstance(reason, CandidateError) else encodable(reason)
-        return self._tell(candidate, lambda c: failure_of(c, words), None)
+        words = reason.feedback() if isinstance(reason, CandidateError) else encodable(reason)
+        return self._tell(candidate, None, feedback=words)
 
-    def _tell(
-        self, candidate: Candidate | str, make: Callable[[Candidate], CodeTrial], params: Any
-    ) -> CodeTrial:
+    def _tell(self, candidate: Candidate | str, params: Any, **told: Any) -> CodeTrial:
         with self._meter.lock:
             if isinstance(candidate, str):
                 mine = self._adopt(encodable(candidate), params)
@@ -463,7 +418,7 @@ class CodeOptimizer(StoredSearch):
                         "optimizer asked for it. Tell its source (candidate.source) instead"
                     )
             with uninterrupted():
-                self._record(self._state.tell_event(make(mine)))
+                self._record(Told(trial_of(mine, **told)))
                 self._pending.pop(mine.number, None)
             mine.close()
             return self.trials[-1]

@@ -15,6 +15,7 @@ from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.code.candidate import Candidate, CodeTrial
+from llmopt.code.events import Refused
 from llmopt.code.extract import CodeAnswer, encodable, read_answer
 from llmopt.code.failure import (
     CandidateError,
@@ -22,7 +23,6 @@ from llmopt.code.failure import (
     SandboxError,
     SandboxUnavailableError,
 )
-from llmopt.code.journal import Refusal
 from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
@@ -52,7 +52,7 @@ class CodeSituation(NamedTuple):
     trials: Sequence[CodeTrial]
     waiting: Sequence[Candidate] = ()
     failures: int = 0
-    refusals: Sequence[Refusal] = ()
+    refusals: Sequence[Refused] = ()
     turn: tuple[int, int] | None = None
 
 
@@ -85,7 +85,7 @@ class Writer:
         whole_number("attempts", self.attempts, 1, MOST_AT_ONCE)
 
     def write(
-        self, situation: CodeSituation, n: int, refuse: Callable[[Refusal], None]
+        self, situation: CodeSituation, n: int, refuse: Callable[[Refused], None]
     ) -> list[Candidate]:
         """Return up to `n` candidates that have passed every check.
 
@@ -124,7 +124,7 @@ class Writer:
                     if completion.finish_reason == "length":
                         reason = f"it was cut off; be shorter: {reason}"
                     kind = getattr(error, "kind", "unreadable")
-                refusal = Refusal(mine, text, reason, kind)
+                refusal = Refused(mine, text, reason, kind)
                 refuse(refusal)
             tries.append((text, refusal.reason))
             raise UnusableError(refusal.reason)
@@ -289,7 +289,7 @@ class Writer:
         return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
 
 
-def _take(known: list[Refusal], number: int, text: str) -> Refusal | None:
+def _take(known: list[Refused], number: int, text: str) -> Refused | None:
     """Remove and return the refusal of this answer."""
     for index, refusal in enumerate(known):
         if (refusal.number, refusal.text) == (number, text):

@@ -229,17 +229,16 @@ def replay(
         StorageError: An event is not as llmopt wrote it.
     """
     ledger = Ledger(meter)
-    for number, event in enumerate(events[1:], start=2):
-        with as_written(path, number, event):
-            if ledger.take(event):
-                continue
-            known = read_event(event, state.space)
-            state.apply(known)
-            if isinstance(known, Asked):
-                ledger.asked(proposals=known.proposals, rejected=known.rejected)
-            elif isinstance(known, Snapshot):
-                ledger.begin_with(known.usage, known.paid)
-    ledger.close()
+
+    def take(line: Event) -> None:
+        event = read_event(line, state.space)
+        state.apply(event)
+        if isinstance(event, Asked):
+            ledger.asked(proposals=event.proposals, rejected=event.rejected)
+        elif isinstance(event, Snapshot):
+            ledger.begin_with(event.usage, event.paid)
+
+    ledger.replay(events, path, take)
 
 
 def stored_trials(

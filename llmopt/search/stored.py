@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from llmopt.arguments import whole_number
@@ -26,15 +27,8 @@ class StoredSearch(Metered):
     """The base of a search that asks a model and may be kept in a file."""
 
     _log: EventLog | None = None
-    _failure = "failure"  # the name of the event of a request without a reply
-
-    def _line(self, event: Any) -> Event:
-        """Return an event as JSON."""
-        raise NotImplementedError
-
-    def _apply(self, event: Any) -> None:
-        """Let an event change the state."""
-        raise NotImplementedError
+    _state: Any
+    space: Any
 
     @property
     def client(self) -> Client:
@@ -46,17 +40,41 @@ class StoredSearch(Metered):
         with uninterrupted():
             if self._log is not None:
                 self._meter.flush()
-                self._log.append(self._line(event))
-            self._apply(event)
+                self._log.append(event.line(self.space))
+            self._state.apply(event)
 
-    def _keep_in(self, log: EventLog) -> None:
-        """Append to a file from now on what is recorded and what requests cost."""
+    def _start_event(self) -> Event:
+        """Return the first line of a storage file: what the search is."""
+        raise NotImplementedError
+
+    def _attach(
+        self,
+        path: str | os.PathLike[str],
+        durable: bool,
+        resume: Callable[[list[Event], Path], None],
+    ) -> None:
+        """Go on with the search in a file, or begin one there, and append to it from now on.
+
+        Args:
+            path: The file.
+            durable: See `EventLog`.
+            resume: Brings this search to where that in the file ended.
+        """
+        log = EventLog(path, durable=durable)
+        try:
+            if log.events:
+                resume(log.events, log.path)
+            else:
+                log.begin(self._start_event())
+        except BaseException:
+            log.close()
+            raise
         log.events = []
         self._log = log
         # Without a reference to this search: one that is dropped closes its file at once.
-        meter, failure = self._meter, self._failure
+        meter = self._meter
         meter.check = log.check
-        meter.record = partial(_append_spent, log, failure)
+        meter.record = partial(_append_spent, log)
         meter.announce = partial(_append_request, log)
 
     def close(self) -> None:
@@ -73,10 +91,10 @@ def _append_request(log: EventLog, spent: Spent) -> None:
     log.append({"event": "request", "digest": digest, **_failures(spent, "failed")})
 
 
-def _append_spent(log: EventLog, failure: str, spent: Spent) -> None:
-    """Store what a request cost; `failure` names the event of one without a reply."""
+def _append_spent(log: EventLog, spent: Spent) -> None:
+    """Store what a request cost."""
     if spent.reply is None:
-        log.append({"event": failure, **_failures(spent, "requests")})
+        log.append({"event": "failure", **_failures(spent, "requests")})
     else:
         paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
         log.append({"event": "reply", **paid, **_failures(spent, "failed")})
@@ -117,16 +135,38 @@ class Ledger:
 
     Args:
         meter: Takes over what was spent.
-        failure: The name of the event of a request without a reply.
     """
 
-    def __init__(self, meter: Meter, failure: str = "failure") -> None:
-        self._meter, self._failure = meter, failure
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self._lost = _NOTHING
         self.usage = Usage()
         self.paid: list[tuple[str, Reply]] = []
 
-    def take(self, event: Event) -> bool:
+    def replay(
+        self,
+        lines: Sequence[Event],
+        path: str | os.PathLike[str],
+        apply: Callable[[Event], None],
+    ) -> None:
+        """Take in the lines of a file after its first one, and give the meter what they tell.
+
+        Args:
+            lines: All of the file.
+            path: The file, for messages.
+            apply: Takes in a line that is of no request.
+
+        Raises:
+            StorageError: A line is not as llmopt wrote it.
+        """
+        for number, line in enumerate(lines[1:], start=2):
+            with as_written(path, number, line):
+                if not self._take(line):
+                    apply(line)
+        self._settle()
+        self._meter.restore(self.usage, self.paid)
+
+    def _take(self, event: Event) -> bool:
         """Take in a line, if it is of a request; return whether it is.
 
         Raises:
@@ -146,7 +186,8 @@ class Ledger:
             self.usage.add_reply(reply)
             self.paid.append((text_of(event["digest"]), reply))
             self._lost = _NOTHING
-        elif kind == self._failure:
+        elif kind == "error" or (kind == "failure" and "requests" in event):
+            # Earlier searches over code called it "error", and another event "failure".
             self.usage.add_failure(*_read_failures(event, "requests"))
             self._lost = _NOTHING
         else:
@@ -166,11 +207,6 @@ class Ledger:
     def begin_with(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> None:
         """Begin anew with what a line tells of all before it."""
         self.usage, self.paid, self._lost = usage.copy(), list(paid), _NOTHING
-
-    def close(self) -> None:
-        """Give all of it to the meter."""
-        self._settle()
-        self._meter.restore(self.usage, self.paid)
 
     def _settle(self) -> None:
         self.usage.add_failure(*self._lost)

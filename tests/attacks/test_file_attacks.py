@@ -30,7 +30,7 @@ from llmopt.client.gguf import read_header
 from llmopt.client.prices import get_price
 from llmopt.client.recording import RecordClient, ReplayClient
 from llmopt.code.candidate import CodeTrial
-from llmopt.code.journal import CodeState, check_start, replay, start_event
+from llmopt.code.events import Asked, CodeState, Told, check_start, replay
 from llmopt.errors import LLMOptError
 from llmopt.files import seal, unseal
 from llmopt.history import Usage
@@ -75,27 +75,25 @@ def run_file(folder, *, save, durable=True):
 
 def journal(folder):
     path = folder / "code.jsonl"
-    book, state = EventLog(path, durable=True), CodeState()
-    book.append(start_event({"a": 1}, 3))
+    start = {"event": "start", "format": 1, "config": {"a": 1}, "seed": "3"}
+    book = EventLog(path, durable=True)
+    book.append(start)
     for number in range(4):
         reply = {"completions": [{"text": f"def f{number}", "finish_reason": "stop"}]}
         book.append({"event": "request", "digest": f"d{number}", "failed": 0})
         book.append({"event": "reply", "digest": f"d{number}", "reply": reply, "failed": 0})
         trial = CodeTrial(number, f"def f(x): return {number}", None, 0.5 + number)
-        event = state.tell_event(trial)
-        entry = {k: event[k] for k in ("number", "source", "explanation", "parent",
-                                       "fingerprint", "params")}  # fmt: skip
-        book.append({"event": "ask", "candidates": [entry]})
-        book.append(event)
+        book.append(Asked((trial,)).line(None))
+        book.append(Told(trial).line(None))
     book.close()
 
     def read(path):
         state, meter = CodeState(), Meter(ScriptedClient([]))
         with contextlib.closing(EventLog(path, durable=True)) as book:
             if not book.events:  # as where none was begun
-                book.append(start_event({"a": 1}, 3))
+                book.append(start)
             else:
-                check_start(book.events[0], {"a": 1}, 3, path)
+                check_start(book.events[0], start, 3, path)
                 replay(book.events, state, meter, path)
         return state.trials, state.next, meter.usage
 

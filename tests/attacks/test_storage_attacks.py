@@ -173,7 +173,7 @@ def write_reward(folder: Path, model: Model) -> tuple[Any, int]:
 @contextlib.contextmanager
 def CodeRunUsage(out: Path, model: Model) -> Any:
     """Count the requests of a run's journal as a resume does."""
-    from llmopt.code.journal import CodeState, replay
+    from llmopt.code.events import CodeState, replay
     from llmopt.search.eventlog import read_events
     from llmopt.search.meter import Meter
 
