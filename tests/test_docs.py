@@ -267,3 +267,16 @@ def test_the_page_of_commands_shows_every_option(monkeypatch):
     assert re.findall(r"^## llmopt (\S+)$", shown, re.MULTILINE) == list(COMMANDS_OF_THE_CLI)
     for option in ("--iterations N", "--answer", "--max-cost USD", "--wait"):
         assert f"`{option}" in shown
+
+
+def test_troubleshooting_quotes_messages_that_there_are():
+    source = "".join(
+        re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
+        for folder in ("llmopt", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    quoted = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+    assert len(quoted) > 10
+    assert [text for text in quoted if text not in source] == []
