@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmopt.benchmarks.experiments import bbob
-from llmopt.benchmarks.experiments.bbob import BbobCell, Instance, improvements, missing_cells
+from llmopt.benchmarks.experiments.bbob import Instance, improvements, make_cell, missing_cells
 from llmopt.benchmarks.experiments.bbob_page import (
     TARGETS,
     draw,
@@ -21,16 +21,9 @@ from llmopt.benchmarks.experiments.bbob_page import (
 
 
 def line(method, function, steps, *, dimension=2, instance=1, budget=100):
-    return {
-        "method": method,
-        "function": function,
-        "instance": instance,
-        "dimension": dimension,
-        "budget": budget,
-        "model": "smollm2" if method == "llm-columns" else "",
-        "steps": steps,
-        "seconds": 1.0,
-    }
+    model = "smollm2" if method == "llm-columns" else ""
+    found = make_cell(method, function, instance, dimension, budget, model).line(steps=steps)
+    return {**found["cell"], **found, "seconds": 1.0}
 
 
 def test_the_steps_are_the_improvements():
@@ -43,9 +36,9 @@ def test_a_precision_is_that_of_the_last_improvement_before():
 
 
 def test_a_longer_search_holds_the_shorter_one():
-    wanted = [BbobCell("cma", f, 1, 2, 100) for f in (1, 2, 3)]
+    wanted = [make_cell("cma", f, 1, 2, 100) for f in (1, 2, 3)]
     lines = [line("cma", 1, [], budget=400), line("cma", 2, [], budget=50)]
-    assert [cell.function for cell in missing_cells(wanted, lines)] == [2, 3]
+    assert [cell.task for cell in missing_cells(wanted, lines)] == ["f2", "f3"]
     lines.append(line("random", 3, []))
     assert len(missing_cells(wanted, lines)) == 2
 
@@ -96,7 +89,7 @@ class TestSearches:
         assert Instance(1, 1, 2).name == "Sphere"
 
     def test_methods_share_the_warmup_and_repeat(self):
-        cells = [BbobCell(m, 8, 1, 2, 20) for m in ("cma", "columns-network", "cma")]
+        cells = [make_cell(m, 8, 1, 2, 20) for m in ("cma", "columns-network", "cma")]
         lines = [bbob.run_cell(cell) for cell in cells]
         first = [[s for s in found["steps"] if s[0] <= 20] for found in lines]
         assert first[0] == first[1]
@@ -109,7 +102,7 @@ class TestSearches:
         options += ["--instances", "1", "--results", str(results), "--picture"]
         bbob.main([*options, str(tmp_path / "p.png"), "--budget", "30"])
         before = results.read_text()
-        assert [json.loads(t)["function"] for t in before.splitlines()] == [1, 2]
+        assert [json.loads(t)["cell"]["task"] for t in before.splitlines()] == ["f1", "f2"]
         bbob.main([*options, str(tmp_path / "p.png"), "--budget", "10"])
         assert results.read_text() == before
         assert "0 to run" in capsys.readouterr().err

@@ -18,8 +18,8 @@ from llmopt.benchmarks import extras
 from llmopt.benchmarks.bench import cells as bench
 from llmopt.benchmarks.bench import command
 from llmopt.benchmarks.bench.cells import (
-    BenchCell,
     BenchConfigError,
+    make_cell,
     read_results,
     run_bench,
     run_cell,
@@ -27,6 +27,7 @@ from llmopt.benchmarks.bench.cells import (
 from llmopt.benchmarks.bench.suites import SUITES
 from llmopt.benchmarks.engine import pool
 from llmopt.benchmarks.engine.asking import draw_warmup
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
@@ -39,7 +40,7 @@ SMALL = {"evaluations": 5, "episodes": 2, "warmup": 3, "heldout": 4}
 
 
 def cell(method="random", seed=0, task="cartpole", **more):
-    return BenchCell.make(task=task, method=method, seed=seed, **{**SMALL, **more})
+    return make_cell(task, method, seed, **{**SMALL, **more})
 
 
 def answering(*, fail_at=None):
@@ -151,11 +152,11 @@ def test_warmup_points_are_those_of_llmopt_run():
 def test_cells_name_a_model_only_where_one_is_asked():
     options = {"model": "gguf:x.gguf", "batch": 4, "max_tokens": 99}
     assert cell("cma", **options) == cell("cma")
-    assert (cell("cma").model, cell("cma").batch, cell("cma").max_tokens) == ("", 0, 0)
+    assert (cell("cma").model, cell("cma")["batch"], cell("cma")["max_tokens"]) == ("", 0, 0)
     sampler = cell("columns-gaussian", **options)
-    assert (sampler.model, sampler.batch) == ("", 4)
+    assert (sampler.model, sampler["batch"]) == ("", 4)
     asked = cell("llm-columns", **options)
-    assert (asked.model, asked.batch) == ("gguf:x.gguf", 4)
+    assert (asked.model, asked["batch"]) == ("gguf:x.gguf", 4)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_cells_name_a_model_only_where_one_is_asked():
 )
 def test_a_wrong_cell_says_what_is_wrong(options, message):
     with pytest.raises(BenchConfigError, match=message):
-        BenchCell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
+        make_cell(**{"task": "cartpole", "method": "random", "seed": 0, **options})
 
 
 # -- many cells ---------------------------------------------------------------------------
@@ -186,7 +187,7 @@ def test_finished_cells_are_never_run_again(tmp_path, monkeypatch):
     assert run_bench([*cells, cells[2]], out) == []
     assert ran == [cells[2]]
     assert out.read_bytes().startswith(before)
-    assert [BenchCell.of(line) for line in read_results(out)] == cells
+    assert [Cell.of(line) for line in read_results(out)] == cells
 
 
 def test_a_cell_that_fails_is_told_and_tried_again(tmp_path):
@@ -205,7 +206,7 @@ def test_parallel_workers_give_the_same_lines(tmp_path):
     run_bench(cells, tmp_path / "two.jsonl", jobs=2)
 
     def results(name):
-        lines = {BenchCell.of(x): x for x in read_results(tmp_path / name)}
+        lines = {Cell.of(x): x for x in read_results(tmp_path / name)}
         return [{k: v for k, v in lines[c].items() if k != "seconds"} for c in cells]
 
     assert results("one.jsonl") == results("two.jsonl")
@@ -236,8 +237,8 @@ def test_a_kill_loses_only_the_cells_in_progress(tmp_path):
     running.wait()
     done = read_results(out)
     assert 2 <= len(done) < 400
-    more = [BenchCell.of(line) for line in done]
-    more.append(BenchCell.make(task="cartpole", method="random", seed=len(done), evaluations=30))
+    more = [Cell.of(line) for line in done]
+    more.append(make_cell("cartpole", "random", len(done), 30))
     assert run_bench(more, out) == []
     assert len(read_results(out)) == len(done) + 1
 
@@ -340,18 +341,19 @@ def test_the_suites_are_the_promised_ones():
         same = [c for c in cells if (c.task, c.evaluations) == key]
         assert {c.seed for c in same} == set(range(5))
         # Equal terms: whatever differs between two cells of a problem is the method's doing.
-        assert len({(c.episodes, c.warmup, c.heldout, c.box, c.finalists) for c in same}) == 1
+        shared = ("episodes", "warmup", "heldout", "box", "finalists")
+        assert len({tuple(c[name] for name in shared) for c in same}) == 1
     # A part of the committed suite is whole seeds of all tasks.
     assert [c.seed for c in cells] == sorted(c.seed for c in cells)
     # The committed lines are those of the suite.
     committed = read_results(RESULTS / "policies.jsonl")
-    assert set(cells) <= {BenchCell.of(line) for line in committed}
+    assert set(cells) <= {Cell.of(line) for line in committed}
 
 
 @pytest.mark.parametrize("name", sorted(SUITES))
 def test_every_suite_names_tasks_that_are_there(name):
     for one in set(SUITES[name]("smollm2", 4)):
-        one.get_task()
+        bench.task_of(one)
 
 
 def test_gp_takes_part_only_where_torch_is(monkeypatch):

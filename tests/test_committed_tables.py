@@ -10,12 +10,12 @@ from statistics import median
 import pytest
 
 from llmopt.benchmarks.bench.cells import read_results
-from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words
+from llmopt.benchmarks.engine.cell import Cell, read_lines
+from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words, words_page
 from llmopt.benchmarks.report import findings
 from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
 from llmopt.benchmarks.report.stats import duels, format_p
-from llmopt.search.eventlog import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -25,7 +25,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def lines_of(name):
-    return list(read_events(RESULTS / f"{name}.jsonl"))
+    return read_lines(RESULTS / f"{name}.jsonl")
 
 
 def committed(name):
@@ -71,7 +71,7 @@ def test_the_documentation_has_the_tables_of_the_suite_policies():
 
 
 def test_the_documentation_has_the_tables_of_the_experiment_on_words():
-    made = words.table(lines_of("words")).split("\n\n")
+    made = words_page.table(lines_of("words")).split("\n\n")
     assert len(made) == 4
     for table in made:
         assert f"\n{table}\n" in PAGE
@@ -90,7 +90,7 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
     ("name", "package", "wanted"),
     [
         ("policies", "cma", {"task": "cartpole", "method": "ars", "seed": 1}),
-        ("bbob", "ioh", {"method": "cma", "dimension": 2, "function": 3, "instance": 1}),
+        ("bbob", "ioh", {"method": "cma", "dimension": 2, "task": "f3", "seed": 1}),
         ("hpo", "sklearn", {"task": "own-sgd", "method": "random", "start": "random", "seed": 1}),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
     pytest.importorskip(package)
     source = recheck.SOURCES[name]
     line = next(x for x in lines_of(name) if wanted.items() <= x.get("cell", x).items())
-    found = source.run(source.cell_of(line))
+    found = source.run(Cell.of(line))
     assert recheck.agrees(line[source.trace], found[source.trace], 1e-4)
 
 
@@ -124,18 +124,18 @@ def test_the_readme_rounds_the_experiment_on_words():
         "Hopper": "hopper",
         "MountainCarContinuous": "mountaincar",
     }
-    present = [x for x in lines_of("words") if x["arm"] in words.BASELINES or x["seed"] >= 4]
+    present = [x for x in lines_of("words") if words_page.is_present(x)]
     (table,) = (t for t in tables(README) if t.startswith("| task | words and feedback"))
     for name, *cells in rows(table):
         task = next(v for k, v in tasks.items() if name.startswith(k))
         expected = []
         for arm in ("words", "docs", "none", "cma"):
-            own = [x for x in present if (x["task"], x["arm"]) == (task, arm)]
+            own = [x for x in present if (x["task"], x["method"]) == (task, arm)]
             middle = median(x["held_out"] for x in own)
             text = f"{middle:,.0f}" if abs(middle) >= 1000 else f"{middle:.3g}"
             expected.append(text + (counts(own) if arm != "cma" else ""))
         assert [*cells[:4]] == expected, name
-        assert cells[4] in ("–", words.PUBLISHED.get(task))
+        assert cells[4] in ("–", words_page.PUBLISHED.get(task))
 
 
 def duels_of_bbob(budget, main):
@@ -230,8 +230,8 @@ def test_the_claim_on_the_hybrid_is_in_its_table():
 
 def test_the_claim_on_words_counts_the_searches():
     tasks = ("zones", "cascade", "heavy-car", "swimmer-changed")
-    present = [x for x in lines_of("words") if x["arm"] in words.BASELINES or x["seed"] >= 4]
-    score = {(x["task"], x["arm"], x["seed"]): x["held_out"] for x in present}
+    present = [x for x in lines_of("words") if words_page.is_present(x)]
+    score = {(x["task"], x["method"], x["seed"]): x["held_out"] for x in present}
     told = [key for key in score if key[0] in tasks and key[1] == "words"]
     numeric = [(k[0], s) for k, s in score.items() if k[1] in words.BASELINES]
     best = {task: max(s for t, s in numeric if t == task) for task in tasks}

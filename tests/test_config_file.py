@@ -9,7 +9,7 @@ import pytest
 
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.bench import run_cell
-from llmopt.benchmarks.bench.cells import BenchCell
+from llmopt.benchmarks.bench.cells import make_cell
 from llmopt.benchmarks.run import RunConfig, run
 from llmopt.cli import main
 from llmopt.trackers import Callback
@@ -164,7 +164,7 @@ class TestTrack:
 
     def test_a_cell_of_bench(self):
         told = Everything()
-        cell = BenchCell.make(
+        cell = make_cell(
             task="mountaincar",
             method="llm-props",
             seed=0,

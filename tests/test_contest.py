@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from llmopt import ScriptedClient
-from llmopt.benchmarks.bench import BenchCell, run_cell
+from llmopt.benchmarks.bench import make_cell, run_cell
 from llmopt.benchmarks.engine.asking import repeatable
 from llmopt.benchmarks.methods import METHODS
 from llmopt.benchmarks.run import RunConfig, run
@@ -46,7 +46,7 @@ def compare(path, method, name, batch=1, **options):
         "cartpole", methods=(method,), iterations=9, gif=False, batch=batch, **BUDGET, **options
     )
     result = run(config, path, client=clients[0])
-    cell = BenchCell.make(
+    cell = make_cell(
         task="cartpole", method=name, evaluations=9, model="oracle", batch=batch, **BUDGET
     )
     line = run_cell(cell, clients[1])
@@ -85,9 +85,7 @@ def test_a_benchmark_asks_with_words_as_a_run_does_but_for_the_offer_to_stop(tmp
     config = RunConfig("cartpole", methods=("llm-words",), iterations=4, gif=False, **BUDGET)
     run(config, tmp_path / "r", client=ScriptedClient(constant, name="oracle"))
     seen.append([])
-    cell = BenchCell.make(
-        task="cartpole", method="llm-words", evaluations=4, model="oracle", **BUDGET
-    )
+    cell = make_cell(task="cartpole", method="llm-words", evaluations=4, model="oracle", **BUDGET)
     run_cell(cell, ScriptedClient(constant, name="oracle"))
     ours, theirs = seen
     assert len(ours) == 4

@@ -11,7 +11,15 @@ from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks.experiments import hpo
-from llmopt.benchmarks.experiments.hpo import OWN, TASKS, HpoCell, _hidden, _hide, _shown, run_cell
+from llmopt.benchmarks.experiments.hpo import (
+    OWN,
+    TASKS,
+    _hidden,
+    _hide,
+    _shown,
+    make_cell,
+    run_cell,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 
@@ -51,11 +59,11 @@ def test_hidden_parameters_say_nothing_and_come_back():
 def test_all_methods_have_the_same_first_points():
     pytest.importorskip("sklearn")
     found = [
-        run_cell(HpoCell("own-ridge", m, "random", 3, 6))["values"]
+        run_cell(make_cell("own-ridge", m, "random", 3, 6))["values"]
         for m in ("random", "tpe", "network")
     ]
     assert found[0][:5] == found[1][:5] == found[2][:5]
-    started = run_cell(HpoCell("own-ridge", "random", "default", 3, 6))["values"]
+    started = run_cell(make_cell("own-ridge", "random", "default", 3, 6))["values"]
     assert started[0] == float(f"{OWN['own-ridge'].evaluate(OWN['own-ridge'].default):.6g}")
     assert started[1:] == found[0][:5]
 
@@ -78,7 +86,7 @@ def test_a_model_is_told_what_its_arm_says(told, monkeypatch, tmp_path):
         answer = "p1: 0.5, p2: 0.5, p3: 0.5, p4: 0.5, p5: 0.5, p6: B"
     client = answering(f"Start from: new\nProposal:\n{answer}", requests)
     monkeypatch.setattr(hpo, "load_model", lambda name, threads: client)
-    line = run_cell(HpoCell("own-sgd", "model", "default", 0, 6, told, "scripted"))
+    line = run_cell(make_cell("own-sgd", "model", "default", 0, 6, told, "scripted"))
     assert line["proposals"]["llm"] == 1
     text = requests[0].text
     assert ("momentum" in text) == ("heavy tails" in text) == (told != "anonymous")
@@ -98,7 +106,7 @@ def test_a_shuffled_search_is_told_values_of_other_trials(monkeypatch):
     values = {}
     for arm in ("", "shuffled"):
         told.clear()
-        line = run_cell(HpoCell("own-sgd", "random", "random", 0, 12, arm))
+        line = run_cell(make_cell("own-sgd", "random", "random", 0, 12, arm))
         values[arm] = [float(f"{v:.6g}") for v in told], line["values"]
     assert values[""][0] == values[""][1]
     shuffled, true = values["shuffled"]
@@ -109,7 +117,7 @@ def test_a_shuffled_search_is_told_values_of_other_trials(monkeypatch):
 def test_the_table_ranks_what_all_have_searched():
     def line(method, seed, values, start="random"):
         made = {"task": "t", "method": method, "start": start, "seed": seed, "told": ""}
-        return {**made, "model": "", "trials": 50, "values": values, "best_possible": 1.0}
+        return {**made, "model": "", "evaluations": 50, "values": values, "best_possible": 1.0}
 
     lines = []
     for seed in range(3):

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 from llmopt.benchmarks.experiments import recheck
-from llmopt.benchmarks.experiments.hpo import HpoCell, run_cell
+from llmopt.benchmarks.experiments.hpo import make_cell, run_cell
 from llmopt.benchmarks.experiments.recheck import SOURCES, agrees, draw
 
 
 def line(method, seconds=1.0, model="", **more):
-    cell = HpoCell("own-sgd", method, "random", 0, 6, "", model)
-    return {**asdict(cell), "seconds": seconds, **more}
+    cell = make_cell("own-sgd", method, "random", 0, 6, "", model)
+    return cell.line(seconds=seconds, **more)
 
 
 def test_methods_are_drawn_in_turn_and_slow_lines_and_other_models_not():
     lines = [*[line("random")] * 5, line("tpe"), line("model", model="smollm2")]
     lines += [line("gp", seconds=99), line("model", model="a chat model")]
     places = draw(lines, SOURCES["hpo"], 3, 30, seed=0)
-    assert {lines[i]["method"] for i in places} == {"random", "tpe", "model"}
+    assert {lines[i]["cell"]["method"] for i in places} == {"random", "tpe", "model"}
     assert len(draw(lines, SOURCES["hpo"], 99, 30, seed=0)) == 7
 
 
@@ -32,7 +31,7 @@ def test_traces_agree_value_by_value():
 
 
 def test_a_stale_line_is_named(tmp_path, capsys):
-    kept, stale = (run_cell(HpoCell("own-sgd", m, "random", 0, 6)) for m in ("random", "tpe"))
+    kept, stale = (run_cell(make_cell("own-sgd", m, "random", 0, 6)) for m in ("random", "tpe"))
     stale["values"][5] += 1
     text = "".join(json.dumps(r) + "\n" for r in (kept, stale))
     (tmp_path / "hpo.jsonl").write_text(text, encoding="utf-8")

@@ -22,11 +22,13 @@ from llmopt.benchmarks.report.stats import (
 CMA, RANDOM, DE = "CMA-ES", "random search", "Optuna GP"
 MODEL = "smollm2 (opro)"
 
+OPTIONS = {"batch": 0, "heldout": 100, "max_tokens": 0, "wrappers": None, "finalists": 0}
+
 
 def line(method="cma", seed=0, heldout=1.0, means=(0.0, 1.0), task="CartPole-v1", **more):
     cell = {"method": method, "seed": seed, "evaluations": 1, "episodes": 2, "warmup": 1}
     return {
-        "cell": {**cell, "task": task, "batch": 0, "heldout": 100, **more.pop("cell", {})},
+        "cell": {**OPTIONS, **cell, "task": task, **more.pop("cell", {})},
         "task": f"{task}/linear-v1",
         "env_id": task,
         "box": [-6.0, 6.0],

@@ -1,6 +1,5 @@
 """The experiment on words: recordings play again, systems behave, arms tell what they say."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 from llmopt import LLMOptError, ReplayClient, ScriptedClient
+from llmopt.benchmarks.engine.cell import read_lines
 from llmopt.benchmarks.experiments import recordings, words
 from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
 from llmopt.cli import main
@@ -17,8 +17,8 @@ RECORDINGS = Path(words.__file__).parents[1] / "recordings"
 
 @pytest.mark.parametrize("task", ["zones", "mountaincar"])
 def test_a_recorded_search_of_a_strong_model_is_evaluated_again(task):
-    lines = [json.loads(x) for x in words.RESULTS.read_text(encoding="utf-8").splitlines()]
-    told = next(x for x in lines if (x["task"], x["arm"], x["seed"]) == (task, "words", 0))
+    lines = read_lines(words.RESULTS)
+    told = next(x for x in lines if (x["task"], x["method"], x["seed"]) == (task, "words", 0))
     client = words.load(f"replay:{RECORDINGS / f'{task}-words-0.jsonl'}")
     with pytest.warns(Warning, match="differs|recorded"):  # the prompt has changed since
         found = words.run_model(task, "words", client, 0, told["evaluations"])

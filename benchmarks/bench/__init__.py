@@ -1,9 +1,9 @@
 """``llmopt bench``: many cells of task, method and seed."""
 
-from llmopt.benchmarks.bench.cells import BenchCell, read_results, run_bench, run_cell
+from llmopt.benchmarks.bench.cells import make_cell, read_results, run_bench, run_cell
 
 __all__ = [
-    "BenchCell",
+    "make_cell",
     "read_results",
     "run_bench",
     "run_cell",

@@ -8,19 +8,21 @@ loses only the cells in progress.
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import MOST_COUNT
+from llmopt.arguments import MOST_COUNT, whole_number
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
+from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
 from llmopt.benchmarks.engine.pool import load_model, run_pool
-from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES, check_ranges
+from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES
 from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
@@ -29,10 +31,8 @@ from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
-from llmopt.policies.rollout import (
-    HELD_OUT_STARTS,
-)
-from llmopt.search.eventlog import EventLog, read_events
+from llmopt.policies.rollout import HELD_OUT_STARTS
+from llmopt.search.eventlog import read_events
 from llmopt.trackers.base import Bell, Callback, Search
 
 _EXPLANATION = 600  # characters kept of what the model said about one point
@@ -51,103 +51,77 @@ class BenchConfigError(LLMOptError, ValueError):
     """A benchmark was asked for with options that cannot be."""
 
 
-@dataclass(frozen=True)
-class BenchCell:
-    """One search: what is run once and never again.
+def make_cell(
+    task: str,
+    method: str,
+    seed: int,
+    evaluations: int = 100,
+    model: str = "smollm2",
+    *,
+    episodes: int = 5,
+    warmup: int = 20,
+    heldout: int = HELD_OUT_STARTS,
+    box: tuple[float, float] | None = None,
+    bias: bool | None = None,
+    batch: int = 1,
+    max_tokens: int = 0,
+    wrappers: tuple[str, ...] | None = None,
+    finalists: int = FINALISTS,
+) -> Cell:
+    """Make a cell; the model and its batch are left out where the method has no use for them.
 
-    Attributes:
+    Args:
         task: Alias, task id or Gymnasium id.
         method: A key of `llmopt.benchmarks.methods.table.METHODS`.
         seed: Seed of everything random.
         evaluations: Points after the warm-up.
+        model: Model string.
         episodes: Selection episodes of one evaluation.
         warmup: Points shared by all methods before the search.
         heldout: Fresh starts on which the best point is judged.
         box: Bounds of every parameter; ``None`` for the task's own.
         bias: Whether the policy has a bias; ``None`` for the task's own choice.
-        model: Model string; empty for a method that asks none.
-        batch: Points asked of a model in one request; 0 for a method that has no requests.
+        batch: Points asked of a model in one request.
         max_tokens: Cap on a model's answer; 0 for the prompt's own.
         wrappers: What the environment is wrapped in; ``None`` for the task's own.
         finalists: Best few points, among which fresh starts choose; 0 to take the best on the
             selection starts.
+
+    Raises:
+        BenchConfigError: An option is not valid.
     """
-
-    task: str
-    method: str
-    seed: int
-    evaluations: int = 100
-    episodes: int = 5
-    warmup: int = 20
-    heldout: int = HELD_OUT_STARTS
-    box: tuple[float, float] | None = None
-    bias: bool | None = None
-    model: str = ""
-    batch: int = 0
-    max_tokens: int = 0
-    wrappers: tuple[str, ...] | None = None
-    finalists: int = FINALISTS
-
-    def __post_init__(self) -> None:
-        check_ranges(self, _RANGES, BenchConfigError)
-        try:
-            check_names([self.method])
-        except ValueError as error:
-            raise BenchConfigError(str(error)) from None
-
-    @classmethod
-    def make(cls, *, model: str = "smollm2", batch: int = 1, **options: Any) -> BenchCell:
-        """Make a cell; the model and its batch are left out where the method has no use for them.
-
-        Raises:
-            BenchConfigError: An option is not valid.
-        """
-        cell = cls(model=model, batch=batch, **options)
-        spec = METHODS[cell.method]
-        if spec.asks_model:
-            return cell
+    given = locals()
+    try:
+        for name, (least, most) in _RANGES.items():
+            whole_number(name, given[name], least, most)
+        check_names([method])
+    except ValueError as error:
+        raise BenchConfigError(str(error)) from None
+    spec = METHODS[method]
+    if not spec.asks_model:
+        model, max_tokens = "", 0
         batch = batch if spec.group == "ablation" else 0
-        return replace(cell, model="", batch=batch, max_tokens=0)
-
-    @classmethod
-    def of(cls, line: dict[str, Any]) -> BenchCell:
-        """Return the cell of a line of raw data.
-
-        Raises:
-            StorageError: The line is not one of a benchmark.
-        """
-        try:
-            names = {f.name for f in fields(cls)}
-            known = {k: v for k, v in line["cell"].items() if k in names}
-            box = known["box"]
-            known["box"] = box and (float(box[0]), float(box[1]))
-            wrappers = known.get("wrappers")
-            known["wrappers"] = None if wrappers is None else tuple(wrappers)
-            cell = cls(**known)
-            hash(cell)  # a list is no name
-            return cell
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise StorageError(
-                f"a line of the results is not a benchmark's ({error!r}): give the file that "
-                "llmopt bench wrote"
-            ) from error
-
-    def __str__(self) -> str:
-        return f"{self.task} {self.method} seed {self.seed} ({self.evaluations})"
-
-    def get_task(self) -> Task:
-        """Return the task.
-
-        Raises:
-            UnknownTaskError: There is no such task.
-            SpaceError: The box is not valid.
-        """
-        return get_task(self.task, bias=self.bias, box=self.box, wrappers=self.wrappers)
+    return Cell.make(
+        task, method, seed, evaluations, model,
+        episodes=episodes, warmup=warmup, heldout=heldout, box=box, bias=bias, batch=batch,
+        max_tokens=max_tokens, wrappers=wrappers, finalists=finalists,
+    )  # fmt: skip
 
 
-def run_cell(
-    cell: BenchCell, client: Client | None = None, callbacks: Sequence[Callback] = ()
-) -> dict[str, Any]:
+_OPTIONS = set(inspect.signature(make_cell).parameters)
+
+
+def task_of(cell: Cell) -> Task:
+    """Return the task of a cell.
+
+    Raises:
+        UnknownTaskError: There is no such task.
+        SpaceError: The box is not valid.
+    """
+    return get_task(cell.task, bias=cell["bias"], box=cell["box"], wrappers=cell["wrappers"])
+
+
+def run_cell(cell: Cell, client: Client | None = None, callbacks: Sequence[Callback] = ()) -> Line:
     """Run one cell in this process, on one core.
 
     Args:
@@ -165,23 +139,23 @@ def run_cell(
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
         client = repeatable(load_model(cell.model), spec.prompt)
-    task, name = cell.get_task(), cell.method
+    task, name = task_of(cell), cell.method
     evaluator = _evaluator(task)
-    terms = Terms(cell.seed, cell.evaluations, cell.episodes, cell.heldout, cell.finalists)
+    terms = Terms(cell.seed, cell.evaluations, cell["episodes"], cell["heldout"], cell["finalists"])
     kept = Records()
     contest = Contest(evaluator, terms, [Entrant(name, spec)], kept)
     contest.check()
     started = time.perf_counter()
     n = contest.policy.n_parameters
-    contest.warm_up([(p, ()) for p in draw_warmup(task.box, n, cell.warmup, cell.seed).tolist()])
+    contest.warm_up([(p, ()) for p in draw_warmup(task.box, n, cell["warmup"], cell.seed).tolist()])
     bell = None
     if callbacks:
         names = tuple(f"params[{i}]" for i in range(n))
         title = f"{cell.task}-{name}-{cell.seed}"
-        bell = Bell(callbacks, Search(title, names, ("maximize",), asdict(cell)))
+        bell = Bell(callbacks, Search(title, names, ("maximize",), cell.line()["cell"]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # counted in every line
-        asking = Asking(client, max(cell.batch, 1), cell.max_tokens or None)
+        asking = Asking(client, max(cell["batch"], 1), cell["max_tokens"] or None)
         contest.search(name, asking, bell)
     own = kept.records[name]
     points = [*kept.records[WARMUP], *own]
@@ -192,7 +166,7 @@ def run_cell(
     heldout = None if chosen is None else chosen.heldout
     proposed = name in contest.usage  # by a model, or what stands in its place
     return {
-        "cell": asdict(cell),
+        **cell.line(),
         "task": task.id,
         "env_id": task.env_id,
         "box": list(task.box),
@@ -234,13 +208,13 @@ def _short(value: float | None) -> float | None:
 
 
 def run_bench(
-    cells: Iterable[BenchCell],
+    cells: Iterable[Cell],
     out: str | Path,
     *,
     jobs: int = 1,
     client: Client | None = None,
     callbacks: Sequence[Callback] = (),
-) -> list[tuple[BenchCell, str]]:
+) -> list[tuple[Cell, str]]:
     """Run the cells that a file does not hold yet, and append a line for each.
 
     Args:
@@ -268,12 +242,12 @@ def run_bench(
         )
     threads = None if jobs == 1 else 1
     run = functools.partial(_run, threads=threads, client=client, callbacks=tuple(callbacks))
-    return run_pool(cells, run, EventLog(out), BenchCell.of, jobs=jobs, summary=_summary)
+    return run_pool(cells, run, out, jobs=jobs, summary=_summary)
 
 
 def _run(
-    cell: BenchCell, threads: int | None, client: Client | None, callbacks: Sequence[Callback]
-) -> dict[str, Any]:
+    cell: Cell, threads: int | None, client: Client | None, callbacks: Sequence[Callback]
+) -> Line:
     if client is None and threads and METHODS[cell.method].asks_model:
         client = repeatable(load_model(cell.model, threads), METHODS[cell.method].prompt)
     return run_cell(cell, client, callbacks)
@@ -284,13 +258,13 @@ def _summary(line: dict[str, Any]) -> str:
     return f"held-out {score}, {sum(line['seconds'].values()):.0f} s"
 
 
-def read_results(*paths: str | Path) -> list[dict[str, Any]]:
+def read_results(*paths: str | Path) -> list[Line]:
     """Read the lines of one or more result files; the first of equal cells counts.
 
     Raises:
         StorageError: A file cannot be read or is not a benchmark's.
     """
-    lines: dict[BenchCell, dict[str, Any]] = {}
+    lines: dict[Cell, Line] = {}
     for path in paths:
         if Path(path).is_dir() or not Path(path).exists():
             got = "it is a folder" if Path(path).is_dir() else "there is no such file"
@@ -298,5 +272,11 @@ def read_results(*paths: str | Path) -> list[dict[str, Any]]:
                 f"cannot read {path}: {got}; give a file of results that llmopt bench wrote"
             )
         for line in read_events(path):
-            lines.setdefault(BenchCell.of(line), line)
+            cell = Cell.of(line)
+            if lacking := _OPTIONS - set(line["cell"]):
+                raise StorageError(
+                    f"a line of {path} is not a benchmark's (it lacks {', '.join(lacking)}): give "
+                    "a file of results that llmopt bench wrote"
+                )
+            lines.setdefault(cell, line)
     return list(lines.values())

@@ -6,19 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmopt.benchmarks.bench.cells import (
-    BenchCell,
     BenchConfigError,
+    make_cell,
     read_results,
     run_bench,
+    task_of,
 )
 from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.methods.table import METHODS, check_method
@@ -121,14 +122,14 @@ def main(args: argparse.Namespace) -> int:
     for method in dict.fromkeys(cell.method for cell in cells):
         if not args.dry_run:
             check_method(method)
-    for task in {(c.task, c.bias, c.box): c for c in cells}.values():
-        task.get_task()
+    for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
+        task_of(cell)
     out = args.out or _default_out(args.suite)
-    done = set(map(BenchCell.of, read_results(out))) if Path(out).exists() else set()
+    done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
     missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
         for cell in missing:
-            print(json.dumps(asdict(cell)))
+            print(json.dumps(cell.line()["cell"]))
         return 0
     for model in dict.fromkeys(c.model for c in missing if METHODS[c.method].asks_model):
         check_ready(load_model(model))  # before anything is evaluated
@@ -142,7 +143,7 @@ def main(args: argparse.Namespace) -> int:
         return 130
     print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
     wanted = set(cells)
-    print(_table([line for line in read_results(out) if BenchCell.of(line) in wanted]))
+    print(_table([line for line in read_results(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0
 
 
@@ -161,7 +162,7 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-def _cells(args: argparse.Namespace) -> list[BenchCell]:
+def _cells(args: argparse.Namespace) -> list[Cell]:
     if args.batch is not None and args.batch < 1:
         raise BenchConfigError(f"--batch {args.batch}: expected at least 1")
     if args.suite and args.tasks:
@@ -175,7 +176,7 @@ def _cells(args: argparse.Namespace) -> list[BenchCell]:
         raise BenchConfigError(f"--seeds {args.seeds}: expected at least 1")
     methods = args.methods or _default_methods(args.model)
     return [
-        BenchCell.make(
+        make_cell(
             task=task,
             method=method,
             seed=seed,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from llmopt.benchmarks.bench.cells import BenchCell
+from llmopt.benchmarks.bench.cells import make_cell
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.methods.table import METHODS
 
 BATCH = 4
@@ -28,7 +29,7 @@ _TASKS = {
 """Task -> episodes of one evaluation."""
 
 
-def _policies(model: str, batch: int) -> list[BenchCell]:
+def _policies(model: str, batch: int) -> list[Cell]:
     """Return the cells of the committed results, 5 seeds; whole seeds first."""
     # Methods whose large packages are not installed are left out.
     methods = [
@@ -37,28 +38,27 @@ def _policies(model: str, batch: int) -> list[BenchCell]:
         if "torch" not in METHODS[m].needs or all(map(find_spec, METHODS[m].needs))
     ]
     return [
-        BenchCell.make(task=task, method=m, seed=seed, model=model, batch=batch, episodes=episodes)
+        make_cell(task, m, seed, model=model, batch=batch, episodes=episodes)
         for seed in range(5)
         for task, episodes in _TASKS.items()
         for m in methods
     ]
 
 
-def _smoke(model: str, batch: int) -> list[BenchCell]:
+def _smoke(model: str, batch: int) -> list[Cell]:
     grids = {
         "mountaincar": ("llm-columns", "columns-network", "columns-gaussian", "cma"),
         "cartpole": ("columns-gaussian", "cma", "random"),
     }
-    small = {"evaluations": 12, "warmup": 4, "heldout": 10}
     return [
-        BenchCell.make(task=task, method=m, seed=seed, model=model, batch=batch, **small)
+        make_cell(task, m, seed, 12, model, batch=batch, warmup=4, heldout=10)
         for task, methods in grids.items()
         for seed in range(2)
         for m in methods
     ]
 
 
-SUITES: dict[str, Callable[[str, int], list[BenchCell]]] = {"policies": _policies, "smoke": _smoke}
+SUITES: dict[str, Callable[[str, int], list[Cell]]] = {"policies": _policies, "smoke": _smoke}
 """Name -> the cells for a model and its batch size.
 
 - ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the

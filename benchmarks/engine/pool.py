@@ -11,50 +11,48 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
-from typing import Any, TypeVar, cast
+from pathlib import Path
 
+from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError
 from llmopt.search.eventlog import EventLog
 
-CellT = TypeVar("CellT")
-Line = dict[str, Any]
-
 
 def run_pool(
-    cells: Iterable[CellT],
-    run: Callable[[CellT], Line],
-    log: EventLog,
-    cell_of: Callable[[Line], CellT],
+    cells: Iterable[Cell],
+    run: Callable[[Cell], Line],
+    out: str | Path,
     *,
     jobs: int = 1,
     summary: Callable[[Line], str] = lambda line: "done",
-) -> list[tuple[CellT, str]]:
-    """Run the cells that a log does not hold yet, append a line for each, and close the log.
+) -> list[tuple[Cell, str]]:
+    """Run the cells that a file of results does not hold yet, and append a line for each.
 
-    A cell that fails keeps no other from running. It is not in the log, so that the next call
+    A cell that fails keeps no other from running. It is not in the file, so that the next call
     tries it again.
 
     Args:
-        cells: What `run` is called with: hashable, and pickled where there are several jobs;
-            repeated ones are run once.
+        cells: What `run` is called with; repeated ones are run once.
         run: Runs a cell and returns its line. A function of a module where there are several
             jobs.
-        log: Takes the lines, in the order in which cells finish.
-        cell_of: Returns the cell of a line.
+        out: JSON Lines file, which takes the lines in the order in which cells finish.
         jobs: Cells run at once, each in a process of its own that keeps to one core.
         summary: Says in some words what a line holds, for the progress on standard error.
 
     Returns:
         The cells that failed, each with the reason.
+
+    Raises:
+        StorageError: The file cannot be used.
     """
+    log = EventLog(out)
     wanted = list(dict.fromkeys(cells))
-    failures: list[tuple[CellT, str]] = []
+    failures: list[tuple[Cell, str]] = []
     try:
-        done = {cell_of(line) for line in log.events}
+        done = {Cell.of(line) for line in log.events}
         missing = [cell for cell in wanted if cell not in done]
         _say(
             f"{len(wanted)} cells, {len(wanted) - len(missing)} of them done, {len(missing)} to "
@@ -77,12 +75,6 @@ def run_pool(
     return failures
 
 
-def cell_reader(kind: Callable[..., CellT]) -> Callable[[Line], CellT]:
-    """Return a function that reads a dataclass from a line in which its fields stand by name."""
-    names = [field.name for field in fields(cast(Any, kind))]
-    return lambda line: kind(**{name: line[name] for name in names})
-
-
 @functools.cache
 def load_model(model: str, threads: int | None = None) -> Client:
     """Return a model, loaded once for each process.
@@ -99,7 +91,7 @@ def _say(text: str) -> None:
     print(f"llmopt: {text}", file=sys.stderr, flush=True)
 
 
-def _attempt(run: Callable[[CellT], Line], cell: CellT) -> tuple[CellT, Line | None, str]:
+def _attempt(run: Callable[[Cell], Line], cell: Cell) -> tuple[Cell, Line | None, str]:
     """Run a cell; its own failure comes back as words, so that the others go on."""
     try:
         return cell, run(cell), ""
@@ -108,8 +100,8 @@ def _attempt(run: Callable[[CellT], Line], cell: CellT) -> tuple[CellT, Line | N
 
 
 def _results(
-    cells: Sequence[CellT], attempt: Callable[[CellT], tuple[CellT, Line | None, str]], jobs: int
-) -> Iterator[tuple[CellT, Line | None, str]]:
+    cells: Sequence[Cell], attempt: Callable[[Cell], tuple[Cell, Line | None, str]], jobs: int
+) -> Iterator[tuple[Cell, Line | None, str]]:
     if jobs == 1:
         yield from map(attempt, cells)
         return

@@ -29,21 +29,21 @@ import time
 import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.benchmarks.engine.pool import cell_reader, load_model, run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.bbob_page import MAIN, WARMUP, draw, make_page
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
-from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "bbob.jsonl"
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bbob.png"
@@ -63,16 +63,11 @@ RUN = (
 """What is run by default: all that costs seconds."""
 
 
-@dataclass(frozen=True)
-class BbobCell:
-    """One search: which method, on which instance of a function, for how many evaluations."""
-
-    method: str
-    function: int
-    instance: int
-    dimension: int
-    budget: int
-    model: str = ""
+def make_cell(
+    method: str, function: int, instance: int, dimension: int, budget: int, model: str = ""
+) -> Cell:
+    """Return the cell of a search: its task is the function, and its seed the instance."""
+    return Cell.make(f"f{function}", method, instance, budget, model, dimension=dimension)
 
 
 class Instance:
@@ -103,10 +98,11 @@ def instance_of(
     return value, Problem(-5, 5, dimension, budget, known)
 
 
-def run_cell(cell: BbobCell) -> dict[str, Any]:
+def run_cell(cell: Cell) -> Line:
     """Run one search and return its line."""
-    instance, problem = instance_of(cell.function, cell.instance, cell.dimension, cell.budget)
-    key = [cell.dimension, cell.function, cell.instance]
+    function, dimension = int(cell.task[1:]), cell["dimension"]
+    instance, problem = instance_of(function, cell.seed, dimension, cell.evaluations)
+    key = [dimension, function, cell.seed]
     seed = np.random.SeedSequence([*key, zlib.crc32(cell.method.encode())])
     client = load_model(cell.model, 1) if cell.model else None
     rewards = problem.rewards
@@ -119,13 +115,12 @@ def run_cell(cell: BbobCell) -> dict[str, Any]:
             rewards.append(-instance(asked.params))
             return Outcome(rewards[-1])
 
-        search(method, cell.budget, evaluate)
-    line = {
-        **asdict(cell),
-        "steps": improvements([-r for r in rewards]),
-        "seconds": round(time.perf_counter() - start, 1),
-        "llmopt": __version__,
-    }
+        search(method, cell.evaluations, evaluate)
+    line = cell.line(
+        steps=improvements([-r for r in rewards]),
+        seconds=round(time.perf_counter() - start, 1),
+        llmopt=__version__,
+    )
     if cell.model and isinstance(method, ModelMethod):
         line["tokens"] = [method.usage.prompt_tokens, method.usage.completion_tokens]
         line["fallback_share"] = method.usage.fallback_share
@@ -142,18 +137,13 @@ def improvements(precisions: Sequence[float]) -> list[list[float]]:
     return found
 
 
-def missing_cells(wanted: Sequence[BbobCell], lines: Sequence[Mapping[str, Any]]) -> list[BbobCell]:
+def missing_cells(wanted: Sequence[Cell], lines: Sequence[Mapping[str, Any]]) -> list[Cell]:
     """Return the searches that no line holds, as it is or with a larger budget."""
-    longest: dict[tuple[Any, ...], int] = {}
-    for line in lines:
-        key = tuple(line[name] for name in ("method", "function", "instance", "dimension", "model"))
-        longest[key] = max(longest.get(key, 0), line["budget"])
-    return [
-        cell
-        for cell in wanted
-        if longest.get((cell.method, cell.function, cell.instance, cell.dimension, cell.model), 0)
-        < cell.budget
-    ]
+    longest: dict[Cell, int] = {}
+    for done in map(Cell.of, lines):
+        key = replace(done, evaluations=0)
+        longest[key] = max(longest.get(key, 0), done.evaluations)
+    return [c for c in wanted if longest.get(replace(c, evaluations=0), 0) < c.evaluations]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -172,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if not args.table_only:
         _run(args)
-    lines = list(read_events(args.results))
+    lines = read_lines(args.results)
     args.results.with_suffix(".md").write_text(make_page(lines), encoding="utf-8")
     draw(lines, args.picture)
 
@@ -184,12 +174,11 @@ def _run(args: argparse.Namespace) -> None:
     instances = range(args.first_instance, args.first_instance + args.instances)
     grid = itertools.product(instances, args.dimensions, args.functions, args.methods)
     wanted = [
-        BbobCell(m, f, i, d, args.budget, args.model if METHODS[m].asks_model else "")
+        make_cell(m, f, i, d, args.budget, args.model if METHODS[m].asks_model else "")
         for i, d, f, m in grid
     ]
-    log = EventLog(args.results)
-    cells = missing_cells(wanted, log.events)
-    run_pool(cells, run_cell, log, cell_reader(BbobCell), jobs=args.jobs)
+    done = read_lines(args.results) if args.results.exists() else []
+    run_pool(missing_cells(wanted, done), run_cell, args.results, jobs=args.jobs)
 
 
 if __name__ == "__main__":

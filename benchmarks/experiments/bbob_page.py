@@ -40,8 +40,8 @@ def read_runs(lines: Iterable[Mapping[str, Any]], budget: int) -> dict[str, dict
     """
     found: dict[str, dict[Key, Any]] = {}
     for line in sorted(lines, key=lambda line: list(METHODS).index(line["method"])):
-        if line["budget"] >= budget:
-            key = line["dimension"], line["function"], line["instance"]
+        if line["evaluations"] >= budget:
+            key = line["dimension"], int(line["task"][1:]), line["seed"]
             found.setdefault(line["method"], {})[key] = line["steps"]
     return found
 
@@ -100,7 +100,7 @@ def make_page(lines: Sequence[Mapping[str, Any]]) -> str:
             short = sum(key[0] == d for key in runs)
             more = sum(key[0] == d for key in long.get(method, ()))
             counts.append(f"{short} ({more})" if more else str(short))
-        taken = [r["seconds"] / r["budget"] for r in lines if r["method"] == method]
+        taken = [r["seconds"] / r["evaluations"] for r in lines if r["method"] == method]
         rows.append([label(method), *counts, f"{100 * np.mean(taken):.1f}"])
     head = ["method", *(f"{d}-D" for d in dimensions), "s a search of 100"]
     text += Table.of(head, rows).markdown()

@@ -32,7 +32,6 @@ import itertools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,34 +46,30 @@ from optuna.distributions import (
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.pool import cell_reader, load_model, run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.recording import RecordClient
-from llmopt.search.eventlog import EventLog, read_events
 
 RESULTS = Path(__file__).parents[1] / "results" / "hpo.jsonl"
 STARTUP, TRIALS, CHECKPOINTS = 5, 50, (5, 10, 20, 50)
 METHODS = ("model", "network", "tpe", "gp", "random")
 TOLD = ("names", "anonymous", "shuffled")
 STARTS = ("random", "default")
+
+
 # -- one search ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class HpoCell:
-    """One search."""
-
-    task: str
-    method: str
-    start: str
-    seed: int
-    trials: int
-    told: str = ""
-    model: str = ""
+def make_cell(
+    task: str, method: str, start: str, seed: int, trials: int, told: str = "", model: str = ""
+) -> Cell:
+    """Return the cell of a search."""
+    return Cell.make(task, method, seed, trials, model, start=start, told=told)
 
 
 def _hidden(distribution: BaseDistribution) -> BaseDistribution:
@@ -111,7 +106,7 @@ def _hide(distribution: Any, value: Any) -> Any:
     return float(np.clip(share, 0, 1))
 
 
-def make_sampler(cell: HpoCell, client: Any, description: str) -> optuna.samplers.BaseSampler:
+def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.BaseSampler:
     """Return the sampler of a search; all draw the same first points."""
     first = optuna.samplers.RandomSampler(seed=cell.seed)
     if cell.method == "random":
@@ -129,7 +124,7 @@ def make_sampler(cell: HpoCell, client: Any, description: str) -> optuna.sampler
         description=description,
         n_startup_trials=STARTUP,
         seed=cell.seed,
-        total=cell.trials,
+        total=cell.evaluations,
         independent_sampler=first,
     )
 
@@ -159,7 +154,7 @@ class StudyMethod:
         self._study.tell(self._trial, state=optuna.trial.TrialState.FAIL)
 
 
-def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any]:
+def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
     """Run one search and return its line.
 
     Args:
@@ -168,7 +163,7 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
         record: File for the model's requests and answers.
     """
     task = TASKS[cell.task]
-    hidden = cell.told == "anonymous"
+    hidden = cell["told"] == "anonymous"
     names = {f"p{i}": name for i, name in enumerate(task.space, 1)} if hidden else {}
     space: dict[str, BaseDistribution] = dict(task.space)
     if hidden:
@@ -184,7 +179,7 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
         warnings.simplefilter("ignore")
         sampler = make_sampler(cell, client, "" if hidden else task.description)
         study = optuna.create_study(sampler=sampler, direction="maximize")
-        if cell.start == "default":
+        if cell["start"] == "default":
             default = {
                 alias: _hide(
                     task.space[names.get(alias, alias)], task.default[names.get(alias, alias)]
@@ -200,17 +195,16 @@ def run_cell(cell: HpoCell, source: str = "", record: str = "") -> dict[str, Any
             if hidden:
                 params = {name: _shown(task.space[name], params[a]) for a, name in names.items()}
             values.append(task.evaluate(params))
-            told = values[rng.integers(len(values))] if cell.told == "shuffled" else values[-1]
+            told = values[rng.integers(len(values))] if cell["told"] == "shuffled" else values[-1]
             return Outcome(told)
 
-        search(StudyMethod(study, space), cell.trials, evaluate)
-    line = {
-        **asdict(cell),
-        "values": [float(f"{v:.6g}") for v in values],
-        "best_possible": task.best(),
-        "seconds": round(time.perf_counter() - start, 1),
-        "llmopt": __version__,
-    }
+        search(StudyMethod(study, space), cell.evaluations, evaluate)
+    line = cell.line(
+        values=[float(f"{v:.6g}") for v in values],
+        best_possible=task.best(),
+        seconds=round(time.perf_counter() - start, 1),
+        llmopt=__version__,
+    )
     if isinstance(sampler, LLMSampler) and cell.model:
         usage = sampler.usage
         line |= {
@@ -251,7 +245,7 @@ def regrets(lines: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int, str], di
             found[task, line["seed"], label(line)] = {
                 n: (best - max(line["values"][:n])) / (best - middle)
                 for n in CHECKPOINTS
-                if n <= line["trials"]
+                if n <= line["evaluations"]
             }
     return found
 
@@ -349,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if not args.table_only:
         _run(args)
-    page = make_table(list(read_events(args.results)))
+    page = make_table(read_lines(args.results))
     args.results.with_suffix(".md").write_text(page, encoding="utf-8")
     print(page)
 
@@ -364,14 +358,14 @@ def _run(args: argparse.Namespace) -> None:
     for seed, task, method, start in itertools.product(seeds, args.tasks, args.methods, args.start):
         told = args.told if method == "model" else [""]
         model = (args.name or args.model) if method == "model" else ""
-        cells += [HpoCell(task, method, start, seed, args.trials, t, model) for t in told]
+        cells += [make_cell(task, method, start, seed, args.trials, t, model) for t in told]
     if args.record and len(cells) != 1:
         raise SystemExit(
             f"--record takes one search, and these are {len(cells)}: name one task, "
             "one --start, one --told and --seeds 1"
         )
     run = functools.partial(run_cell, source=args.model, record=args.record)
-    run_pool(cells, run, EventLog(args.results), cell_reader(HpoCell), jobs=args.jobs)
+    run_pool(cells, run, args.results, jobs=args.jobs)
 
 
 if __name__ == "__main__":

@@ -20,21 +20,20 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from llmopt.benchmarks.bench import cells as policies
-from llmopt.benchmarks.engine.pool import cell_reader
+from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.experiments import bbob, hpo
 from llmopt.benchmarks.report.table import Table
 from llmopt.files import write_bytes_atomically
 from llmopt.search.eventlog import read_events
 
 RESULTS = Path(__file__).parents[1] / "results"
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,22 +41,18 @@ class Source:
     """What a file of results holds.
 
     Attributes:
-        cell_of: Returns the search of a line.
         run: Runs a search and returns its line.
         trace: The field of a line that the search decides.
-        method: The field of a search that names its method.
     """
 
-    cell_of: Callable[[Line], Any]
     run: Callable[[Any], Line]
     trace: str
-    method: str = "method"
 
 
 SOURCES: Mapping[str, Source] = {
-    "policies": Source(policies.BenchCell.of, policies.run_cell, "means"),
-    "bbob": Source(cell_reader(bbob.BbobCell), bbob.run_cell, "steps"),
-    "hpo": Source(cell_reader(hpo.HpoCell), hpo.run_cell, "values"),
+    "policies": Source(policies.run_cell, "means"),
+    "bbob": Source(bbob.run_cell, "steps"),
+    "hpo": Source(hpo.run_cell, "values"),
 }
 
 
@@ -66,12 +61,11 @@ def draw(lines: Sequence[Line], source: Source, count: int, seconds: float, seed
     turns: Counter[str] = Counter()
     order = []
     for place in np.random.default_rng(seed).permutation(len(lines)).tolist():
-        cell, taken = source.cell_of(lines[place]), lines[place]["seconds"]
+        cell, taken = Cell.of(lines[place]), lines[place]["seconds"]
         taken = sum(taken.values()) if isinstance(taken, dict) else taken
         if taken <= seconds and cell.model in ("", "smollm2"):
-            method = getattr(cell, source.method)
-            order.append((turns[method], place))
-            turns[method] += 1
+            order.append((turns[cell.method], place))
+            turns[cell.method] += 1
     return [place for _, place in sorted(order, key=lambda item: item[0])[:count]]
 
 
@@ -98,12 +92,9 @@ def check(name: str, path: Path, args: argparse.Namespace) -> list[Line]:
     lines = list(read_events(path))
     found = []
     for place in draw(lines, source, args.check, args.seconds, args.seed):
-        cell = source.cell_of(lines[place])
+        cell = Cell.of(lines[place])
         same = agrees(lines[place][source.trace], source.run(cell)[source.trace], args.tolerance)
-        found.append(
-            {"file": path.name, "lines": len(lines), "cell": asdict(cell), "agrees": same}
-            | {"method": getattr(cell, source.method)}
-        )
+        found.append(cell.line(file=path.name, lines=len(lines), agrees=same))
         print(f"{path.name} {cell}: {'agrees' if same else 'DIFFERS'}", flush=True)
     return found
 
@@ -120,7 +111,7 @@ def make_table(found: Sequence[Line]) -> str:
     rows = []
     for file in dict.fromkeys(r["file"] for r in found):
         own = [r for r in found if r["file"] == file]
-        differ = Counter(r["method"] for r in own if not r["agrees"])
+        differ = Counter(r.get("method", r["cell"].get("method")) for r in own if not r["agrees"])
         named = ", ".join(f"{m} ({n})" for m, n in differ.items()) or "none"
         agree = sum(r["agrees"] for r in own)
         rows.append([file, str(own[0]["lines"]), str(len(own)), str(agree), named])

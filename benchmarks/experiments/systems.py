@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 
-class _Plant(gym.Env[np.ndarray, np.ndarray]):
+class Plant(gym.Env[np.ndarray, np.ndarray]):
     """What the systems have in common: named observations, actions between 0 and 1."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
@@ -29,7 +29,7 @@ class _Plant(gym.Env[np.ndarray, np.ndarray]):
         self.t = 0
 
 
-class TwoZones(_Plant):
+class TwoZones(Plant):
     """Heating of two zones of a building over one day, 96 steps of a quarter of an hour.
 
     Zone A is heated at once, zone B with a delay of three steps (45 minutes). The zones lose
@@ -101,7 +101,7 @@ class TwoZones(_Plant):
         return self._seen(), float(comfort + energy), False, self.t >= 96, info
 
 
-class Cascade(_Plant):
+class Cascade(Plant):
     """Three water tanks in a row, the first fed by a pump, the last drained by a town.
 
     Water runs from the first tank to the second through a valve, and from the second to the
@@ -182,7 +182,7 @@ class Cascade(_Plant):
         return self._seen(), float(sum(parts.values())), False, self.t >= 120, parts
 
 
-class HeavyMountainCar(_Plant):
+class HeavyMountainCar(Plant):
     """A heavy car in a valley with two hills, drag in the air, and an engine that lags.
 
     The car is too heavy to climb the right hill from rest. The engine follows its setting with

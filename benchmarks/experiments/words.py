@@ -52,16 +52,16 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RescaleObservation
 
-from llmopt.benchmarks.engine.pool import cell_reader, run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.own_data import DataSearch
 from llmopt.benchmarks.experiments.recordings import recording
@@ -72,17 +72,13 @@ from llmopt.benchmarks.experiments.systems import (
     TwoZones,
 )
 from llmopt.benchmarks.methods.protocol import Method
-from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
-from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
 from llmopt.client.recording import RecordClient, ReplayClient
 from llmopt.client.registry import get_client
-from llmopt.files import write_bytes_atomically
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import PolicySearch
 from llmopt.search.cma import CMA
-from llmopt.search.eventlog import EventLog, read_events
 from llmopt.space import Space
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
@@ -318,154 +314,6 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
         }
 
 
-COLUMNS = {
-    "words": "words and feedback",
-    "ten": "the same, ten requests",
-    "shuffled": "results shuffled",
-    "docs": "words, no feedback",
-    "names": "names alone",
-    "none": "numbers alone",
-    "props-plus": "ProPS+",
-    "props": "ProPS",
-    "columns": "embedded model, 100",
-    "cma": "CMA-ES, 100",
-    "random": "random search, 100",
-}
-
-TITLES = {
-    "zones": "heating of two zones, 10 parameters",
-    "cascade": "three water tanks, 18",
-    "heavy-car": "heavy car, reversed motor, 4",
-    "swimmer-changed": "Swimmer, observations permuted and sign-flipped, 18",
-    "spills": "data `spills`, hyper-parameters",
-    "switches": "data `switches`, hyper-parameters",
-    "mountaincar": "MountainCarContinuous (scaled)",
-    "mountaincar-discrete": "MountainCar",
-    "swimmer": "Swimmer",
-    "hopper": "Hopper",
-    "pendulum-inverted": "InvertedPendulum",
-    "pendulum-double": "InvertedDoublePendulum",
-    "reacher": "Reacher",
-    "cartpole": "CartPole",
-    "acrobot": "Acrobot",
-    "pendulum": "Pendulum",
-    "frozenlake": "FrozenLake",
-    "walker": "Walker2d, 108 parameters",
-    "cheetah": "HalfCheetah, 108 parameters",
-}
-
-
-PRESENT = 4
-"""The first seed that was searched under version 2 of the prompt `words`, in the main table."""
-
-PUBLISHED = {
-    "mountaincar": "98.8",
-    "mountaincar-discrete": "-111",
-    "swimmer": "295",
-    "pendulum-inverted": "1,000",
-    "pendulum-double": "254",
-    "cartpole": "500",
-    "frozenlake": "0.93",
-}
-"""R2PO with a model of 20 billion weights after 4,000 episodes, mean of the best."""
-
-Cells = dict[tuple[str, str], list[dict[str, Any]]]
-
-
-def table(lines: Sequence[dict[str, Any]]) -> str:
-    """Return the held-out returns as Markdown tables.
-
-    They are of unknown systems, of known ones, of unknown ones seed by seed, and of earlier forms
-    of the prompt. A cell is the median over searches, [least, largest], and for a chat model (the
-    evaluations of each search).
-    """
-    now: Cells = {}
-    earlier: Cells = {}
-    for line in lines:
-        where = now if _is_present(line) else earlier
-        where.setdefault((line["task"], line["arm"]), []).append(line)
-    unknown = [task for task in TITLES if not TASKS[task].known]
-    known = [task for task in TITLES if TASKS[task].known]
-    parts = [
-        _summary("system that no model can know", unknown, now),
-        _summary("task known to every model", known, now, published=True),
-        _by_seed(now),
-        _summary("earlier forms of the prompt", list(TITLES), earlier),
-    ]
-    return "\n\n".join(parts)
-
-
-def _is_present(line: dict[str, Any]) -> bool:
-    return line["arm"] in BASELINES or line["seed"] >= PRESENT
-
-
-def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool = False) -> str:
-    tasks = [t for t in tasks if any(t == c[0] for c in cells)]
-    arms = [a for a in COLUMNS if any((t, a) in cells for t in tasks)]
-    heads = [head, *(COLUMNS[a] for a in arms)]
-    if published:
-        heads.append("R2PO, 20 billion weights, 4,000 episodes (mean best)")
-    rows = []
-    for task in tasks:
-        found = [_cell(cells.get((task, arm), []), arm not in BASELINES) for arm in arms]
-        rows.append([TITLES[task], *found, *([PUBLISHED.get(task, "–")] if published else [])])
-    return "\n".join(Table.of(heads, rows).markdown())
-
-
-def _by_seed(cells: Cells) -> str:
-    """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
-    tasks = [t for t in TITLES if not TASKS[t].known]
-    arms = [a for a in COLUMNS if a in ARMS and any((t, a) in cells for t in tasks)]
-    rows = []
-    for task in tasks:
-        found = {(a, line["seed"]): line for a in arms for line in cells.get((task, a), [])}
-        for seed in sorted({s for _, s in found}):
-            row = [_cell([found[a, seed]] if (a, seed) in found else [], True) for a in arms]
-            rows.append([TITLES[task].split(",")[0], str(seed), *row])
-    return "\n".join(Table.of(["system", "seed", *(COLUMNS[a] for a in arms)], rows).markdown())
-
-
-def _cell(group: Sequence[dict[str, Any]], chat: bool) -> str:
-    held = [line["held_out"] for line in group]
-    if not held:
-        return "–"
-    text = f"{median(held):.4g}"
-    if len(held) > 1 and max(held) > min(held):
-        text += f" [{min(held):.4g}, {max(held):.4g}]"
-    return text + (f" ({', '.join(str(len(g['curve'])) for g in group)})" if chat else "")
-
-
-def picture(lines: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the best value so far of each search on systems that no model can know.
-
-    Systems that were not searched without words, and earlier forms of the prompt, are left out.
-    """
-    looks = {
-        "words": ("chat model, words and feedback", "C3", 2.0),
-        "shuffled": ("chat model, results shuffled", "C4", 0.8),
-        "none": ("chat model, numbers alone", "C1", 2.0),
-        "cma": ("CMA-ES", "C0", 0.8),
-        "random": ("random search", "C7", 0.8),
-    }
-    lines = [line for line in lines if _is_present(line)]
-    compared = {line["task"] for line in lines if line["arm"] == "none"}
-    drawn = []
-    for task in (t for t, entry in TASKS.items() if not entry.known and t in compared):
-        own = [line for line in lines if line["task"] == task]
-        curves = []
-        for line in own:
-            if line["arm"] in looks:
-                best = best_so_far(line["curve"])
-                curves.append((line["arm"], np.arange(1, len(best) + 1), best))
-        top, low = (f(line["best"] for line in own) for f in (max, min))
-        title = TITLES[task].rpartition(",")[0].replace("`", "")
-        drawn.append(Panel(title, curves, (low - 0.4 * (top - low), top + 0.05 * (top - low))))
-    styles = {arm: {"color": c, "linewidth": w} for arm, (_, c, w) in looks.items()}
-    labels = {arm: name for arm, (name, _, _) in looks.items()}
-    grid = [drawn[i : i + 3] for i in range(0, len(drawn), 3)]
-    write_bytes_atomically(path, panels(grid, Look(styles, labels)))
-
-
 def load(model: str) -> Client:
     """Return the client of a model string; a recording is played whatever it is asked."""
     if model.startswith("replay:"):
@@ -488,33 +336,24 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw what was measured into this file")
     args = parser.parse_args()
     if args.table or args.picture:
-        lines = list(read_events(args.out))
+        from llmopt.benchmarks.experiments import words_page
+
+        lines = read_lines(args.out)
         if args.picture:
-            picture(lines, args.picture)
+            words_page.picture(lines, args.picture)
         else:
-            print(table(lines))
+            print(words_page.table(lines))
         return
+    answerer = args.answered_by or args.model
     cells = [
-        WordsCell(task, arm, arm if arm in BASELINES else args.answered_by or args.model, seed, n)
-        for task, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
-        for n in [args.evaluations]
+        Cell(t, arm, seed, args.evaluations, arm if arm in BASELINES else answerer)
+        for t, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
     ]
     run = functools.partial(run_cell, model=args.model, record=args.record)
-    run_pool(cells, run, EventLog(args.out), cell_reader(WordsCell), summary=_summary_of)
+    run_pool(cells, run, args.out, summary=_summary_of)
 
 
-@dataclass(frozen=True)
-class WordsCell:
-    """One search: which arm on which task, and who answers."""
-
-    task: str
-    arm: str
-    model: str
-    seed: int
-    evaluations: int
-
-
-def run_cell(cell: WordsCell, model: str, record: Path | None = None) -> dict[str, Any]:
+def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
     """Run one search and return its line.
 
     Args:
@@ -523,19 +362,19 @@ def run_cell(cell: WordsCell, model: str, record: Path | None = None) -> dict[st
         record: Folder for the recording.
     """
     began = time.monotonic()
-    if cell.arm in BASELINES:
-        found = run_baseline(cell.task, cell.arm, cell.seed, cell.evaluations)
+    if cell.method in BASELINES:
+        found = run_baseline(cell.task, cell.method, cell.seed, cell.evaluations)
     else:
         with contextlib.ExitStack() as opened:
             client = load(model)
             if record is not None:
                 record.mkdir(parents=True, exist_ok=True)
-                name = f"{cell.task}-{cell.arm}-{cell.seed}.jsonl"
+                name = f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
                 client = RecordClient(client, record / name)
             opened.callback(getattr(client, "close", lambda: None))
-            found = run_model(cell.task, cell.arm, client, cell.seed, cell.evaluations)
-    about = {**asdict(cell), "known": TASKS[cell.task].known}
-    return {**about, **found, "seconds": round(time.monotonic() - began, 1)}
+            found = run_model(cell.task, cell.method, client, cell.seed, cell.evaluations)
+    seconds = round(time.monotonic() - began, 1)
+    return cell.line(known=TASKS[cell.task].known, **found, seconds=seconds)
 
 
 def _summary_of(line: dict[str, Any]) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.bench.cells import BenchCell, read_results
+from llmopt.benchmarks.bench.cells import read_results, task_of
+from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.report.figures import policy_gif
 from llmopt.benchmarks.report.lines import group, notes
 from llmopt.benchmarks.report.markdown import BEGIN, END, between_markers, markdown
@@ -23,15 +24,15 @@ from llmopt.text import clean
 
 def render_best(line: Mapping[str, Any]) -> bytes | None:
     """Render one held-out episode of a run's best policy; ``None`` where that cannot be."""
-    cell = BenchCell.of(dict(line))
+    cell = Cell.of(line)
     try:
-        if reaches_further(cell.task, cell.wrappers):
+        if reaches_further(cell.task, cell["wrappers"]):
             raise StorageError(
                 f"{cell.task!r} or a wrapper of it names a module or a folder, of which a report "
                 "uses none"
             )
         seed = held_out_seeds(cell.seed, 1)[0]
-        return policy_gif(cell.get_task(), line["best_params"], seed)
+        return policy_gif(task_of(cell), line["best_params"], seed)
     except Exception as error:
         # A picture is no part of the results: whatever a renderer raises, the page goes on.
         text = f"llmopt: no picture of {line['env_id']}: {type(error).__name__}: {error}"

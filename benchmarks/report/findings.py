@@ -13,9 +13,8 @@ tasks, of the mean difference on each, after Holm's correction within a question
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from llmopt.benchmarks.engine.cell import Line, read_lines
 from llmopt.benchmarks.report import figures
 from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, paired_test
 from llmopt.benchmarks.report.table import Table
@@ -131,22 +131,20 @@ class Question:
         return [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
 
 
-def lines_of(name: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a committed file of results."""
-    with open(ROOT / "benchmarks" / "results" / f"{name}.jsonl", encoding="utf-8") as file:
-        yield from map(json.loads, file)
+def lines_of(name: str) -> list[Line]:
+    """Return the lines of a committed file of results."""
+    return read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
 
 
 def words_scores(known: bool | None = None) -> Scores:
     """Return the returns on fresh starts of the searches with words, and of their rivals."""
-    from llmopt.benchmarks.experiments.words import BASELINES, PRESENT
+    from llmopt.benchmarks.experiments.words_page import is_present
 
     found: dict[str, dict[str, dict[int, float]]] = {}
     for line in lines_of("words"):
-        if (line["arm"] in BASELINES or line["seed"] >= PRESENT) and known in (None, line["known"]):
-            found.setdefault(line["arm"], {}).setdefault(line["task"], {})[line["seed"]] = line[
-                "held_out"
-            ]
+        if is_present(line) and known in (None, line["known"]):
+            task = found.setdefault(line["method"], {}).setdefault(line["task"], {})
+            task[line["seed"]] = line["held_out"]
     return found
 
 

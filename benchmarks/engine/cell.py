@@ -1,0 +1,77 @@
+"""The one cell of all benchmarks and experiments, and its lines in a file of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmopt.errors import StorageError
+from llmopt.search.eventlog import read_events
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One search: what is run once and never again.
+
+    Attributes:
+        task: What is searched.
+        method: What searches, or which arm of an experiment.
+        seed: Of everything random.
+        evaluations: Points of the search.
+        model: Who answers; empty for a method that asks none.
+        options: What else the search is made with, each a name and a value, in order of names.
+    """
+
+    task: str
+    method: str
+    seed: int
+    evaluations: int
+    model: str = ""
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def make(
+        cls, task: str, method: str, seed: int, evaluations: int, model: str = "", **options: Any
+    ) -> Cell:
+        """Make a cell from its options by name."""
+        pairs = ((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(options.items()))
+        return cls(task, method, seed, evaluations, model, tuple(pairs))
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Cell:
+        """Return the cell of a line of results.
+
+        Raises:
+            StorageError: The line has none.
+        """
+        try:
+            cell = cls.make(**line["cell"])
+            hash(cell)  # a list is no name
+            return cell
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise StorageError(
+                f"a line of the results is not a benchmark's ({error!r}): give the file that "
+                "llmopt bench wrote"
+            ) from error
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one of the `options`."""
+        return dict(self.options)[name]
+
+    def __str__(self) -> str:
+        return f"{self.task} {self.method} seed {self.seed} ({self.evaluations})"
+
+    def line(self, **found: Any) -> Line:
+        """Return the line of the search: the cell, and what was found."""
+        fixed = ("task", "method", "seed", "evaluations", "model")
+        cell = {name: getattr(self, name) for name in fixed}
+        return {"cell": {**cell, **dict(self.options)}, **found}
+
+
+def read_lines(path: str | Path) -> list[Line]:
+    """Read a file of results; what each line's cell holds stands beside what was found, too."""
+    return [{**line["cell"], **line} for line in read_events(path)]
