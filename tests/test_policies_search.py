@@ -82,7 +82,7 @@ def test_the_model_is_told_what_is_searched_and_what_happened():
         "mean return (the sum of an episode's rewards; larger is better) over the same 3 random",
         "judged in the end on fresh starts",
         "car_directional_force<-car_vel",
-        "-85.700 to 85.700",
+        "car_directional_force<-car_vel: a number from -",
         "It is then clipped to its bounds.",
         "at most 999 steps",
         "feedback: Mean return",
@@ -125,7 +125,6 @@ def test_a_wrapped_environment_from_a_function(tmp_path):
 
     search, answers = searching(make, {"car_directional_force<-car_vel": 1.2}, {})
     assert search.run(2).reward > 90
-    assert search.optimizer.space.dimensions[1].high == 6
     search.run(3)
     assert "RescaleObservation" in answers.prompt
     search.gif(tmp_path / "p.gif")
@@ -260,14 +259,15 @@ def test_it_is_said_which_range_is_searched(capsys):
         search.run(1, progress=True)
     said = (
         "MountainCarContinuous-v0: 3 weights of numbers in the environment's own units, in ranges "
-        "from [-6, 6] to [-85.7, 85.7]"
+        "from [-10, 10] to ["
     )
-    assert capsys.readouterr().out.startswith(said)
+    out = capsys.readouterr().out
+    assert out.startswith(said)
+    assert "(10 × size of the action / size of the observed number)" in out
     assert said in repr(search)
 
 
 @pytest.mark.defect(26)
-@pytest.mark.xfail(strict=True, reason="ranges do not know yet how large the numbers become")
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "HalfCheetah-v5"])
 def test_random_points_are_policies_that_do_not_always_push_to_the_stop(env_id):
     with PolicySearch(env_id, ScriptedClient([]), starts=1, warmup=5) as search:

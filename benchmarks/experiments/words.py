@@ -58,6 +58,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.wrappers import RescaleObservation
 
 from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
@@ -77,7 +78,8 @@ from llmopt.client.recording import RecordClient, ReplayClient
 from llmopt.client.registry import get_client
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
-from llmopt.policies import PolicySearch
+from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch
+from llmopt.policies.parameters import BOX, Box
 from llmopt.search.cma import CMA
 from llmopt.space import Space
 
@@ -156,6 +158,28 @@ TASKS: dict[str, WordsTask] = {
 }
 
 
+def stated_box(make: Callable[[], gym.Env[Any, Any]]) -> Box:
+    """Return the ranges of the committed searches, so that their recordings play the same points.
+
+    A weight lies within ±6, widened by an action's bound above 1 and an observation's below 1.
+    """
+    with contextlib.closing(make()) as env:
+        policy = LinearPolicy.for_env(env)
+    if isinstance(policy.observation_space, spaces.Discrete):
+        return BOX  # a table has no weights
+    rows = np.append(np.minimum(_bounds(policy.observation_space, policy.n_inputs), 1.0), 1.0)
+    columns = np.maximum(_bounds(policy.action_space, policy.n_outputs), 1.0)
+    sizes = np.outer(1 / rows, columns).ravel().tolist()
+    return [(float(f"{-6 * size:.3g}"), float(f"{6 * size:.3g}")) for size in sizes]
+
+
+def _bounds(space: spaces.Space[Any], count: int) -> np.ndarray:
+    if not isinstance(space, spaces.Box):
+        return np.ones(count)
+    size = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).ravel()
+    return np.where((size > 0) & (size < 1e30), size, 1.0)
+
+
 class Shuffled(PolicySearch):
     """Tells each point the outcome of a point drawn from all evaluated so far."""
 
@@ -189,6 +213,7 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
         options["requests"] = 10
     if not issubclass(kind, DataSearch):
         options["clip"] = False  # as the committed recordings have it
+        options.setdefault("box", stated_box(EnvMaker(entry.env)))
     return kind(
         entry.env,
         client,

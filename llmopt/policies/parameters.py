@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
@@ -14,16 +15,65 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.space import Categorical, Float, Space
 from llmopt.text import short
 
+BOX = 10.0
+"""Reach of a weight at its bound: so many times the action's range, at the usual size of what is
+observed."""
+
+Box: TypeAlias = "float | tuple[float, float] | Sequence[tuple[float, float]]"
+
+_LEAST = 0.5  # of a declared bound: what is observed counts as no smaller, whatever was measured
+
+
+class WeightSpace(Space):
+    """A space of weights whose random points act: together they reach about as far as an action.
+
+    A design may need one weight at several times the action's range. Were all of them drawn from
+    such ranges, every random policy would push to the stop.
+    """
+
+    _inner: Space
+
+    @classmethod
+    def of_ranges(
+        cls, names: Sequence[str], ranges: Sequence[tuple[float, float]], share: float
+    ) -> WeightSpace:
+        """Return the space.
+
+        Args:
+            names: A name for each weight.
+            ranges: Its bounds.
+            share: The part of each range, around 0, from which random points are drawn.
+        """
+        narrow = []
+        for low, high in ranges:
+            reach = share * max(abs(low), abs(high))
+            inner = max(low, -reach), min(high, reach)
+            narrow.append(inner if inner[0] < inner[1] else (low, high))
+        least = min(max(abs(low), abs(high)) for low, high in ranges)
+        decimals = int(np.clip(2 - math.floor(math.log10(least)), 3, 12))
+        parts = zip(names, ranges, strict=True)
+        made = cls({n: Float(*ends) for n, ends in parts}, decimals=decimals)
+        made._inner = Space({n: Float(*ends) for n, ends in zip(names, narrow, strict=True)})
+        return made
+
+    def draw(self, rng: np.random.Generator) -> tuple[Any, ...]:
+        """Draw a flat point, whatever the constraints."""
+        return self._inner.draw(rng)
+
 
 class PolicySpace:
     """What is searched for a policy: a weight for each pair, or an action for each state.
+
+    The range of a weight is `box` times the action's size over the size of what it multiplies:
+    the declared bound, or what was measured where that is smaller or nothing is declared.
 
     Args:
         policy: The form of the policies.
         inputs: A name for each observed number; empty for ``o0, o1, ...``.
         outputs: A name for each action or choice; empty for ``a0, a1, ...``.
-        box: Bound of every weight, or a pair of bounds, before it is widened by the sizes of
-            action and observed number.
+        box: A factor, or a pair of factors; or the very bounds of each weight, a pair for each.
+        measure: Measures the usual size of each observed number; called where it is needed.
+        stored: The space of a stored search, as `Space.to_dict` wrote it: its ranges stay.
 
     Attributes:
         space: The search space.
@@ -37,25 +87,36 @@ class PolicySpace:
         policy: LinearPolicy,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        box: float | tuple[float, float],
+        box: Box = BOX,
+        *,
+        measure: Callable[[], np.ndarray | None] = lambda: None,
+        stored: Mapping[str, Any] | None = None,
     ) -> None:
         self._policy = policy
-        low, high = _pair(box)
-        if self._policy.chooses:
+        self._box, stated = _bounds(box, policy.n_parameters)
+        if policy.chooses:
             first = int(getattr(policy.observation_space, "start", 0))
             self._actions = list(outputs) or [f"a{j}" for j in range(policy.n_outputs)]
             states = (f"s{first + i}" for i in range(policy.n_inputs))
             self.space = Space({name: Categorical(self._actions) for name in states})
             return
-        rows = np.append(_sizes(policy.observation_space, policy.n_inputs, most=1.0), 1.0)
-        columns = np.ones(policy.n_outputs)
-        if isinstance(policy.action_space, spaces.Box):
-            columns = _sizes(policy.action_space, policy.n_outputs, least=1.0)
-        sizes = np.outer(1 / rows[: policy.n_inputs + policy.bias], columns).ravel().tolist()
         names = policy.names(inputs, outputs)
-        self._ranges = [(_rounded(low * size), _rounded(high * size)) for size in sizes]
-        bounds = zip(names, self._ranges, strict=True)
-        self.space = Space({name: Float(*ends) for name, ends in bounds}, decimals=3)
+        self._stated = stated or _ranges_in(stored, names)
+        self._ranges = self._stated or self._usual(measure)
+        # The sum of so many equal parts has the size of one action.
+        share = math.sqrt(3 / (policy.n_inputs + policy.bias)) / max(map(abs, self._box))
+        self.space = WeightSpace.of_ranges(names, self._ranges, 1.0 if stated else min(share, 1.0))
+
+    def _usual(self, measure: Callable[[], np.ndarray | None]) -> list[tuple[float, float]]:
+        policy = self._policy
+        rows, measured = _sizes(policy.observation_space, policy.n_inputs), measure()
+        if measured is not None:
+            rows = np.fmin(rows, np.fmax(measured, _LEAST * np.nan_to_num(rows)))
+        rows = np.append(np.nan_to_num(rows, nan=1.0), np.ones(int(policy.bias)))
+        columns = np.nan_to_num(_sizes(policy.action_space, policy.n_outputs), nan=1.0)
+        low, high = self._box
+        sizes = np.outer(1 / rows, columns).ravel().tolist()
+        return [(_rounded(low * size), _rounded(high * size)) for size in sizes]
 
     def flat(self, params: Mapping[str, Any]) -> np.ndarray:
         """Return a point as the flat parameters of the policy."""
@@ -80,33 +141,55 @@ class PolicySpace:
         span = f"from {low:g} to {high:g}"
         if (low, high) != (least, most):
             span = f"in ranges from [{low:g}, {high:g}] to [{least:g}, {most:g}]"
+        if not self._stated:
+            low, high = self._box
+            times = f"{high:g}" if low == -high else f"[{low:g}, {high:g}]"
+            span += f" ({times} × size of the action / size of the observed number)"
         units = "scaled numbers" if scaled else "numbers in the environment's own units"
         return f"{count} weights of {units}, {span}"
 
 
-def _pair(box: float | tuple[float, float]) -> tuple[float, float]:
+def _bounds(box: Box, count: int) -> tuple[tuple[float, float], list[tuple[float, float]] | None]:
+    """Return a pair of factors, and the bounds of each weight where they are given."""
     try:
-        low, high = map(float, (-box, box) if isinstance(box, int | float) else box)
-        if -1e300 < low < high < 1e300:
-            return low, high
-    except (TypeError, ValueError, OverflowError):
+        pairs: Any = (-box, box) if isinstance(box, int | float) else box
+        if isinstance(pairs[0], numbers.Real):
+            low, high = map(float, pairs)
+            if -1e300 < low < high < 1e300:
+                return (low, high), None
+        elif len(pairs) == count:
+            ends = [(float(low), float(high)) for low, high in pairs]
+            if all(-1e300 < low < high < 1e300 for low, high in ends):
+                return (-1.0, 1.0), ends
+    except (TypeError, ValueError, OverflowError, LookupError):
         pass
     raise SpaceError(
-        f"box={short(box)}: expected a positive number, or two finite numbers, the lower first"
+        f"box={short(box)}: expected a positive number, or two finite numbers, the lower first, "
+        f"or such a pair for each of the {count} parameters"
     )
 
 
-def _sizes(
-    space: spaces.Space[Any], count: int, *, least: float = 0.0, most: float = math.inf
-) -> np.ndarray:
-    """Return the largest size of each number of a space within limits, 1 where unbounded."""
+def _ranges_in(
+    stored: Mapping[str, Any] | None, names: Sequence[str]
+) -> list[tuple[float, float]] | None:
+    """Return the ranges of a stored space; ``None`` where it is not of these weights."""
+    try:
+        rows = (stored or {})["dimensions"]
+        if [row["name"] for row in rows] == list(names):
+            return [(float(row["low"]), float(row["high"])) for row in rows]
+    except (KeyError, TypeError, ValueError):
+        pass  # whoever reads the rest of the file says what is wrong with it
+    return None
+
+
+def _sizes(space: spaces.Space[Any], count: int) -> np.ndarray:
+    """Return the largest size of each number of a space; NaN where it has no bound."""
     if not isinstance(space, spaces.Box):
-        return np.ones(count)
+        return np.full(count, np.nan)
     size = np.maximum(np.abs(space.low.astype(float)), np.abs(space.high.astype(float))).ravel()
-    size = np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, 1.0)
-    return np.clip(size, least, most)
+    return np.where(np.isfinite(size) & (size > 0) & (size < 1e30), size, np.nan)
 
 
 def _rounded(value: float) -> float:
-    """Return a bound in three significant digits."""
-    return float(f"{value:.3g}")
+    """Return a bound in two significant digits."""
+    return float(f"{value:.2g}")

@@ -18,9 +18,11 @@ import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
+import numpy as np
 from gymnasium import spaces
 
 from llmopt.arguments import MOST_SEED, check_names, whole_number
@@ -28,6 +30,7 @@ from llmopt.client.base import Client
 from llmopt.errors import (
     NoTrialsError,
     SearchStopped,
+    StorageError,
 )
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
@@ -37,7 +40,7 @@ from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.episode import step_cap
 from llmopt.policies.goal import Words, describe_task
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
-from llmopt.policies.parameters import PolicySpace
+from llmopt.policies.parameters import BOX, Box, PolicySpace
 from llmopt.policies.picture import write_gif
 from llmopt.policies.rollout import (
     HELD_OUT_STARTS,
@@ -54,7 +57,9 @@ from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
+from llmopt.policies.wrapping import usual_sizes
 from llmopt.sanity import Sanity
+from llmopt.search.eventlog import read_events
 from llmopt.text import cut
 
 CHECKED = 5
@@ -81,9 +86,11 @@ class PolicySearch:
         description: The user's own words on the task; they come first.
         starts: Seeded starts of one evaluation, the same for every policy.
         bias: Whether there is a constant for each action; ``None`` for yes, except in a table.
-        box: Bound of every parameter, or a pair of bounds. A weight's bounds are widened by
-            the action's size, where it is above 1, and the observed number's, where that is
-            below 1: 6 on a velocity up to 0.07 is 86.
+        box: Reach of a weight: its range is ±6 times the size of the action over the usual size of
+            the observed number, both as far as bounds tell, and as random policies measure them in
+            at most 3,000 steps before the search. Or a pair of factors; or a pair for each
+            parameter, which is then its range. Random points lie in the inner part of the ranges,
+            where policies act without pushing to the stop all the time.
         wrappers: Gymnasium wrappers by name, the innermost first, such as
             ``["NormalizeObservation", "RepeatAction=4"]`` (`llmopt.policies.wrapping`); ``"usual"``
             scales observations as ``llmopt run`` does. Policies then act in `make_env`.
@@ -134,7 +141,7 @@ class PolicySearch:
         description: str = "",
         starts: int = 10,
         bias: bool | None = None,
-        box: float | tuple[float, float] = 6.0,
+        box: Box = BOX,
         wrappers: Sequence[str] | Literal["usual"] = (),
         clip: bool = True,
         observations: Sequence[str] = (),
@@ -193,7 +200,15 @@ class PolicySearch:
         )
         self.words: EnvironmentWords = told.environment
         self._inputs, self._outputs, self._scaled = told.inputs, told.outputs, told.scaled
-        self._parameters = PolicySpace(self.policy, self._inputs, self._outputs, box)
+        begun = _begun(storage)
+        self._parameters = PolicySpace(
+            self.policy,
+            self._inputs,
+            self._outputs,
+            box,
+            measure=self._usual_sizes,
+            stored=begun.get("space"),
+        )
         self._requests: int | None = options.get("requests")
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
@@ -215,11 +230,17 @@ class PolicySearch:
                 "seed": seed,
                 "clip": clip,
                 "max_steps": self._step_cap,
+                **_box_of(box, begun),
             },
             storage=storage,
             **options,
         )
         self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
+
+    def _usual_sizes(self) -> np.ndarray | None:
+        if self._scaled or isinstance(self.policy.observation_space, spaces.Discrete):
+            return None
+        return usual_sizes(self._make, self._step_cap)
 
     @property
     def ranges(self) -> str:
@@ -547,6 +568,21 @@ class PolicySearch:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, numbers.Real) and math.isfinite(value)
+
+
+def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:
+    """Return the first event of a stored search; nothing where there is none that can be read."""
+    try:
+        return next(read_events(storage), {}) if storage and Path(storage).is_file() else {}
+    except StorageError:
+        return {}  # the optimizer says what is wrong with the file
+
+
+def _box_of(box: Box, begun: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stored of the box; nothing for a search that was begun without it."""
+    if begun and "box" not in ((begun.get("options") or {}).get("task") or {}):
+        return {}
+    return {"box": np.asarray(box, dtype=float).tolist()}
 
 
 def _print_trial(trial: Trial) -> None:

@@ -224,7 +224,13 @@ def _maps(env: Env) -> list[Any]:
     return [layer for layer in stack(env) if isinstance(layer, kinds)]
 
 
-def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
+def measure_normal(
+    make: Callable[[], Env],
+    cap: int | None = None,
+    *,
+    episodes: int = _EPISODES,
+    steps: int = _STEPS,
+) -> Normal:
     """Measure mean and variance of what is observed, in seeded episodes of random policies.
 
     The policies are linear in what is normalized by the episodes before, with weights of
@@ -233,6 +239,8 @@ def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
     Args:
         make: Makes the environment with its wrappers, its `NormalizeObservation` running.
         cap: Steps after which an episode ends.
+        episodes: Episodes at most.
+        steps: Steps of all episodes, beyond which no other episode begins.
 
     Returns:
         Mean and variance, in four significant digits; a number that never changes has
@@ -248,8 +256,8 @@ def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
         acts = acting_space(env)
         n_in = int(np.prod(env.observation_space.shape or ()))
         n_out = int(acts.n) if isinstance(acts, spaces.Discrete) else int(np.prod(acts.shape or ()))
-        steps = 0
-        for number in range(_EPISODES):
+        taken = 0
+        for number in range(episodes):
             weights, bias = rng.normal(size=(n_in, n_out)), rng.normal(size=n_out)
 
             def act(observation: Any, weights: Any = weights, bias: Any = bias) -> Any:
@@ -261,11 +269,11 @@ def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
                     np.clip(action, acts.low, acts.high) if isinstance(acts, spaces.Box) else action
                 )
 
-            made = episode(env, act, number, min(cap or _STEPS, _STEPS))
-            steps += made.length
+            made = episode(env, act, number, min(cap or steps, steps))
+            taken += made.length
             if made.error is not None:
                 raise made.error
-            if steps >= _STEPS:
+            if taken >= steps:
                 break
         mean, variance = running.obs_rms.mean, running.obs_rms.var
     except LLMOptError:
@@ -280,8 +288,29 @@ def measure_normal(make: Callable[[], Env], cap: int | None = None) -> Normal:
     if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise LLMOptError(f"{_title(env)}: it shows numbers that are not finite")
     # A number that never changes has what is left of Gymnasium's first guess at its variance.
-    variance = np.where(variance * steps < 1e-3 * (1.0 + mean**2), 1.0, variance)
+    variance = np.where(variance * taken < 1e-3 * (1.0 + mean**2), 1.0, variance)
     return _digits(mean), _digits(variance)
+
+
+def usual_sizes(make: Callable[[], Env], cap: int) -> np.ndarray | None:
+    """Measure the usual size of each observed number, in a few episodes of random policies.
+
+    Args:
+        make: Makes the environment.
+        cap: Steps after which an episode ends.
+
+    Returns:
+        The root of the mean square of each number, 1 for one that is always 0; ``None`` where an
+        episode failed.
+    """
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = measure_normal(
+                lambda: wrap(make(), (NORMALIZE,)), cap, episodes=10, steps=3000
+            )
+    except LLMOptError:  # an evaluation says what is wrong
+        return None
+    return np.sqrt(np.square(mean) + variance)
 
 
 def _digits(values: np.ndarray) -> tuple[float, ...]:
