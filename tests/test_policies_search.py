@@ -280,6 +280,83 @@ def test_random_points_are_policies_that_do_not_always_push_to_the_stop(env_id):
     assert np.mean(stopped) < 50
 
 
+def bounds_of(env, **options):
+    with PolicySearch(env, ScriptedClient([]), starts=2, warmup=1, **options) as search:
+        space = search.optimizer.space
+        pairs = zip(space.names, space.dimensions, strict=True)
+        return {n: (d.low, d.high) for n, d in pairs}, search
+
+
+class Large(Bare):
+    """What is observed has no bound, and lies in the thousands and the thousandths."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,))
+    action_space = spaces.Box(0, 120, (1,))
+
+    def reset(self, *, seed=None, options=None):
+        seen, info = super().reset(seed=seed)
+        return seen * np.float32([3000, 0.003]), info
+
+    def step(self, action):
+        return self.np_random.normal(size=2) * [1000, 0.001], 0.0, False, False, {}
+
+
+@pytest.mark.defect(26)
+def test_a_range_is_of_the_size_of_the_action_over_that_of_what_is_observed():
+    found, _ = bounds_of(Large, max_steps=200)
+    assert found["a0<-bias"] == (-1200, 1200)
+    assert found["a0<-o0"][1] == pytest.approx(1200 / 1000, rel=0.2)
+    assert found["a0<-o1"][1] == pytest.approx(1200 / 0.001, rel=0.2)
+    assert bounds_of(Large, max_steps=200)[0] == found  # measured by a seed
+    # A declared bound counts where it is smaller, and at least by half.
+    car, _ = bounds_of("MountainCarContinuous-v0")
+    assert car["car_directional_force<-car_vel"] == (-290, 290)
+    half, _ = bounds_of("MountainCarContinuous-v0", box=(-1, 5))
+    assert half["car_directional_force<-car_vel"] == (-29, 140)
+
+
+@pytest.mark.defect(26)
+def test_ranges_that_are_given_are_taken():
+    pairs = [(-1.0, 2.0), (0.0, 5.0), (-3.0, -1.0)]
+    found, search = bounds_of("MountainCarContinuous-v0", box=pairs)
+    assert list(found.values()) == pairs
+    assert "size of the action" not in search.ranges
+    for box in ([(0, 1)], [(0, 1), (0, 1), (1, 0)], "abc"):
+        with pytest.raises(SpaceError, match="such a pair for each of the 3 parameters"):
+            bounds_of("MountainCarContinuous-v0", box=box)
+
+
+@pytest.mark.defect(26)
+def test_random_points_keep_to_a_range_without_zero():
+    with PolicySearch("CartPole-v1", ScriptedClient([]), warmup=5, box=(2, 3)) as search:
+        search.run(5)
+        for trial in search.optimizer.trials:
+            search.optimizer.space.check(trial.values)
+
+
+@pytest.mark.defect(26)
+def test_a_search_goes_on_in_the_ranges_with_which_it_began(tmp_path, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    with searching("Swimmer-v5", {}, storage=path, warmup=1)[0] as search:
+        search.run(2)
+        began = search.optimizer.space
+    lines = path.read_text(encoding="utf-8").splitlines()
+    earlier = json.loads(lines[0])
+    del earlier["options"]["task"]["box"]  # a version that had other ranges, and did not say so
+    for dimension in earlier["space"]["dimensions"]:
+        dimension |= {"low": -6.0, "high": 6.0}
+    earlier["space"]["decimals"] = 3
+    event = {k: v for k, v in earlier.items() if k != "crc"}
+    (tmp_path / "old.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
+    monkeypatch.setattr("llmopt.policies.search.usual_sizes", lambda *_: 1 / 0)
+    with searching("Swimmer-v5", {}, storage=path, warmup=1)[0] as again:
+        assert again.optimizer.space == began
+    with searching("Swimmer-v5", {}, storage=tmp_path / "old.jsonl", warmup=1)[0] as old:
+        assert {(d.low, d.high) for d in old.optimizer.space.dimensions} == {(-6.0, 6.0)}
+    with pytest.raises(StorageError, match=r"task \(box: there 10.0, now 3.0\)"):
+        searching("Swimmer-v5", {}, storage=path, warmup=1, box=3)
+
+
 def test_a_search_goes_on_in_its_storage(tmp_path):
     def points():
         return [{"right<-pole_angle": float(i)} for i in range(1, 6)]

@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.policies.episode import episode
+from llmopt.text import first_line
 
 Env: TypeAlias = gym.Env[Any, Any]
 Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -281,7 +282,7 @@ def measure_normal(
     except Exception as error:
         raise LLMOptError(
             f"{_title(env)}: its observations cannot be normalized, as an episode raised "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {first_line(error)}"
         ) from error
     finally:
         env.close()

@@ -91,25 +91,39 @@ def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = Tr
         decimals: Whether the number of decimals that is shown is named.
     """
     texts = [_describe_dimension(space, i, d, decimals) for i, d in enumerate(space.dimensions)]
+    if not decimals and (line := _describe_weights(labels, texts)):
+        return [line]
     lines = []
     for text, group in groupby(range(len(texts)), key=texts.__getitem__):
         names = [labels[i] for i in group]
-        pairs = [name.partition("<-") for name in names]
-        actions = list(dict.fromkeys(pair[0] for pair in pairs))
-        seen = list(dict.fromkeys(pair[2] for pair in pairs))
-        product = {f"{a}<-{o}" for a in actions for o in seen} == set(names)
-        if not decimals and len(names) > 24 and product:
-            lines.append(
-                f"`action<-observation` for each action of {', '.join(actions)} and each "
-                f"observation of {', '.join(seen)}: each {text}"
-            )
-        elif len(names) == 1:
+        if len(names) == 1:
             lines.append(f"{names[0]}: {text}")
         elif len({name.partition("[")[0] for name in names}) == 1:
             lines.append(f"{names[0]} to {names[-1]}: each {text}")
         else:
             lines.append(f"{', '.join(names)}: each {text}")
     return lines
+
+
+def _describe_weights(labels: Sequence[str], texts: Sequence[str]) -> str:
+    """Return many weights `action<-observation` in a line; empty for other parameters.
+
+    The weights of one observation must have one range.
+    """
+    ranges = {(label.partition("<-")[2], text) for label, text in zip(labels, texts, strict=True)}
+    pairs = [label.partition("<-") for label in labels]
+    actions = list(dict.fromkeys(pair[0] for pair in pairs))
+    seen = list(dict.fromkeys(pair[2] for pair in pairs))
+    product = {f"{a}<-{o}" for a in actions for o in seen} == set(labels)
+    of = {observation: text for observation, text in ranges}
+    alike = len(set(texts)) == 1
+    if not product or len(ranges) > len(of) or len(labels) <= (24 if alike else 6):
+        return ""
+    line = f"`action<-observation` for each action of {', '.join(actions)} and each observation of "
+    if alike:
+        return f"{line}{', '.join(seen)}: each {texts[0]}"
+    shown = {o: re.sub(r"^a number from -(\S+) to \1$", r"±\1", text) for o, text in of.items()}
+    return line + "; ".join(f"{o} ({shown[o].removeprefix('a number ')})" for o in seen)
 
 
 def _describe_dimension(space: Space, index: int, dimension: Dimension, named: bool) -> str:
