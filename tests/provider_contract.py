@@ -432,7 +432,7 @@ class ProviderContract:
         assert "effort" in client.settings
 
     def test_an_effort_that_there_is_not(self, server):
-        with pytest.raises(ValueError, match="low, medium, high"):
+        with pytest.raises(ValueError, match="'low', 'medium', 'high'"):
             self.client(server, effort="some")
 
     # Streams.

@@ -6,8 +6,9 @@ import pytest
 from provider_contract import ASK, KEY, ProviderContract, no_proxies, server
 from wire import Drip, Say, anthropic_body, anthropic_error
 
-from llmopt.client.anthropic import AnthropicClient, blocks
+from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.base import Message, Request
+from llmopt.client.prefix import blocks
 
 __all__ = ["no_proxies", "server"]
 
@@ -187,7 +188,7 @@ def test_how_long_the_cache_is_kept(server):
     off = AnthropicClient("claude-haiku-4-5", base_url=server.url, api_key=KEY, cache="off")
     off.complete(_prompt(300, 1))
     assert "cache_control" not in str(server.seen[1].body)
-    with pytest.raises(ValueError, match="short, long, off"):
+    with pytest.raises(ValueError, match="'short', 'long', 'off'"):
         AnthropicClient("m", cache="2h")
 
 

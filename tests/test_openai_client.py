@@ -7,6 +7,7 @@ import pytest
 from provider_contract import ASK, KEY, ProviderContract, need_key, no_proxies, server
 from wire import Drip, Hang, Say, openai_body, openai_error
 
+from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Message, Request
 from llmopt.client.endpoint import SERVERS, Server
 from llmopt.client.facts import model_facts
@@ -166,11 +167,21 @@ def test_a_prompt_that_the_filter_stops(server, openai):
     assert openai.complete(ASK).completions[0].finish_reason == "filter"
 
 
-def test_an_account_without_credit_is_not_asked_again(server, openai):
-    server.play(Say(openai_error("pay first", code="insufficient_quota"), 429))
-    with pytest.raises(Exception, match="no credit left") as caught:
+@pytest.mark.parametrize(
+    "said",
+    [
+        Say(openai_error("pay first", code="insufficient_quota"), 429),
+        Say(openai_error("pay first"), 402),
+    ],
+)
+def test_an_account_without_credit_is_not_asked_again(server, openai, said):
+    server.play(said, said)
+    with pytest.raises(ClientError, match="no credit left") as caught:
         openai.complete(ASK)
     assert not caught.value.retryable
+    search = LLMOptimizer({"x": Float(0.0, 1.0)}, openai, warmup=0, on_error="fallback")
+    with pytest.raises(ClientError, match="no credit left"):
+        search.ask()
 
 
 def test_cost(server, openai, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from llmopt.client import LocalClient, ScriptedClient, get_client
 from llmopt.client.model_string import OptionError, split_options, with_options
-from llmopt.client.registry import PROVIDERS
+from llmopt.client.registry import PROVIDERS, Provider
 from llmopt.errors import ModelNotFoundError
 
 
@@ -93,7 +93,7 @@ def test_a_prefix_alone_says_what_is_lacking() -> None:
 
 
 def test_the_longest_prefix_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = ("llmopt.client.scripted", "ScriptedClient", "gguf:test:TEXT")
+    entry = Provider("scripted", "ScriptedClient", "gguf:test:TEXT")
     monkeypatch.setitem(PROVIDERS, "gguf:test:", entry)
     assert isinstance(get_client("gguf:test:hello"), ScriptedClient)
     assert isinstance(get_client("gguf:tests.gguf"), LocalClient)
@@ -101,9 +101,10 @@ def test_the_longest_prefix_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("prefix", sorted(PROVIDERS))
 def test_every_entry_leads_to_a_factory(prefix: str) -> None:
-    module, factory, help_line = PROVIDERS[prefix]
-    assert callable(getattr(importlib.import_module(module), factory))
-    assert help_line.startswith(prefix)
+    entry = PROVIDERS[prefix]
+    module = importlib.import_module(f"llmopt.client.{entry.module}")
+    assert callable(getattr(module, entry.factory))
+    assert entry.about.startswith(prefix)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +12,7 @@ from llmopt.client.connection import load, merged, whole_body
 from llmopt.client.endpoint import Endpoint, address
 from llmopt.client.faults import Fault, MalformedBody, sdk_fault
 from llmopt.client.keys import Secret
+from llmopt.client.prefix import in_blocks
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 
 _URL = "https://api.anthropic.com"
@@ -21,13 +21,6 @@ _FINISH: dict[str, FinishReason] = {
     "MODEL_CONTEXT_WINDOW_EXCEEDED": "length",
     "REFUSAL": "refusal",
 }
-# A prefix is cached up to the end of a block, and a hit needs the same block ends as before.
-# Blocks of whole lines, about this long and counted from the start, end at the same places
-# as long as a prompt only grows; the line that changes is in the last block, which is not
-# cached. A later request finds the end that was cached before within 20 blocks of its own.
-_BLOCK_CHARACTERS = 2000
-# Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
-_WORTH_CACHING = 2 * _BLOCK_CHARACTERS
 _MARKS: Mapping[str, dict[str, str] | None] = {
     "short": {"type": "ephemeral"},
     "long": {"type": "ephemeral", "ttl": "1h"},
@@ -86,87 +79,41 @@ class AnthropicClient(RemoteClient):
         return {name: value for name, value in parameters.items() if value is not None}
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
-        system, messages = conversation(request, _MARKS[self.cache])
-        options: dict[str, Any] = {"stream": parameters.pop("stream", False)}
-        if not options["stream"]:
-            # Silent until it is complete.
-            options["timeout"] = DEADLINE * self.timeout
+        system, messages = _conversation(request, _MARKS[self.cache])
         output: dict[str, Any] = {}
         if "effort" in parameters:
             output["effort"] = parameters.pop("effort")
         if "schema" in parameters:
             schema = closed(parameters.pop("schema"))
             output["format"] = {"type": "json_schema", "schema": schema}
+        streamed = parameters.pop("stream", False)
         # In the body rather than as arguments: releases of the SDK differ in which they take.
-        body = {**parameters, **({"output_config": output} if output else {})}
-        if system:
-            body["system"] = system
-        response = sdk.messages.create(
-            model=self.model,
-            max_tokens=request.max_tokens,
-            messages=messages,
-            extra_body=merged(body, self.extra_body),
-            **options,
-        )
-        return _read(_collected(response) if options["stream"] else response)
-
-    def _caches_prefix(self, request: Request) -> bool:
-        return self.cache != "off" and len(request.text) >= _WORTH_CACHING
+        own = {"system": system, "output_config": output}
+        body = {**parameters, **{name: value for name, value in own.items() if value}}
+        asked: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "messages": messages,
+            "extra_body": merged(body, self.extra_body),
+        }
+        if not streamed:  # silent until it is complete
+            return _read(sdk.messages.create(**asked, timeout=DEADLINE * self.timeout))
+        with sdk.messages.stream(**asked) as stream:
+            return _read(_whole(stream))
 
     def _fault(self, error: Exception) -> Fault | None:
         return sdk_fault(load("anthropic", self.package), error)
 
 
-def _collected(stream: Any) -> Any:
-    """Return the message that came in pieces, as it would have come at once.
-
-    Raises:
-        MalformedBody: It ended before it was complete.
-    """
+def _whole(stream: Any) -> Any:
+    """Return the message that came in pieces, as it would have come at once."""
     whole = whole_body(stream.response)
     if whole is not None:
         return whole
-    message: Any = None
-    texts: dict[int, list[Any]] = {}
-    counts: dict[str, Any] = {}
-    reason: Any = None
-    ended = False
-    for event in stream:
-        kind = getattr(event, "type", "")
-        if kind == "message_start":
-            message = event.message
-            counts.update(_counts(getattr(message, "usage", None)))
-            counts.pop("output_tokens", None)  # of the answer's beginning; the end counts all
-        elif kind == "content_block_start" and getattr(event.content_block, "type", "") == "text":
-            texts[event.index] = [event.content_block.text]
-        elif kind == "content_block_delta" and getattr(event.delta, "type", "") == "text_delta":
-            texts.setdefault(event.index, []).append(event.delta.text)
-        elif kind == "message_delta":
-            reason = getattr(event.delta, "stop_reason", None) or reason
-            # The counts are those of the message so far.
-            counts.update(_counts(getattr(event, "usage", None)))
-        elif kind == "message_stop":
-            ended = True
-    if message is None or not (ended or reason):
+    message = stream.get_final_message()
+    if message.stop_reason is None:
         raise MalformedBody("the answer ended before it was complete")
-    pieces = [piece for index in sorted(texts) for piece in texts[index]]
-    return SimpleNamespace(
-        content=[SimpleNamespace(type="text", text=piece) for piece in pieces],
-        stop_reason=reason,
-        model=getattr(message, "model", None),
-        usage=SimpleNamespace(**counts),
-    )
-
-
-_COUNTED = (
-    "input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens",
-    "cache_creation",
-)  # fmt: skip
-
-
-def _counts(usage: Any) -> dict[str, Any]:
-    found = {name: getattr(usage, name, None) for name in _COUNTED}
-    return {name: value for name, value in found.items() if value is not None}
+    return message
 
 
 def _read(message: Any) -> Call:
@@ -195,53 +142,23 @@ def _read(message: Any) -> Call:
     )
 
 
-def conversation(
+def _conversation(
     request: Request, mark: dict[str, str] | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a request's system blocks and messages, marked for the prefix cache.
+    """Return a request's system blocks and messages, with a mark where each prefix to keep ends.
 
-    Args:
-        mark: What says how long to keep the prefix; ``None`` for no marks.
-        request: Its system messages go first, wherever they stand. Of the last message, the
-            last block (at most about 2,000 characters) is taken to change from request to
-            request; everything before it is marked as worth caching.
+    System messages go first, wherever they stand.
     """
     system: list[dict[str, Any]] = [
         {"type": "text", "text": m.content}
         for m in request.messages
         if m.role == "system" and m.content.strip()
     ]
-    if system and mark:
-        system[-1] = {**system[-1], "cache_control": mark}
     turns = [m for m in request.messages if m.role != "system"]
-    messages: list[dict[str, Any]] = []
-    stable: dict[str, Any] | None = None
-    for message in turns:
-        parts: list[dict[str, Any]] = [
-            {"type": "text", "text": text} for text in blocks(message.content)
-        ]
-        settled = parts[:-1] if message is turns[-1] else parts
-        stable = settled[-1] if settled else stable
-        messages.append({"role": message.role, "content": parts})
-    if stable is not None and mark:
-        stable["cache_control"] = mark
-    return system, messages
-
-
-def blocks(text: str, size: int = _BLOCK_CHARACTERS) -> list[str]:
-    """Split `text` after lines, into blocks of at least `size` characters but the last.
-
-    A text that begins with `text` begins with the same blocks, the last one excepted.
-    """
-    result: list[str] = []
-    block = ""
-    for line in text.splitlines(keepends=True):
-        block += line
-        if len(block) >= size and block.strip():
-            result.append(block)
-            block = ""
-    if block.strip() or not result:
-        result.append(block)
-    else:
-        result[-1] += block
-    return result
+    parts, settled = in_blocks([m.content for m in turns])
+    for last in (system[-1:], settled[-1:]) if mark else ():
+        for block in last:
+            block["cache_control"] = mark
+    return system, [
+        {"role": m.role, "content": content} for m, content in zip(turns, parts, strict=True)
+    ]

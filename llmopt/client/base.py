@@ -284,6 +284,28 @@ class Client(Protocol):
         ...
 
 
+class Wrapper:
+    """A client that passes requests on to another one, whose other attributes show through.
+
+    Args:
+        client: The other one.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.name = client_name(client)
+
+    def __getattr__(self, attribute: str) -> Any:
+        # While it is unpickled there is no `client` yet to ask.
+        if attribute.startswith("__") or "client" not in self.__dict__:
+            raise AttributeError(attribute)
+        return getattr(self.client, attribute)
+
+    def close(self) -> None:
+        """Close the other client, if it can be."""
+        getattr(self.client, "close", lambda: None)()
+
+
 def client_name(client: Client) -> str:
     """Return a client's short name for tables and files."""
     return str(getattr(client, "name", type(client).__name__))

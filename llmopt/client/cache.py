@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import time
 import warnings
 from collections import Counter
@@ -13,13 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.ready import check_ready
+from llmopt.client.threads import Lock
 from llmopt.errors import StorageError
 from llmopt.files import read_bytes, unseal, write_json_atomically
 
 
-class CachedClient:
+class CachedClient(Wrapper):
     """A client that answers from a folder where it can, and asks the model where it must.
 
     An answer is found again by the model's name, the client's settings and the whole
@@ -40,19 +40,12 @@ class CachedClient:
     """
 
     def __init__(self, client: Client, folder: str | os.PathLike[str]) -> None:
-        self.client = client
+        super().__init__(client)
         self.folder = Path(folder)
-        self.name = client_name(client)
         self.hits = 0
         self.misses = 0
         self._times: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def __getattr__(self, attribute: str) -> Any:
-        # default_prompt, context_tokens, count_tokens and the like are the model's own.
-        if attribute.startswith("_") or attribute == "client":
-            raise AttributeError(attribute)
-        return getattr(self.client, attribute)
+        self._lock = Lock()
 
     def complete(self, request: Request) -> Reply:
         """Answer one request, from the folder or from the model.
@@ -101,12 +94,6 @@ class CachedClient:
         if next(self.folder.glob("??/*.json"), None) is None:
             check_ready(self.client)
 
-    def close(self) -> None:
-        """Close the client behind it."""
-        close = getattr(self.client, "close", None)
-        if close is not None:
-            close()
-
     def _digest(self, request: Request) -> str:
         settings = getattr(self.client, "settings", {})
         canonical = json.dumps(
@@ -116,15 +103,6 @@ class CachedClient:
 
     def __repr__(self) -> str:
         return f"CachedClient({self.client!r}, {str(self.folder)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 def _read(path: Path) -> Reply | None:

@@ -6,7 +6,6 @@ import functools
 import importlib
 import json
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmopt.client.keys import redact
+from llmopt.client.threads import Lock
 from llmopt.errors import install_hint
 
 CONNECT_SECONDS = 20.0
@@ -31,8 +31,6 @@ def load(module: str, package: str) -> Any:
     Raises:
         ImportError: It is not installed; the message says how to install it.
     """
-    import importlib
-
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -98,7 +96,7 @@ class RateLimiter:
         self._clock = clock
         self._sleep = sleep
         self._starts: deque[float] = deque(maxlen=per_minute)
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def wait(self) -> None:
         """Return when the next call may start, and book it."""
@@ -114,15 +112,8 @@ class RateLimiter:
             self._sleep(start - now)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"]
         # The clock of another process has another zero.
-        state["_starts"] = deque(maxlen=self.per_minute)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
+        return {**self.__dict__, "_starts": deque(maxlen=self.per_minute)}
 
 
 def check_url(url: str) -> str:

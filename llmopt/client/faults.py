@@ -14,6 +14,7 @@ from typing import Any, Literal
 from llmopt.client.connection import TooLarge
 from llmopt.client.keys import Secret, redact
 from llmopt.errors import ClientError, ModelNotFoundError, RefusedKeyError
+from llmopt.text import cut
 
 RETRYABLE_STATUS = frozenset({408, 409, 429})
 _LONGEST_WAIT = 366 * 86_400.0
@@ -68,42 +69,26 @@ class Fault:
             secrets: Keys to hide.
             where: The server's address, if it is not the provider's usual one.
         """
-        said = " ".join(redact(self.message, secrets).split())
-        if len(said) > _SHOWN_CHARACTERS:
-            said = said[:_SHOWN_CHARACTERS] + "…"
-        at = f" at {where}" if where else ""
-        if self.kind == "timeout":
+        said = cut(" ".join(redact(self.message, secrets).split()), _SHOWN_CHARACTERS)
+        name += f" at {where}" if where else ""
+        trouble = {
+            "timeout": f"sent nothing for {timeout:g} s. Raise timeout= if the model is merely "
+            "slow",
+            "deadline": f"did not end its answer within {timeout:g} s. Raise timeout=, of which "
+            "this is a multiple, if the model is merely slow",
+            "connection": "cannot be reached or cut the connection "
+            f"({said or 'no reason given'}): check the address and the network, or start the "
+            "server",
+            "malformed": f"sent an answer that its protocol does not allow: {said}",
+        }.get(self.kind)
+        if trouble:
+            unpriced = self.unpriced if self.kind == "connection" else True
             return ClientError(
-                f"{name}{at} sent nothing for {timeout:g} s. Raise timeout= if the model is "
-                "merely slow",
-                retryable=True,
-                unpriced=1,
-            )
-        if self.kind == "deadline":
-            return ClientError(
-                f"{name}{at} did not end its answer within {timeout:g} s. Raise timeout=, of "
-                "which this is a multiple, if the model is merely slow",
-                retryable=True,
-                unpriced=1,
-            )
-        if self.kind == "connection":
-            return ClientError(
-                f"{name}{at} cannot be reached or cut the connection "
-                f"({said or 'no reason given'}): check the address and the network, or start the "
-                "server",
-                retryable=True,
-                unpriced=int(self.unpriced),
-            )
-        if self.kind == "malformed":
-            return ClientError(
-                f"{name}{at} sent an answer that its protocol does not allow: {said}",
-                retryable=True,
-                status=self.status,
-                unpriced=1,
+                f"{name} {trouble}", retryable=True, status=self.status, unpriced=int(unpriced)
             )
         if self.kind == "other" or self.status is None:
-            return ClientError(f"{name}{at}: {said}", status=self.status)
-        return self._status_error(name + at, said, variables)
+            return ClientError(f"{name}: {said}", status=self.status)
+        return self._status_error(name, said, variables)
 
     def _status_error(self, name: str, said: str, variables: Sequence[str]) -> ClientError:
         status = self.status or 0
@@ -140,9 +125,9 @@ class Fault:
                 "`llmopt models` lists what is configured",
                 status=status,
             )
-        if status == 429 and self.code in {"insufficient_quota", "billing_hard_limit_reached"}:
+        if status == 402 or self.code in {"insufficient_quota", "billing_hard_limit_reached"}:
             return ClientError(
-                f"{name}: the account has no credit left (HTTP 429): {said}", status=status
+                f"{name}: the account has no credit left (HTTP {status}): {said}", status=402
             )
         return ClientError(
             f"{name} answered HTTP {status}: {said or 'no reason given'}",
@@ -159,10 +144,7 @@ def parse_retry_after(
 ) -> float | None:
     """Return the seconds that a server asks to wait, or ``None``.
 
-    Args:
-        headers: Response headers, names in lower case. ``retry-after-ms`` goes before
-            ``retry-after``, which holds seconds or a date (RFC 9110, section 10.2.3).
-        now: Clock, seconds since the epoch.
+    ``retry-after-ms`` goes before ``retry-after``: seconds, or a date (RFC 9110, section 10.2.3).
     """
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(header)
@@ -195,16 +177,14 @@ def parse_duration(value: object) -> float | None:
     return _seconds(found[1]) if found else None
 
 
-def one_of(failures: list[ClientError]) -> ClientError:
+def joined(failures: list[ClientError]) -> ClientError:
     """Return the error to raise for calls that all failed."""
     # Where one of them is final, asking again is in vain.
     error = next((f for f in failures if not f.retryable), failures[0])
     waits = [f.retry_after for f in failures if f.retry_after is not None]
     error.retry_after = max(waits, default=None)
-    error.requests = sum(f.requests for f in failures)
-    error.unpriced = sum(f.unpriced for f in failures)
-    error.cost = sum(f.cost for f in failures)
-    error.estimated = sum(f.estimated for f in failures)
+    for count in ("requests", "unpriced", "cost", "estimated"):
+        setattr(error, count, sum(getattr(f, count) for f in failures))
     return error
 
 
@@ -222,9 +202,7 @@ _STREAM_STATUS = {
 def status_fault(error: Any) -> Fault:
     """Read status, headers, words and code off an exception of an OpenAI-like SDK.
 
-    Args:
-        error: Exception with ``body`` and ``message``, and with ``status_code`` and
-            ``response`` unless it came in the middle of a stream.
+    One that came in the middle of a stream has neither ``status_code`` nor ``response``.
     """
     body = error.body
     inner = body.get("error", body) if isinstance(body, Mapping) else {}

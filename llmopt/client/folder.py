@@ -21,13 +21,13 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
+from llmopt.client.threads import Lock
 from llmopt.errors import ClientError, LLMOptError
 from llmopt.files import (
     open_file,
@@ -97,7 +97,7 @@ class FolderClient:
         self.timeout = timeout
         self.name = name or f"folder:{self.folder.resolve().name}"
         self._taken: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def check_ready(self) -> None:
         """Raise a `ClientError` if there is a file in the folder's place."""
@@ -204,16 +204,6 @@ class FolderClient:
 
     def __repr__(self) -> str:
         return f"FolderClient({str(self.folder)!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"]
-        state["_taken"] = set(self._taken)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 _asked: set[tuple[int, Path]] = set()

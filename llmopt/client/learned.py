@@ -9,13 +9,13 @@ prose is shown, and never read.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llmopt.client.base import Request, whole
 from llmopt.client.faults import Fault
+from llmopt.client.threads import Lock
 from llmopt.text import estimate_tokens
 
 SCHEMAS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
@@ -76,7 +76,7 @@ class Learned:
         self.added_room: int | None = None
         self._unused = 0
         self._tried = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def read(self, entry: Mapping[str, Any]) -> None:
         """Take the limits from what a list of models says of the model, in documented fields."""
@@ -179,15 +179,6 @@ class Learned:
                 if self._unused >= _UNUSED:
                     self.added_room = None
         return starved
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote
 
-from llmopt.client.anthropic import blocks
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import check_url, is_local, load, merged, whole_body
 from llmopt.client.endpoint import CUSTOM_KEY_VARIABLE, SERVERS, Endpoint, openai_endpoint
 from llmopt.client.faults import Fault, MalformedBody, sdk_fault
 from llmopt.client.keys import Secret, redact
+from llmopt.client.prefix import WORTH_CACHING, in_blocks
 from llmopt.client.prices import FREE, Price, get_price
 from llmopt.client.ready import not_listed
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
@@ -32,8 +32,6 @@ _FIELDS = {
     "json_schema": "response_format",
     "prompt_cache_breakpoint": "prompt_cache_key",
 }
-# Below about 1,024 tokens nothing is cached, so waiting for the first call gains nothing.
-_WORTH_CACHING = 4_000
 _MOST_MARKS = 80
 _LEAST_CONTEXT = 256
 
@@ -194,7 +192,7 @@ class OpenAIClient(RemoteClient):
             self.server == "llamacpp" or (self.base_url and is_local(self.url))
         ):
             parameters["grammar"] = request.grammar
-        if self._breakpoints:
+        if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
                 parameters["prompt_cache_key"] = _cache_key(request)
@@ -204,7 +202,7 @@ class OpenAIClient(RemoteClient):
         return {name: value for name, value in parameters.items() if value is not None}
 
     @property
-    def _breakpoints(self) -> bool:
+    def marks_cache(self) -> bool:
         """Whether the model caches up to marks of ours, and charges for what it writes.
 
         From GPT-5.6 on OpenAI does; without marks it would write all of every prompt, and read
@@ -213,14 +211,6 @@ class OpenAIClient(RemoteClient):
         found = re.match(r"gpt-(\d+)(?:\.(\d+))?", self.model)
         version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
         return version >= (5, 6) and self.endpoint == "chat" and self.where.server == "openai"
-
-    @property
-    def marks_cache(self) -> bool:  # type: ignore[override]
-        """Whether the prefix cache is kept up to marks of ours."""
-        return self._breakpoints
-
-    def _caches_prefix(self, request: Request) -> bool:
-        return self._breakpoints and self.cache != "off" and len(request.text) >= _WORTH_CACHING
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         # All in the body, since releases of the SDK differ in the arguments that they take.
@@ -353,47 +343,24 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
     return OpenAIClient(model, base_url=base_url, **options)
 
 
-def at_http(rest: str, **options: Any) -> OpenAIClient:
-    """Return the client for what follows ``openai+http:``; see `at_url`."""
-    return at_url("http:" + rest, **options)
-
-
-def at_https(rest: str, **options: Any) -> OpenAIClient:
-    """Return the client for what follows ``openai+https:``; see `at_url`."""
-    return at_url("https:" + rest, **options)
-
-
-def __getattr__(name: str) -> Any:
-    # One factory for each short name, for the registry.
-    if name in SERVERS:
-        return partial(OpenAIClient, server=name)
-    raise AttributeError(name)
-
-
 def _cache_key(request: Request) -> str:
     """Name what requests of one search begin with, so that they reach the same cache."""
-    return "llmopt-" + hashlib.sha256(request.text[: _WORTH_CACHING // 4].encode()).hexdigest()[:24]
+    return "llmopt-" + hashlib.sha256(request.text[: WORTH_CACHING // 4].encode()).hexdigest()[:24]
 
 
 def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
     """Return the messages, with a mark for the prefix cache after each block that stays.
 
-    Of the last message, the last block is taken to change from request to request. A prefix is
-    found again only at a mark, hence at all of them; only the latest four are written.
+    A prefix is found again only at a mark, hence at all of them; only the latest four are written.
     """
     messages: list[dict[str, Any]] = [
         {"role": m.role, "content": m.content} for m in request.messages
     ]
-    if not marked:
-        return messages
-    settled: list[dict[str, Any]] = []
-    for message in messages:
-        # The protocol takes no marks in what the model said.
-        if message["role"] == "assistant" or not message["content"].strip():
-            continue
-        parts = [{"type": "text", "text": text} for text in blocks(message["content"])]
-        settled += parts if message is not messages[-1] else parts[:-1]
-        message["content"] = parts
+    # The protocol takes no marks in what the model said.
+    own = [m for m in messages if m["role"] != "assistant" and m["content"].strip()]
+    parts, settled = in_blocks([m["content"] for m in own] if marked else ())
+    for message, content in zip(own, parts, strict=False):
+        message["content"] = content
     for part in settled[-_MOST_MARKS:]:
         part["prompt_cache_breakpoint"] = {"mode": "explicit"}
     return messages

@@ -12,8 +12,8 @@ from llmopt.text import clean
 _SHOWN_NAMES = 4
 _SHOWN_CHARACTERS = 80
 _PERMANENT = (MissingKeyError, RefusedKeyError, ModelNotFoundError, ImportError)
-# A key that is refused, a model that this account may not ask, a wrong address.
-_PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 403, 404}
+# A key that is refused, no credit, a model that this account may not ask, a wrong address.
+_PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 402, 403, 404}
 
 
 def check_ready(client: Client) -> None:
@@ -45,14 +45,7 @@ def is_permanent(error: Exception) -> bool:
 
 
 def not_listed(name: str, model: str, listed: Collection[str], remedy: str = "") -> str:
-    """Return the words for a model that is not in its server's list.
-
-    Args:
-        name: The client's name, with the address where that is not the usual one.
-        model: The model's name at the server.
-        listed: The names in the list.
-        remedy: What else helps, in words.
-    """
+    """Return the words for a model that is not in its server's list; `remedy` says what helps."""
     near = difflib.get_close_matches(model, listed, n=_SHOWN_NAMES, cutoff=0.4)
     shown = near + [n for n in sorted(listed) if n not in near][: _SHOWN_NAMES - len(near)]
     names = ", ".join(repr(clean(n[:_SHOWN_CHARACTERS])) for n in shown)

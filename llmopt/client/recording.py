@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import threading
 import time
 import warnings
 from dataclasses import dataclass, fields, replace
@@ -16,19 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import (
-    PROMPT_VERSION,
-    Client,
-    Reply,
-    Request,
-    client_name,
-)
+from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.facts import ModelFacts, model_facts
+from llmopt.client.threads import Lock
 from llmopt.errors import ClientError, StorageError
 from llmopt.files import open_to_append, read_bytes, seal, unseal
 
 
-class RecordClient:
+class RecordClient(Wrapper):
     """Passes requests on to another client and appends each exchange to a JSON Lines file.
 
     Only the fields of `Request` and `Reply` and the facts of the client are written: no key,
@@ -48,18 +42,10 @@ class RecordClient:
     """
 
     def __init__(self, client: Client, path: str | os.PathLike[str]) -> None:
-        self.client = client
+        super().__init__(client)
         self.path = Path(path)
-        self.name = client_name(client)
         self._begun = False
         self._unwritten = b""
-
-    def __getattr__(self, name: str) -> Any:
-        # The optional attributes of a client (`default_prompt`, `count_tokens`, ...) show
-        # through. While unpickling there is no `client` yet to ask.
-        if name.startswith("__") or "client" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.client, name)
 
     def complete(self, request: Request) -> Reply:
         """Answer through the recorded client, then append the exchange to the file.
@@ -164,7 +150,7 @@ class ReplayClient:
         self._recording: _Recording | None = None
         self._given: set[int] = set()
         self._warned = False
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def facts(self) -> ModelFacts:
         """Return the facts of the recorded model.
@@ -258,16 +244,6 @@ class ReplayClient:
                 ) from error
             self._recording = _parse(data, self.path)
         return self._recording
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_lock"]
-        state["_given"] = set(self._given)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 def _parse(data: bytes, path: Path) -> _Recording:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from typing import Any, cast
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from llmopt.arguments import check_names
 from llmopt.client.base import Client
@@ -13,91 +15,84 @@ from llmopt.client.endpoint import SERVERS
 from llmopt.client.model_string import OptionError, option_names, split_options, typed_options
 from llmopt.errors import ModelNotFoundError
 
-PROVIDERS: dict[str, tuple[str, str, str]] = {
-    "smollm2": (
-        "llmopt.client.embedded",
+
+class Provider(NamedTuple):
+    """Who answers to a model string.
+
+    Attributes:
+        module: Module of `llmopt.client`, imported when it is used.
+        factory: Its name for what makes the client, of what follows the prefix and of options.
+        about: How the model string is written, ``": "``, and what it is.
+        options: Options that the factory always gets.
+    """
+
+    module: str
+    factory: str
+    about: str
+    options: Mapping[str, Any] = {}
+
+
+_GEMINI_KEYS = "key in GEMINI_API_KEY or GOOGLE_API_KEY"
+PROVIDERS: dict[str, Provider] = {
+    "smollm2": Provider(
+        "embedded",
         "embedded_client",
         "smollm2: SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key",
     ),
-    "network": (
-        "llmopt.client.network",
+    "network": Provider(
+        "network",
         "NetworkClient",
         "network: 80,000 weights for searches of numbers, in this package, no key, no words",
     ),
-    "gguf:": (
-        "llmopt.client.local",
-        "LocalClient",
-        "gguf:PATH: any GGUF model file in this process",
-    ),
-    "folder:": (
-        "llmopt.client.folder",
+    "gguf:": Provider("local", "LocalClient", "gguf:PATH: any GGUF model file in this process"),
+    "folder:": Provider(
+        "folder",
         "FolderClient",
         "folder:DIR: whoever answers the files in a folder: a person, an agent, a batch system",
     ),
-    "replay:": (
-        "llmopt.client.recording",
+    "replay:": Provider(
+        "recording",
         "ReplayClient",
         "replay:FILE: the answers of a recording, as long as the requests are the same",
     ),
-    "openai:": (
-        "llmopt.client.openai",
-        "OpenAIClient",
-        "openai:MODEL: OpenAI, key in OPENAI_API_KEY",
+    "openai+": Provider(
+        "openai",
+        "at_url",
+        "openai+http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as "
+        "well, key in LLMOPT_API_KEY if it needs one",
     ),
-    "openai+http:": (
-        "llmopt.client.openai",
-        "at_http",
-        "openai+http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol",
-    ),
-    "openai+https:": (
-        "llmopt.client.openai",
-        "at_https",
-        "openai+https://HOST/v1:MODEL: the same, key in LLMOPT_API_KEY if it needs one",
-    ),
-    "gemini:": (
-        "llmopt.client.gemini",
-        "GeminiClient",
-        "gemini:MODEL: Google Gemini, key in GEMINI_API_KEY or GOOGLE_API_KEY",
-    ),
-    "gemini-legacy:": (
-        "llmopt.client.gemini_legacy",
+    "gemini:": Provider("gemini", "GeminiClient", f"gemini:MODEL: Google Gemini, {_GEMINI_KEYS}"),
+    "gemini-legacy:": Provider(
+        "gemini_legacy",
         "GeminiLegacyClient",
         "gemini-legacy:MODEL: the same through google-generativeai, which is retired",
     ),
-    "anthropic:": (
-        "llmopt.client.anthropic",
+    "anthropic:": Provider(
+        "anthropic",
         "AnthropicClient",
         "anthropic:MODEL: Anthropic Claude, key in ANTHROPIC_API_KEY",
     ),
-    "bedrock:": (
-        "llmopt.client.clouds",
-        "bedrock",
-        "bedrock:MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION",
-    ),
-    "vertex:": (
-        "llmopt.client.clouds",
+    "vertex:": Provider(
+        "clouds",
         "VertexClient",
         "vertex:MODEL: Gemini on Google Cloud, project in GOOGLE_CLOUD_PROJECT",
     ),
 }
-PROVIDERS.update(
-    (
-        f"{name}:",
-        (
-            "llmopt.client.openai",
-            name,
-            f"{name}:MODEL: {server.about}"
-            + (f", key in {server.variable}" * bool(server.variable)),
-        ),
+for _name, _server in SERVERS.items():
+    _about = f"{_name}:MODEL: {_server.about}"
+    PROVIDERS[f"{_name}:"] = Provider(
+        "openai",
+        "OpenAIClient",
+        f"{_about}, key in {_server.variable}" if _server.variable else _about,
+        {"server": _name},
     )
-    for name, server in SERVERS.items()
-    if f"{name}:" not in PROVIDERS
+PROVIDERS["bedrock:"] = Provider(
+    "clouds",
+    "bedrock",
+    "bedrock:MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION",
 )
-"""Prefix -> (module, factory, help line).
-
-A prefix that ends in ``":"`` is followed by an argument, which the factory gets as its first;
-any other is a whole model string, whose factory gets none. Modules are imported when used.
-"""
+"""By prefix. One that ends in ``":"`` or ``"+"`` is followed by an argument, which the factory
+gets as its first; any other is a whole model string, whose factory gets none."""
 
 
 def get_client(model: str | Client, **options: Any) -> Client:
@@ -138,19 +133,22 @@ def get_client(model: str | Client, **options: Any) -> Client:
             return get_client(bare, **{**typed_options(kind, texts), **options})
         except ValueError as error:
             raise OptionError(f"model {bare!r}: {error}") from error
-    provider, slash, rest = model.partition("/")
-    if slash and ":" not in provider and f"{_ALIASES.get(provider, provider)}:" in PROVIDERS:
-        model = f"{_ALIASES.get(provider, provider)}:{rest}"  # as other libraries write it
+    maker, slash, rest = model.partition("/")
+    if slash and ":" not in maker and f"{_ALIASES.get(maker, maker)}:" in PROVIDERS:
+        model = f"{_ALIASES.get(maker, maker)}:{rest}"  # as other libraries write it
     # The longest prefix first, so that a provider may refine another's.
     for prefix in sorted(PROVIDERS, key=len, reverse=True):
-        takes_argument = prefix.endswith(":")
+        takes_argument = prefix.endswith((":", "+"))
         if not (model.startswith(prefix) if takes_argument else model == prefix):
             continue
-        module, factory, help_line = PROVIDERS[prefix]
+        provider = PROVIDERS[prefix]
         argument = model[len(prefix) :]
         if takes_argument and not argument:
-            raise ModelNotFoundError(f"model {model!r} lacks its part after ':'; {help_line}")
-        make = getattr(importlib.import_module(module), factory)
+            raise ModelNotFoundError(
+                f"model {model!r} lacks its part after {prefix[-1]!r}; {provider.about}"
+            )
+        module = importlib.import_module(f"llmopt.client.{provider.module}")
+        make = partial(getattr(module, provider.factory), **provider.options)
         given = (argument,) if takes_argument else ()
         try:
             return cast(Client, make(*given, **options))
@@ -224,7 +222,7 @@ _FAMILIES = (
 def _nearest(model: str) -> list[str]:
     """Return the model strings that are spelt like one that nobody answers to."""
     name, _, rest = model.lower().partition(":")
-    written = {prefix.rstrip(":"): line for prefix, (_, _, line) in PROVIDERS.items()}
+    written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
     near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
     return [
         # A name without a part after ':', such as the embedded model's, stands alone.

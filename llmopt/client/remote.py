@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
+from llmopt.arguments import number, one_of, whole_number
 from llmopt.client.account import note_paid, take_call
 from llmopt.client.base import Reply, Request, Style
 from llmopt.client.call import Call, sound
@@ -25,11 +24,12 @@ from llmopt.client.connection import (
 )
 from llmopt.client.endpoint import Endpoint
 from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.faults import Fault, MalformedBody, one_of, transport_fault
+from llmopt.client.faults import Fault, MalformedBody, joined, transport_fault
 from llmopt.client.keys import Secret, find_key, redact
 from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMAS, Change, Learned
+from llmopt.client.prefix import WORTH_CACHING
 from llmopt.client.prices import Price, get_price
-from llmopt.client.threads import DeadlineExceeded, at_once, within
+from llmopt.client.threads import DeadlineExceeded, Lock, at_once, within
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,
@@ -121,8 +121,6 @@ class RemoteClient:
     fields: ClassVar[Mapping[str, str]] = {}
     """Parameters by other names that the provider has for their fields."""
     style: Style = "chat"
-    marks_cache: bool = False
-    """Whether the prefix cache is kept up to marks of ours, after `blocks` of a message."""
 
     def __init__(
         self,
@@ -144,22 +142,15 @@ class RemoteClient:
     ) -> None:
         if not model:
             raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")
-        if not 0 < timeout < math.inf:
+        if not 0 < number("timeout", timeout):
             raise ValueError(f"timeout={timeout}: expected a finite number of seconds above 0")
-        if not 0 <= patience < math.inf:
-            raise ValueError(f"patience={patience}: expected a finite number of seconds, 0 or more")
-        for name, value, least in (
-            ("concurrency", concurrency, 1),
-            ("transport_attempts", transport_attempts, 1),
-            ("reasoning_tokens", reasoning_tokens or 0, 0),
-        ):
-            if value < least:
-                raise ValueError(f"{name}={value}: expected at least {least}")
-        for name, word, words in (("effort", effort, Effort), ("cache", cache, Cache)):
-            if word is not None and word not in get_args(words):
-                raise ValueError(f"{name}={word!r}: expected one of {', '.join(get_args(words))}")
-        if structured not in (True, False, "auto"):
-            raise ValueError(f"structured={structured!r}: expected True, False or 'auto'")
+        number("patience", patience, 0.0)
+        whole_number("concurrency", concurrency, 1)
+        whole_number("transport_attempts", transport_attempts, 1)
+        whole_number("reasoning_tokens", reasoning_tokens or 0, 0)
+        one_of("effort", effort, (None, *get_args(Effort)))
+        one_of("cache", cache, get_args(Cache))
+        one_of("structured", structured, (True, False, "auto"))
         self.model = model
         self.name = f"{self.provider}:{model}"
         self.base_url = check_url(base_url) if base_url else None
@@ -178,7 +169,7 @@ class RemoteClient:
         self._learned = Learned(self.samples_per_call)
         self._ready = False
         self._connection: tuple[int, Secret, Endpoint, Any] | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     # What a provider adds.
 
@@ -229,10 +220,14 @@ class RemoteClient:
         return self._learned.context_tokens
 
     @property
+    def marks_cache(self) -> bool:
+        """Whether the provider's prefix cache is kept up to marks of ours."""
+        return False
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What changes the answers beside `name` and the request; a cache must tell it apart."""
-        added = {"effort": self.effort} if self.effort else {}
-        return {"extra_body": self.extra_body, **added}
+        return {"extra_body": self.extra_body} | ({"effort": self.effort} if self.effort else {})
 
     @property
     def default_prompt(self) -> str:
@@ -363,7 +358,7 @@ class RemoteClient:
         answers = [r for r in results if isinstance(r, Call)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers and failures:
-            raise one_of(failures)
+            raise joined(failures)
         if not answers:
             raise next(r for r in results if isinstance(r, BudgetExceededError))
         for failure in failures:
@@ -419,16 +414,13 @@ class RemoteClient:
         if len(counts) == 1:
             return [one(0)]
         first: list[_Result] = []
-        if self._caches_prefix(request):
+        kept = self.marks_cache and self.cache != "off"
+        if kept and len(request.text) >= WORTH_CACHING:
             # The others can read what the first one wrote to the cache.
             first = [one(0)]
             if not isinstance(first[0], Call):
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
-
-    def _caches_prefix(self, request: Request) -> bool:
-        """Whether the first call writes a cache that the other calls are to read."""
-        return False
 
     def _call(self, key: Secret, request: Request, price: Price | None) -> _Result:
         """Make one call, and make it again in another way where the server turns it down for that.
@@ -580,14 +572,7 @@ class RemoteClient:
         return f"{type(self).__name__}({self.model!r}{where})"
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state["_connection"] = None
-        del state["_lock"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
+        return {**self.__dict__, "_connection": None}
 
 
 def _complied(results: list[_Result]) -> bool:

@@ -11,6 +11,22 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
+class Lock:
+    """A lock of which a pickle and a deep copy have one of their own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[type[Lock], tuple[()]]:
+        return Lock, ()
+
+
 class DeadlineExceeded(Exception):
     """A call took longer than it may."""
 
@@ -41,12 +57,8 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 
     A call that is given up goes on in its thread until it ends by itself.
 
-    Args:
-        seconds: How long it may take.
-        call: Takes no argument.
-
     Raises:
-        DeadlineExceeded: It took longer.
+        DeadlineExceeded: It took longer than `seconds`.
         BaseException: Whatever `call` raises.
     """
     results: list[Result] = []
@@ -61,14 +73,9 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 def at_once(
     call: Callable[[Argument], Result], arguments: Iterable[Argument], most: int
 ) -> list[Result]:
-    """Return what `call` returns for each argument, in their order.
+    """Return what `call` returns for each argument, in their order; at most `most` run at once.
 
     If the caller is interrupted, no further call begins, and those that run are left alone.
-
-    Args:
-        call: Takes one argument.
-        arguments: One for each call.
-        most: Calls that may run at the same time.
 
     Raises:
         BaseException: Whatever a `call` raises.

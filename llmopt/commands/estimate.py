@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.client.anthropic import blocks
 from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
+from llmopt.client.prefix import in_blocks
 from llmopt.client.prices import FREE, PRICES_VARIABLE, Price, price_source
 from llmopt.history import History, Trial
 from llmopt.prompt import Prompt, prompt_for
@@ -209,7 +209,10 @@ def prefix_use(
         return (shared if shared >= _SHORTEST_CACHED else 0), 0
     if getattr(client, "cache", "") == "off":
         return 0, 0
-    old, new = (_settled(r) if r else [] for r in (before, now))
+    old, new = (
+        [block["text"] for block in in_blocks([m.content for m in r.messages])[1]] if r else []
+        for r in (before, now)
+    )
     same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
     same = min(len(old), len(new)) if same is None else same
     read, kept = (count("".join(part)) for part in (new[:same], new))
@@ -217,11 +220,6 @@ def prefix_use(
         return 0, 0
     read = read if read >= _SHORTEST_CACHED else 0
     return read, kept - read
-
-
-def _settled(request: Request) -> list[str]:
-    """Return the blocks of a request that end in a mark: all but the last one."""
-    return [part for m in request.messages for part in blocks(m.content)][:-1]
 
 
 def prices_of(client: Client) -> str:

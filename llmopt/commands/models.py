@@ -64,7 +64,7 @@ def survey(timeout: float = 0.5) -> list[Status]:
 
 
 def _status(prefix: str, timeout: float) -> Status:
-    written = PROVIDERS[prefix][2].partition(": ")[0]
+    written = PROVIDERS[prefix].about.partition(": ")[0]
     if prefix in ("smollm2", "gguf:"):
         ready, detail = _package("local")
         if prefix == "smollm2":
@@ -75,9 +75,8 @@ def _status(prefix: str, timeout: float) -> Status:
             later = f"not fetched yet ({MODEL_BYTES / 1e6:.0f} MB, at first use)"
             detail = f"{detail}; model {'fetched' if fetched else later}"
         return Status(written, ready, detail)
-    # An address that is written out needs a model string that names one.
-    argument = "//HOST/v1:MODEL" if "+http" in prefix else "MODEL"
-    client = get_client(prefix + argument if prefix.endswith(":") else prefix)
+    own = prefix == "openai+"  # an address that is written out
+    client = get_client(prefix + ("http://HOST/v1:MODEL" if own else "MODEL" * (prefix[-1] == ":")))
     if not isinstance(client, RemoteClient):
         return Status(written, True, "needs no package and no key")
     ready, detail = _package(client.package)
@@ -86,7 +85,7 @@ def _status(prefix: str, timeout: float) -> Status:
         return Status(written, ready and up, f"{detail}; {client.url} {models}")
     variables = client.key_variables
     found = next((v for v in variables if os.environ.get(v)), None)
-    if "+http" in prefix:
+    if own:
         return Status(written, ready, f"{detail}; {variables[0]} {'set' if found else 'not set'}")
     if found is None:
         return Status(written, False, f"{detail}; {' or '.join(variables)} not set")
