@@ -29,7 +29,7 @@ _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spen
 
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
-Kind = Literal["search", "check", "imported"]
+Kind = Literal["search", "check", "finalist", "imported"]
 Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "refine", "user"]
 
 
@@ -92,7 +92,8 @@ class Trial(Generic[Params]):
         samples: The numbers that the reward is the mean of, if they were told: one for each
             seeded start, in the same order for every point.
         kind: ``"search"``; ``"check"`` for a point that was tried again on fresh starts before
-            the search would end; ``"imported"`` for one of an earlier search.
+            the search would end; ``"finalist"`` for one of the best that was measured again at
+            the end of a noisy search; ``"imported"`` for one of an earlier search.
         clipped: Whether a value of it was proposed outside its range, and moved into it.
     """
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, SupportsFloat, TypeVar, Unpack, overload
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsFloat, TypeVar, Unpack, overload
 
 from llmopt.arguments import check_names, whole_number
 from llmopt.client.base import Client
@@ -24,7 +24,7 @@ from llmopt.errors import (
     RewardError,
     SearchStopped,
 )
-from llmopt.history import Direction, Params, Trial, Usage
+from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.sanity import Sanity
@@ -34,6 +34,9 @@ from llmopt.views import search_html
 
 WARMUP = 5
 """Points that `minimize` and `maximize` draw at random before the model is asked."""
+
+_REPEATS = 2  # times that a finalist is measured again
+_MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials
 
 Score = SupportsFloat | None | tuple[SupportsFloat | None, str]
 """What a function returns: a number, or a number and words on what was seen."""
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
         progress: bool | None
         callback: Callable[[Trial[Any]], object] | None
         catch: type[Exception] | tuple[type[Exception], ...]
+        finalists: int | Literal["auto"] | None
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,15 @@ class SearchResult(Generic[Params]):
     Attributes:
         optimizer: The `LLMOptimizer` behind it; its storage is closed.
         stopped: Why the search ended before its last trial; empty if it did not.
+        left: What is left of the budget: ``"evaluations"``, and of the caps that were set
+            ``"requests"``, ``"tokens"`` and ``"cost"``.
+        finals: Evaluations that measured the best few points again; see `minimize`.
     """
 
     optimizer: LLMOptimizer[Params]
     stopped: str = ""
+    left: Mapping[str, float] = field(default_factory=dict)
+    finals: int = 0
 
     @property
     def best(self) -> Trial[Params]:
@@ -102,13 +111,23 @@ class SearchResult(Generic[Params]):
         found = "no complete trial" if best is None else f"best {best.reward} at {best.params}"
         ends = self.optimizer.space.on_bounds(best.values) if best else ()
         found += f" (on the edge of the space: {'; '.join(ends)})" if ends else ""
-        stopped = f", stopped: {self.stopped}" if self.stopped else ""
+        end = self._end()
         failed = sum(trial.state != "complete" for trial in self.trials)
         count = f"{len(self.trials)} trials" + (f", {failed} failed" if failed else "")
-        return f"SearchResult({count}, {found}{stopped})"
+        return f"SearchResult({', '.join([count, found, *map(': '.join, end)])})"
+
+    def _end(self) -> list[tuple[str, str]]:
+        """Return how the search ended, in words."""
+        found = []
+        if self.finals:
+            found.append(("finals", f"{self.finals} evaluations measured the best points again"))
+        if self.stopped:
+            found.append(("stopped", self.stopped))
+            found.append(("left", ", ".join(f"{count:g} {of}" for of, count in self.left.items())))
+        return found
 
     def _repr_html_(self) -> str:
-        facts = self.optimizer._facts() + ([("stopped", self.stopped)] if self.stopped else [])
+        facts = [*self.optimizer._facts(), *self._end()]
         return search_html("SearchResult", facts, self.trials)
 
 
@@ -141,10 +160,6 @@ def minimize(
     space: Any,
     n_trials: int,
     client: Client | str | None = None,
-    *,
-    progress: bool | None = None,
-    callback: Callable[[Trial[Any]], object] | None = None,
-    catch: type[Exception] | tuple[type[Exception], ...] = (),
     **options: Any,
 ) -> SearchResult[Any]:
     """Search the point at which a function is smallest.
@@ -159,17 +174,20 @@ def minimize(
             that were imported (``import_trials=FILE``).
         client: A model string such as ``"openai:NAME"``, a client object, or ``None`` for the
             embedded model, which needs no key. ``model=`` means the same.
-        progress: Whether to show a progress bar; ``None`` for one on a terminal only.
-        callback: Called with each trial. If it returns ``True``, the search ends.
-        catch: Exceptions of `f` that count as a failed evaluation; the model is told their text.
-            Any other one ends the search and is raised.
-        **options: Arguments of `LLMOptimizer`. ``warmup`` is 5 here unless given; ``storage=FILE``
-            lets a stopped search go on when it is called again.
+        **options: Arguments of `LLMOptimizer`, and these: ``progress``: whether to show a progress
+            bar (``None``: on a terminal only). ``callback``: called with each trial; if it returns
+            ``True``, the search ends. ``catch``: exceptions of `f` that count as a failed
+            evaluation, whose text the model is told; any other one ends the search and is raised.
+            ``finalists``: how many of the best points are measured twice more at the end, among
+            the `n_trials`; ``"auto"``, the default, for 2 or 3 where measurements are noisy and
+            there are 20 or more, else none. ``warmup`` is 5 here unless given; ``storage=FILE``
+            lets a stopped search go on when it is called again. With the prompt ``"words"`` the
+            model may end the search: ``may_stop=False`` turns it off.
 
     Returns:
         The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
         that ends the search, and a model that fails after the first complete trial end the
-        search early: `SearchResult.stopped` then says why.
+        search early: `SearchResult.stopped` then says why, and `SearchResult.left` what is left.
 
     Raises:
         ClientError: The model cannot be asked, and nothing was found yet; or with any trials,
@@ -179,10 +197,7 @@ def minimize(
         SpaceError: The space cannot be searched.
         StorageError: The storage cannot be used, or holds another search.
     """
-    return _search(
-        f, space, n_trials, client, "minimize", progress=progress, callback=callback, catch=catch,
-        options=options,
-    )  # fmt: skip
+    return _search(f, space, n_trials, client, "minimize", options)
 
 
 @overload
@@ -214,17 +229,10 @@ def maximize(
     space: Any,
     n_trials: int,
     client: Client | str | None = None,
-    *,
-    progress: bool | None = None,
-    callback: Callable[[Trial[Any]], object] | None = None,
-    catch: type[Exception] | tuple[type[Exception], ...] = (),
     **options: Any,
 ) -> SearchResult[Any]:
     """Search the point at which a function is largest; the rest is as in `minimize`."""
-    return _search(
-        f, space, n_trials, client, "maximize", progress=progress, callback=callback, catch=catch,
-        options=options,
-    )  # fmt: skip
+    return _search(f, space, n_trials, client, "maximize", options)
 
 
 def _search(
@@ -233,10 +241,6 @@ def _search(
     n_trials: int,
     client: Client | str | None,
     direction: Direction,
-    *,
-    progress: bool | None,
-    callback: Callable[[Trial[Any]], object] | None,
-    catch: type[Exception] | tuple[type[Exception], ...],
     options: dict[str, Any],
 ) -> SearchResult[Any]:
     from tqdm import tqdm
@@ -246,9 +250,15 @@ def _search(
         raise TypeError(f"f={f!r}: expected a function of a point")
     if "direction" in options:
         raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
-    own = ("prompt", "seed", "n_trials", "progress", "callback", "catch")
-    check_names(direction, options, (*SearchOptions.names(), *own))
-    options = {"warmup": WARMUP, "total": n_trials, **options}
+    own: dict[str, Any] = {"progress": None, "callback": None, "catch": (), "finalists": "auto"}
+    check_names(direction, options, (*SearchOptions.names(), "prompt", "seed", "n_trials", *own))
+    own = {name: options.pop(name, usual) for name, usual in own.items()}
+    progress, callback, catch = own["progress"], own["callback"], own["catch"]
+    if options.get("may_stop") is None:
+        options["may_stop"] = True
+    finals = Finals(own["finalists"], n_trials)
+    kept = finals.most if options.get("noisy") or finals.asked_for else 0
+    options = {"warmup": WARMUP, "total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     stopped = ""
     if progress is not False:
@@ -264,18 +274,23 @@ def _search(
     )
     try:
         optimizer._check_ready()  # a stored search may begin with a point that it handed out before
-        while len(optimizer.trials) < n_trials:
+        while (more := n_trials - len(optimizer.trials)) > 0:
             waiting = optimizer.pending  # cut off by a kill, in a search that goes on
+            kind: Kind = "search"
             try:
                 if waiting:
                     params = optimizer.space.unflatten(waiting[0].values)
+                elif (final := finals.next(optimizer, more, over=bool(stopped))) is not None:
+                    params, kind = final.params, "finalist"
+                elif stopped:
+                    break
                 else:
                     params, warned = optimizer._points(None)
                     for text in warned:
                         warnings.warn(text, FallbackWarning, stacklevel=3)
             except (SearchStopped, BudgetExceededError) as end:
                 stopped = str(end)
-                break
+                continue  # the finalists are left
             except ClientError as error:
                 if optimizer.history.best is None or is_permanent(error):
                     raise
@@ -287,7 +302,7 @@ def _search(
                     stacklevel=3,
                 )
                 break
-            trial, raised = _evaluate(optimizer, f, params, catch)
+            trial, raised = _evaluate(optimizer, f, params, catch, kind)
             best = optimizer.history.best
             failure = "" if trial.state == "complete" else trial.feedback
             sanity.see(failure, _remedy(raised, optimizer))
@@ -304,7 +319,10 @@ def _search(
     finally:
         bar.close()
         optimizer.close()
-    return SearchResult(optimizer, stopped)
+    trials = optimizer.trials
+    left: dict[str, float] = {"evaluations": max(0, n_trials - len(trials))}
+    left = {**left, **optimizer.limits.left(optimizer.usage)}
+    return SearchResult(optimizer, stopped, left, sum(t.kind == "finalist" for t in trials))
 
 
 def _evaluate(
@@ -312,22 +330,83 @@ def _evaluate(
     f: Callable[[Any], Score],
     params: Any,
     catch: type[Exception] | tuple[type[Exception], ...],
+    kind: Kind,
 ) -> tuple[Trial[Any], Exception | None]:
     """Return the trial of a point, and what the function raised."""
     try:
         score = f(optimizer.space.validate(params))  # a copy: f may change it
     except catch as error:
-        return optimizer.tell_failure(params, f"{type(error).__name__}: {error}"), error
+        failure = optimizer._read_failure(params, f"{type(error).__name__}: {error}")
+        return optimizer._tell(failure, kind), error
     words = ""
     if isinstance(score, tuple) and len(score) == 2 and isinstance(score[1], str):
         score, words = score
     try:
-        return optimizer.tell(params, score, feedback=words), None
+        return optimizer._tell(optimizer._read_told(params, score, feedback=words), kind), None
     except RewardError as error:
         raise RewardError(
             f"{_name(f)} returned {short(score)}: expected a real number within a float's range, "
             "or (number, words); None and NaN stand for a failed evaluation"
         ) from error
+
+
+class Finals:
+    """The last evaluations of a noisy search, which measure its best few points again.
+
+    The best of many single measurements is a lucky one. With each repeat the noise is known
+    better, and `History.rank` takes the point whose mean is good beyond it.
+
+    Args:
+        finalists: Points that are measured again; ``"auto"`` and ``None`` as in `minimize`.
+        n_trials: Evaluations of the search, these included.
+
+    Raises:
+        ValueError: `finalists` is something else, or takes more than half of the evaluations.
+    """
+
+    def __init__(self, finalists: int | Literal["auto"] | None, n_trials: int) -> None:
+        self.asked_for = finalists != "auto"
+        if finalists == "auto":
+            self._count = min(_MOST_FINALISTS, n_trials // _TRIALS_OF_FINALIST)
+            self._count = self._count if self._count > 1 else 0
+            return
+        self._count = whole_number("finalists", 0 if finalists is None else finalists, 0)
+        if 2 * _REPEATS * self._count > n_trials:
+            raise ValueError(
+                f"finalists={finalists}: measured {_REPEATS} times more each, they take more than "
+                f"half of {n_trials} evaluations. Expected at most {n_trials // (2 * _REPEATS)}"
+            )
+
+    @property
+    def most(self) -> int:
+        """Evaluations that they take."""
+        return _REPEATS * self._count
+
+    def next(self, optimizer: LLMOptimizer[Any], left: int, over: bool) -> Trial[Any] | None:
+        """Return the point that is to be measured again now, or ``None`` if none is.
+
+        Args:
+            optimizer: The search.
+            left: Evaluations that are left.
+            over: Whether the search itself has ended before.
+        """
+        trials = optimizer.trials
+        since = next(
+            (i for i, t in enumerate(reversed(trials)) if t.kind != "finalist"), len(trials)
+        )
+        if since >= self.most or (since == 0 and left > self.most and not over):
+            return None
+        if not (since or self.asked_for or _is_noisy(optimizer)):
+            return None
+        before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
+        best = before.merged(optimizer.space.key).ranked[: self._count]
+        return best[since % len(best)] if best else None
+
+
+def _is_noisy(optimizer: LLMOptimizer[Any]) -> bool:
+    """Whether measuring a point again gives another reward, as far as is known."""
+    history = optimizer.history
+    return history.noisy or any(t.stderr for t in history.complete)
 
 
 def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:

@@ -482,7 +482,8 @@ class LLMOptimizer(RecordedSearch[Params]):
 
     def _tell(self, told: Told, kind: Kind = "search") -> Trial[Params]:
         with self._changing:
-            self._note_another_reward(told)
+            if kind == "search":
+                self._note_another_reward(told)
             self._record(told if kind == "search" else replace(told, kind=kind))
             trial = self._state.trials[-1]
         if self._bell is not None:

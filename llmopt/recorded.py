@@ -127,14 +127,16 @@ class RecordedSearch(StoredSearch, Generic[Params]):
     def history(self) -> History:
         """The trials, and the points handed out or queued, as an immutable snapshot.
 
-        With ``noisy=True`` a point that was measured repeatedly is one trial with the mean.
+        With ``noisy=True``, and where finalists were measured again, a point that was measured
+        repeatedly is one trial with the mean.
         """
         with self._changing:
             return self._history()
 
     def _history(self) -> History:
         history = self._state.history()
-        return history.merged(self.space.key) if self._model.options.noisy else history
+        again = self._model.options.noisy or any(t.kind == "finalist" for t in history.trials)
+        return history.merged(self.space.key) if again else history
 
     @property
     def trials(self) -> list[Trial[Params]]:

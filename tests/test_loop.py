@@ -375,3 +375,111 @@ def test_a_best_point_on_the_edge_is_named_so():
 
     assert "x = 0.00, the lowest value allowed" in found(0)
     assert "allowed" not in found(-1)
+
+
+def word(x):
+    return f"Analysis: steep.\nHypothesis: it falls.\nStart from: new\nProposal: x: {x}, k: 3"
+
+
+STOP = "Analysis: it is flat here.\nStart from: #1\nProposal: stop"
+
+
+def test_the_model_may_end_a_whole_search_and_the_result_says_what_is_left():
+    made = {"warmup": 0, "prompt": "words", "description": "a bowl"}
+    client = ScriptedClient([word(1.5), STOP])
+    result = minimize(bowl, SPACE, 20, client, max_requests=9, max_tokens=10**6, **made)
+    assert "ended the search" in result.stopped
+    assert "it is flat here" in result.stopped
+    tokens = result.usage.prompt_tokens + result.usage.completion_tokens
+    assert result.left == {"evaluations": 19, "requests": 7, "tokens": 10**6 - tokens}
+    assert "stopped: scripted expects no further gain" in repr(result)
+    assert "left: 19 evaluations, 7 requests" in repr(result)
+    assert "19 evaluations" in result._repr_html_()
+    client = ScriptedClient([word(1.5), STOP, word(1.0)])
+    result = minimize(bowl, SPACE, 2, client, may_stop=False, **made)
+    assert "Proposal: stop" not in client.requests[0].text
+    assert (result.best.params["x"], result.stopped) == (1.0, "")
+    assert result.left == {"evaluations": 0}
+    assert "left" not in repr(result)
+
+
+class Noisy:
+    """A function whose first measurement of x = 2 is the best of all, by luck."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, params):
+        x = params["x"]
+        self.calls.append(x)
+        lucky = x == 2.0 and self.calls.count(x) == 1
+        return -1.0 if lucky else (x - 1) ** 2 + 0.1 * (len(self.calls) % 2)
+
+
+XS = [2.0, 0.9, *(4 + i / 100 for i in range(20))]
+LINE = {"x": Float(-5, 5), "k": Int(3, 3)}
+
+
+def test_the_best_few_of_a_noisy_search_are_measured_again_within_its_evaluations():
+    f = Noisy()
+    result = minimize(f, LINE, 20, scripted(*XS), warmup=0, noisy=True, prompt="props")
+    assert f.calls == [*XS[:16], 2.0, 0.9, 2.0, 0.9]
+    finals = [t for t in result.trials if t.kind == "finalist"]
+    assert [t.source for t in finals] == ["llm"] * result.finals == ["llm"] * 4
+    assert (result.best.params["x"], result.best.evaluations) == (0.9, 3)
+    assert result.optimizer.recommend() == result.best.params
+    assert "finals: 4 evaluations measured the best points again" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "finals"),
+    [
+        ({}, 0),  # nothing is noisy
+        ({"noisy": True, "finalists": None}, 0),
+        ({"noisy": True, "finalists": 0}, 0),
+        ({"noisy": True, "finalists": 1}, 2),
+        ({"finalists": 3}, 6),
+    ],
+)
+def test_when_finalists_are_measured_again(options, finals):
+    made = {"warmup": 0, "prompt": "props"}
+    result = minimize(Noisy(), LINE, 20, scripted(*XS), **made, **options)
+    assert len(result.trials) == 20
+    assert result.finals == sum(t.kind == "finalist" for t in result.trials) == finals
+    assert result.usage.proposals == {"llm": 20 - finals}
+
+
+def test_finalists_are_measured_where_the_model_ends_a_noisy_search():
+    made = {"warmup": 0, "prompt": "words", "noisy": True}
+    f = Noisy()
+    result = minimize(f, LINE, 20, ScriptedClient([word(2.0), word(0.9), STOP]), **made)
+    assert f.calls == [2.0, 0.9, 2.0, 0.9, 2.0, 0.9]
+    assert result.left == {"evaluations": 14}
+    assert "ended the search" in result.stopped
+    assert result.best.params["x"] == 0.9
+
+
+def test_a_search_goes_on_amid_its_finals_and_after_them(tmp_path):
+    made = {"warmup": 0, "prompt": "props", "noisy": True, "seed": 1}
+    whole = tmp_path / "whole.jsonl"
+    f = Noisy()
+    minimize(f, LINE, 20, scripted(*XS), storage=whole, **made)
+    lines = whole.read_bytes().splitlines(keepends=True)
+    for cut in range(1, 5):
+        path = tmp_path / f"{cut}.jsonl"
+        path.write_bytes(b"".join(lines[:-cut]))
+        again = Noisy()
+        again.calls += f.calls[:-cut]
+        result = minimize(again, LINE, 20, scripted(), storage=path, **made)
+        assert (again.calls, result.finals) == (f.calls, 4)
+    more = minimize(f, LINE, 26, scripted(*XS[16:18]), storage=whole, **made)
+    assert [t.kind == "finalist" for t in more.trials[20:]] == [False] * 2 + [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("finalists", "message"),
+    [(-1, "finalists=-1: expected a whole number"), (6, "finalists=6: .* half of 20 evaluations")],
+)
+def test_wrong_numbers_of_finalists(finalists, message):
+    with pytest.raises(ValueError, match=message):
+        minimize(bowl, SPACE, 20, scripted(), finalists=finalists)

@@ -716,7 +716,7 @@ def at_the_cliff(*answers, **options):
         lambda: gym.wrappers.TimeLimit(Cliff(), 10),
         ScriptedClient(texts),
         "words",
-        **{"seed": 4, "starts": 4, "warmup": warmup, **options},
+        **{"seed": 4, "starts": 4, "warmup": warmup, "points": 1, **options},
     )
 
 

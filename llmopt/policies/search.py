@@ -213,7 +213,8 @@ class PolicySearch:
         self._total: int | None = options.get("total")
         self._total_given = self._total is not None
         self._chosen: tuple[int, Trial[dict[str, Any]] | None] = (0, None)
-        options.setdefault("may_stop", True)
+        if options.get("may_stop") is None:
+            options["may_stop"] = True
         self.stopped = ""
         self.optimizer = LLMOptimizer(
             self._parameters.space,

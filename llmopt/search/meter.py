@@ -75,6 +75,16 @@ class Limits:
         if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
             raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
 
+    def left(self, usage: Usage) -> dict[str, float]:
+        """Return what may still be spent under each cap that is set."""
+        cost = math.inf if usage.cost is None else usage.cost
+        spent = {
+            "requests": (self.max_requests, usage.requests),
+            "tokens": (self.max_tokens, usage.prompt_tokens + usage.completion_tokens),
+            "cost": (self.max_cost, cost),
+        }
+        return {of: max(0, cap - used) for of, (cap, used) in spent.items() if cap is not None}
+
     def check(self, usage: Usage) -> None:
         """Raise if no further request may be sent.
 

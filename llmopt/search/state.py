@@ -101,6 +101,9 @@ class SearchState:
             raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
         # A point is known where it is one of the user's that was never asked.
         asked = self._take_pending(event.values, last=False)
+        if asked is None and event.kind == "finalist":  # who proposed it is known
+            known = next((t for t in self.trials if t.values == event.values), None)
+            asked = Proposal(event.values, known.source) if known else None
         if asked is None:
             asked, self.stop = Proposal(event.values, "user"), None
         self.keys.add(self.space.key(event.values))
