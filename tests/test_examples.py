@@ -14,8 +14,10 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
 # Each script: its arguments, the packages without which it cannot run, and what it must print.
 SCRIPTS = {
+    "agent.py": ([], ["mcp"], r"best: \{.*'reward': 0\.\d"),
     "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 15 trials"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),
+    "laboratory.py": (["--simulate"], [], r"best yield [4-9]\d\.\d with"),
     "nevergrad_mixed.py": (
         ["--quick"],
         ["nevergrad", "xllamacpp"],
@@ -27,6 +29,7 @@ SCRIPTS = {
         r"smallest error 0\.0.*support vectors.*'llm': ",
     ),
     "own_environment.py": ([], [], r"pump: flow in.*on 100 fresh starts: -0\.4\d"),
+    "workers.py": ([], ["optuna"], r"12 trials, 12 different points.*'llm': "),
     "replay.py": ([], [], r"no further gain.*best policy: -26\.11"),
 }
 
@@ -42,7 +45,7 @@ def run(*command: str, folder: Path) -> str:
 
 def test_every_example_is_run_and_listed():
     files = {p.name for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
-    assert files == {*SCRIPTS, "workers_postgresql.py", "notebook.ipynb"}
+    assert files == {*SCRIPTS, "notebook.ipynb"}
     listed = re.findall(r"^\| `([\w.]+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert set(listed) == files
 
@@ -63,7 +66,7 @@ def test_two_workers_on_one_postgresql(tmp_path, embedded_client):
     from test_optuna_workers import postgresql
 
     with postgresql() as url:
-        out = run(str(EXAMPLES / "workers_postgresql.py"), url, folder=tmp_path)
+        out = run(str(EXAMPLES / "workers.py"), url, folder=tmp_path)
     trials, points = map(int, re.findall(r"(\d+) trials, (\d+) different", out)[0])
     assert trials == points >= 12
     assert "'llm': " in out

@@ -1,10 +1,11 @@
-"""Two worker processes on one Optuna study in PostgreSQL.
+"""Two worker processes on one Optuna study.
 
 Each worker asks the model itself. The study's storage holds what the others evaluate at the
-moment, so that no two workers evaluate the same point.
+moment, so that no two workers evaluate the same point. Workers of one machine share a journal file;
+for many machines give the address of a database.
 
-    createdb optuna
-    python workers_postgresql.py postgresql+psycopg://user:password@localhost/optuna
+    python workers.py
+    python workers.py postgresql+psycopg://user:password@localhost/optuna
 """
 
 import collections
@@ -12,6 +13,8 @@ import subprocess
 import sys
 
 import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from llmopt.adapters.optuna import LLMSampler
 
@@ -24,11 +27,15 @@ def objective(trial: optuna.Trial) -> float:
     return (x - 1) ** 2 + (y + 2) ** 2
 
 
+def journal(path: str) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
+
+
 def join(url: str, seed: int) -> optuna.Study:
     return optuna.create_study(
         study_name="two-workers",
-        storage=optuna.storages.RDBStorage(url),
-        sampler=LLMSampler(n_startup_trials=5, seed=seed),
+        storage=optuna.storages.RDBStorage(url) if "://" in url else journal(url),
+        sampler=LLMSampler("network", n_startup_trials=5, seed=seed),
         load_if_exists=True,
     )
 
@@ -39,13 +46,12 @@ def work(url: str, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
+    storage = sys.argv[1] if len(sys.argv) > 1 else "two-workers.log"
     if len(sys.argv) == 3:
-        work(sys.argv[1], int(sys.argv[2]))
+        work(storage, int(sys.argv[2]))
         sys.exit()
-    study = join(sys.argv[1], seed=0)  # the tables are made once
-    commands = [[sys.executable, __file__, sys.argv[1], str(seed)] for seed in (1, 2)]
+    study = join(storage, seed=0)  # the tables are made once
+    commands = [[sys.executable, __file__, storage, str(seed)] for seed in (1, 2)]
     workers = [subprocess.Popen(command) for command in commands]
     if any(worker.wait() for worker in workers):
         sys.exit("a worker failed")
