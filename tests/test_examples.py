@@ -29,7 +29,7 @@ SCRIPTS = {
         r"smallest error 0\.0.*support vectors.*'llm': ",
     ),
     "own_environment.py": ([], [], r"pump: flow in.*on 100 fresh starts: -0\.4\d"),
-    "workers.py": ([], ["optuna"], r"12 trials, 12 different points.*'llm': "),
+    "workers.py": ([], ["optuna"], r"1\d trials, 1\d different points.*'llm': "),
     "replay.py": ([], [], r"no further gain.*best policy: -26\.11"),
 }
 

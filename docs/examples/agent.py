@@ -1,6 +1,6 @@
 """An agent that searches over the Model Context Protocol.
 
-The script is the agent's side: it starts `llmopt mcp`, creates a search, asks for points, tells what
+The script is the agent's side: it starts `llmopt mcp`, creates a search, asks for points, tells how
 they scored, and looks at the best. An agent in an editor or a chat calls the same tools by itself.
 
     python agent.py

@@ -21,7 +21,7 @@ RECIPE = {
     "noisy": True,
     "warmup": 8,
     "space": {
-        "temperature": {"type": "number", "minimum": 20, "maximum": 120, "description": "°C"},
+        "temperature": {"type": "number", "minimum": 20, "maximum": 120},  # °C
         "minutes": {"type": "integer", "minimum": 10, "maximum": 240},
         "catalyst": {"enum": ["none", "acid", "enzyme"]},
     },
