@@ -21,7 +21,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from llmopt.client.recording import ReplayClient
 from llmopt.errors import LLMOptError, did_you_mean
+from llmopt.text import estimate_tokens
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings"
 ARCHIVE = FOLDER / "archive.tar.xz"
@@ -60,6 +62,13 @@ def recording(name: str) -> Path:
         assert packed is not None
         shutil.copyfileobj(packed, file)
     return unpacked
+
+
+def spent(path: Path) -> tuple[int, int]:
+    """Return the tokens of a recording's requests and answers, estimated from their texts."""
+    exchanges = ReplayClient(path).exchanges
+    asked = sum(estimate_tokens(request.text) for request, _ in exchanges)
+    return asked, sum(estimate_tokens(c.text) for _, reply in exchanges for c in reply.completions)
 
 
 def main() -> None:

@@ -202,7 +202,7 @@ class ShuffledData(Shuffled, DataSearch):
 def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> PolicySearch:
     """Return the search of one arm."""
     entry = TASKS[task]
-    options = dict(entry.options)
+    options = {**entry.options, "points": 1}  # as the committed searches were made
     words = {"none": "none", "props": "none", "names": "names"}.get(arm, "all")
     feedback = arm in ("words", "shuffled", "ten")
     prompt = arm if arm.startswith("props") else "words"

@@ -172,6 +172,11 @@ class ReplayClient:
             )
 
     @property
+    def exchanges(self) -> list[tuple[Request, Reply]]:
+        """The recorded requests, each with its reply, in order."""
+        return [(e.request, e.reply) for e in self._read().exchanges]
+
+    @property
     def default_prompt(self) -> str:
         """What ``prompt="auto"`` means for this client."""
         return self._default_prompt or self.facts().default_prompt

@@ -1,0 +1,100 @@
+"""The experiment on the cost of a design: its functions, what its arms ask, its table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from llmopt import ScriptedClient
+from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.experiments import design, words
+from llmopt.benchmarks.experiments.functions import SHAPES, Function
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_function_is_the_same_for_the_same_seed_and_least_at_its_optimum(name):
+    one, again, other = Function(name, 4), Function(name, 4), Function(name, 5)
+    best = dict(zip(one.space, one._optimum, strict=True))
+    assert one.true(best) == pytest.approx(one.best)
+    rng = np.random.default_rng(0)
+    points = [{x: float(rng.uniform(-5, 5)) for x in one.space} for _ in range(50)]
+    values = [one(p) for p in points]
+    assert values == [again(p) for p in points]
+    assert values != [other(p) for p in points]
+    assert min(one.true(p) for p in points) > one.best
+    noise = [v - one.true(p) for v, p in zip(values, points, strict=True)]
+    assert np.std(noise) == pytest.approx(SHAPES[name].noise, rel=0.4, abs=1e-9)
+
+
+def run(monkeypatch, tmp_path, task, arm, answers, evaluations=12):
+    client = ScriptedClient(answers)
+    client.default_prompt = "words"
+    monkeypatch.setattr(words, "load", lambda model: client)
+    line = design.run_cell(Cell(task, arm, 4, evaluations, "folder:x"), "folder:x", tmp_path)
+    return line, [request.text for request in client.requests]
+
+
+POINTS = "\n".join(
+    f"Hypothesis: h\nStart from: new\nProposal:\n{', '.join([str(x)] * 6)}" for x in (0.5, 1, 1.5)
+)
+
+
+def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
+    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS], 8)
+    assert line["asked"] == [0] * 5 + [1] * 3
+    assert line["sources"] == ["warmup"] * 5 + ["llm"] * 3
+    assert (line["requests"], len(texts)) == (1, 1)
+    assert "folder:x" not in texts[0]
+    assert "ripple" not in texts[0].lower()
+    assert line["best"] == min(line["curve"])
+    assert line["prompt_tokens"] > 500
+    assert line["completion_tokens"] > 20
+
+
+def test_the_arm_of_before_asks_for_one_point_and_offers_no_end(monkeypatch, tmp_path):
+    answers = [f"Start from: new\nProposal:\n{', '.join([str(k / 7)] * 6)}" for k in range(7)]
+    line, texts = run(monkeypatch, tmp_path, "ripples", "before", answers)
+    assert line["requests"] == 7
+    assert line["asked"] == [0] * 5 + list(range(1, 8))
+    assert not any("Proposal: stop" in text for text in texts)
+
+
+def test_a_policy_is_judged_on_fresh_starts(monkeypatch, tmp_path):
+    monkeypatch.setattr(design, "HELD_OUT", 3)
+    answers = ["Start from: new\nProposal:\n" + ", ".join(["0.1"] * 10), "Proposal: stop"]
+    line, texts = run(monkeypatch, tmp_path, "zones", "default", answers)
+    assert "delay of three steps" in texts[0]
+    assert math.isfinite(line["held_out"])
+    assert line["held_out"] != line["best"]
+
+
+def line_of(task, method, seed, curve, asked, **more):
+    found = {"curve": curve, "asked": asked, "requests": asked[-1], "prompt_tokens": 1000 * seed}
+    cell = Cell(task, method, seed, 30).line(**found, **more)
+    return {**cell["cell"], **cell}
+
+
+def test_requests_are_counted_until_a_value_is_as_good():
+    line = line_of("zones", "default", 4, [-50, None, -20.1, -19], [0, 1, 1, 2])
+    assert design.requests_until(line, -20) == 1
+    assert design.requests_until(line, -19) == 2
+    assert design.requests_until(line, -10) == math.inf
+    least = line_of("ridge", "default", 4, [9, 8, 5.04], [0, 1, 2], optimum=4)
+    assert design.requests_until(least, 5) == 2
+    checked = {**line, "sources": ["warmup", "llm", "check", "llm"]}
+    assert design.requests_until(checked, -20) == 2
+
+
+def test_the_table_compares_with_the_searches_of_before():
+    common = {"optimum": 4.0, "stopped": ""}
+    lines = [
+        line_of("ridge", "before", 4, [9, 8, 7, 5], [0, 1, 2, 9], best=5.0, **common),
+        line_of("ridge", "before", 5, [9, 6], [0, 6], best=6.0, **common),
+        line_of("ridge", "default", 4, [9, 4.5], [0, 3], best=4.5, **common),
+        line_of("ridge", "default", 5, [9, 5.9], [0, 2], best=5.9, **common),
+    ]
+    row = "| ridge | default | 7.5 | 2.5 | 0.33 | 7.5 | 2.5 | 1 (4), 2 (5) | 0.5 (4), 1.9 (5) |"
+    assert row in design.table(lines)
+    assert "to within 1 %: 0.33." in design.table(lines)
