@@ -1,6 +1,7 @@
 """The experiment on words: recordings play again, systems behave, arms tell what they say."""
 
 import re
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,33 @@ def test_every_recording_is_in_the_index_and_can_be_read():
     for task, arm, seeds in re.findall(r"^\| ([a-z-]+) \| ([a-z-]+) \| ([\d, ]+) \|$", text, re.M):
         listed |= {f"{task}-{arm}-{seed}" for seed in seeds.split(", ")}
     assert listed == set(recordings.names())
-    assert len(listed) == 205
+    assert len(listed) >= 205
     for name in ("hopper-words-3", "code-reach", "hpo-own-svm-names-0"):
         ReplayClient(recordings.recording(name)).check_ready()
     with pytest.raises(LLMOptError, match="hopper-words-3"):
         recordings.recording("hoper-words-3")
+
+
+def test_recordings_are_added_to_the_archive_and_its_index(tmp_path, monkeypatch):
+    whole = recordings.recording("zones-words-4").read_bytes()
+    index, archive = tmp_path / "INDEX.md", tmp_path / "archive.tar.xz"
+    index.write_bytes(recordings.INDEX.read_bytes())
+    with tarfile.open(archive, "w:xz") as packed:
+        packed.add(recordings.recording("zones-words-1"), "zones-words-1.jsonl")
+    monkeypatch.setattr(recordings, "INDEX", index)
+    monkeypatch.setattr(recordings, "ARCHIVE", archive)
+    before = recordings.names()
+    new = tmp_path / "new"
+    new.mkdir()
+    for name in ("zones-words-99", "ridge-default-4"):
+        (new / f"{name}.jsonl").write_bytes(whole)
+    assert sorted(recordings.add(new)) == ["ridge-default-4.jsonl", "zones-words-99.jsonl"]
+    assert set(recordings.names()) == {*before, "zones-words-99", "ridge-default-4"}
+    assert recordings.recording("zones-words-99").read_bytes() == whole
+    text = index.read_text(encoding="utf-8")
+    assert "| ridge | default | 4 |\n" in text
+    assert "| zones | words | 1, 2, 4, 5, 99 |\n" in text
+    assert recordings.spent(recordings.recording("ridge-default-4"))[0] > 10_000
 
 
 @pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar])

@@ -9,6 +9,7 @@ experiments on words finds a recording by its name alone.
 Command::
 
     python -m llmopt.benchmarks.experiments.recordings hopper-words-3      # prints its path
+    python -m llmopt.benchmarks.experiments.recordings --add FOLDER        # keeps its recordings
 
 Runtime: seconds.
 """
@@ -16,7 +17,8 @@ Runtime: seconds.
 from __future__ import annotations
 
 import argparse
-import shutil
+import io
+import re
 import tarfile
 import tempfile
 from pathlib import Path
@@ -26,7 +28,7 @@ from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.text import estimate_tokens
 
 FOLDER = Path(__file__).resolve().parents[1] / "recordings"
-ARCHIVE = FOLDER / "archive.tar.xz"
+ARCHIVE, INDEX = FOLDER / "archive.tar.xz", FOLDER / "INDEX.md"
 
 
 def names() -> tuple[str, ...]:
@@ -57,10 +59,8 @@ def recording(name: str) -> Path:
     if name not in names():
         raise LLMOptError(f"there is no recording {name!r}; {did_you_mean(name, names())}")
     unpacked = Path(tempfile.mkdtemp(prefix="llmopt-recording-")) / kept.name
-    with tarfile.open(ARCHIVE) as archive, unpacked.open("wb") as file:
-        packed = archive.extractfile(kept.name)
-        assert packed is not None
-        shutil.copyfileobj(packed, file)
+    with tarfile.open(ARCHIVE) as archive:
+        unpacked.write_bytes(_read(archive, kept.name))
     return unpacked
 
 
@@ -71,11 +71,53 @@ def spent(path: Path) -> tuple[int, int]:
     return asked, sum(estimate_tokens(c.text) for _, reply in exchanges for c in reply.completions)
 
 
+def add(folder: Path) -> list[str]:
+    """Put recordings into the archive, and their rows into the index.
+
+    Args:
+        folder: Holds files named ``TASK-ARM-SEED.jsonl``.
+
+    Returns:
+        Their names.
+    """
+    with tarfile.open(ARCHIVE) as archive:
+        kept = {m.name: _read(archive, m.name) for m in archive.getmembers()}
+    new = {path.name: path.read_bytes() for path in sorted(folder.glob("*.jsonl"))}
+    kept.update(new)
+    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+        for name in sorted(kept):
+            about = tarfile.TarInfo(name)  # of no time and nobody: the same files, the same bytes
+            about.size = len(kept[name])
+            archive.addfile(about, io.BytesIO(kept[name]))
+    before, head, rest = INDEX.read_text(encoding="utf-8").partition("| --- | --- | --- |\n")
+    rows, _, after = rest.partition("\n\n")
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for task, arm, listed in re.findall(r"^\| (\S+) \| (\S+) \| (.+) \|$", rows, re.MULTILINE):
+        seeds[task, arm] = set(map(int, listed.split(", ")))
+    for name in new:
+        task, arm, seed = name.removesuffix(".jsonl").rsplit("-", 2)
+        seeds.setdefault((task, arm), set()).add(int(seed))
+    lines = (f"| {t} | {a} | {', '.join(map(str, sorted(s)))} |" for (t, a), s in seeds.items())
+    text = f"{before}{head}{chr(10).join(sorted(lines))}\n\n{after}"
+    INDEX.write_text(text, encoding="utf-8")
+    return list(new)
+
+
+def _read(archive: tarfile.TarFile, name: str) -> bytes:
+    packed = archive.extractfile(name)
+    assert packed is not None
+    return packed.read()
+
+
 def main() -> None:
     """Print the path of a recording, or the names of all."""
     parser = argparse.ArgumentParser(description="the recordings of strong models")
     parser.add_argument("name", nargs="?", help="recording to unpack (default: list their names)")
+    parser.add_argument("--add", type=Path, metavar="FOLDER", help="keep recordings of a folder")
     args = parser.parse_args()
+    if args.add:
+        print("\n".join(add(args.add)))
+        return
     print(recording(args.name) if args.name else "\n".join(names()))
 
 
