@@ -329,6 +329,11 @@ class TestTwoSearchesOfOneName:
             search.close()
         steps = EventAccumulator(os.fspath(tmp_path / "search-5")).Reload().Scalars("reward")
         assert [e.step for e in steps] == [0, 1]
+        path.unlink()  # a search begun anew in its place has a folder of its own
+        begun = LLMOptimizer(SPACE, ScriptedClient([]), "props", **options)
+        begun.tell({"x": 0, "kind": "a"}, 1.0)
+        begun.close()
+        assert (tmp_path / "search-6").is_dir()
 
     def test_the_same_in_every_tracker(self):
         class Kept(RunTracker):
@@ -336,7 +341,7 @@ class TestTwoSearchesOfOneName:
                 super().__init__()
                 self.runs = []
 
-            def _begin(self, search, first):
+            def _begin(self, search, mark, resumed):
                 self.runs.append([])
                 return self.runs[-1]
 

@@ -91,13 +91,9 @@ class Bell:
                 place = id(callback), event
                 if place not in self._failed:
                     self._failed.add(place)
-                    logger.warning(
-                        "%s.%s failed and the search goes on: %s: %s",
-                        type(callback).__name__,
-                        event,
-                        type(error).__name__,
-                        first_line(error),
-                    )
+                    where, kind = f"{type(callback).__name__}.{event}", type(error).__name__
+                    said = first_line(error)
+                    logger.warning("%s failed and the search goes on: %s: %s", where, kind, said)
 
     def end(self) -> None:
         """Tell that the search was closed; once."""
@@ -153,11 +149,14 @@ class RunTracker(Callback):
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
         """Write a trial."""
         if search not in self._runs:
-            self._runs[search] = self._begin(search, trial.number)
+            known = [search.place, search.name, search.parameters, search.settings.get("seed")]
+            mark = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+            resumed = trial.number > 0 and search.place != ""
+            self._runs[search] = self._begin(search, mark, resumed)
         params = _by_name(search, trial)
         found = {"stderr": trial.stderr, "usage/requests": usage.requests, "usage/cost": usage.cost}
-        found |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
-        found |= {"usage/fallbacks": usage.fallbacks}
+        found["usage/tokens"] = usage.prompt_tokens + usage.completion_tokens
+        found["usage/fallbacks"] = usage.fallbacks
         found |= {f"params/{n}": v for n, v in params.items() if not isinstance(v, str)}
         one = len(search.directions) == 1
         for i, reward in enumerate(trial.rewards or (), start=1):
@@ -175,8 +174,8 @@ class RunTracker(Callback):
         if search in self._runs:
             self._end(self._runs.pop(search), reason)
 
-    def _begin(self, search: Search, first: int) -> Any:
-        """Return the run of a search whose first trial that is told here has this number."""
+    def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
+        """Return the run of a search; `mark` tells it from others, and names no path."""
         raise NotImplementedError
 
     def _write(self, run: Any, told: Told) -> None:
@@ -191,12 +190,6 @@ class RunTracker(Callback):
 def _by_name(search: Search, trial: Trial) -> dict[str, int | float | str]:
     pairs = zip(search.parameters, trial.values, strict=True)
     return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
-
-
-def mark_of(search: Search) -> str:
-    """Return a text that tells a stored search from others, and names no path."""
-    known = [search.place, search.name, list(search.parameters), search.settings.get("seed")]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
 
 
 def missing(package: str, name: str) -> ImportError:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, mark_of, missing
+from llmopt.trackers.base import RunTracker, Search, Told, missing
 
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
 _MOST_TAG = 5000  # characters of a tag
@@ -31,11 +31,7 @@ class MLflow(RunTracker):
     """
 
     def __init__(
-        self,
-        experiment: str = "llmopt",
-        *,
-        tracking_uri: str | None = None,
-        children: bool = True,
+        self, experiment: str = "llmopt", *, tracking_uri: str | None = None, children: bool = True
     ) -> None:
         try:
             from mlflow.entities import Metric, Param, RunTag
@@ -51,30 +47,16 @@ class MLflow(RunTracker):
         )
         self._children = children
 
-    def _begin(self, search: Search, first: int) -> str:
-        mark = mark_of(search)
-        run = self._earlier(mark) if first and search.place else None
-        if run is None:
-            made = self._client.create_run(
-                self._experiment, run_name=search.name, tags={_MARK: mark}
-            )
-            run = str(made.info.run_id)
-            self._params(run, search.settings)
-        return run
-
-    def _earlier(self, mark: str) -> str | None:
-        """Open the latest run of the same search again, if there is one."""
-        found = self._client.search_runs(
-            [self._experiment],
-            f"tags.`{_MARK}` = '{mark}'",
-            max_results=1,
-            order_by=["attributes.start_time DESC"],
-        )
-        if not found:
-            return None
-        run: str = found[0].info.run_id
-        self._client.update_run(run, status="RUNNING")
-        return run
+    def _begin(self, search: Search, mark: str, resumed: bool) -> str:
+        same = f"tags.`{_MARK}` = '{mark}'"
+        latest = {"max_results": 1, "order_by": ["attributes.start_time DESC"]}
+        found = self._client.search_runs([self._experiment], same, **latest) if resumed else ()
+        for run in found:
+            self._client.update_run(run.info.run_id, status="RUNNING")
+            return str(run.info.run_id)
+        made = self._client.create_run(self._experiment, run_name=search.name, tags={_MARK: mark})
+        self._params(made.info.run_id, search.settings)
+        return str(made.info.run_id)
 
     def _params(self, run: str, params: Mapping[str, Any]) -> None:
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
@@ -114,5 +96,5 @@ class MLflow(RunTracker):
 
 
 def _name(name: str) -> str:
-    """Return a name that MLflow takes: letters, digits and a few signs."""
+    """Return a name that MLflow takes."""
     return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)

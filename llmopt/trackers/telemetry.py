@@ -7,6 +7,7 @@ told, and tokens and times; the texts only where that is asked for.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from llmopt.search.meter import Spent
@@ -40,11 +41,7 @@ class Telemetry(Callback):
     """
 
     def __init__(
-        self,
-        *,
-        content: bool = False,
-        tracer_provider: Any = None,
-        meter_provider: Any = None,
+        self, *, content: bool = False, tracer_provider: Any = None, meter_provider: Any = None
     ) -> None:
         try:
             from opentelemetry import metrics, trace
@@ -71,50 +68,43 @@ class Telemetry(Callback):
             "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
             "gen_ai.request.model": model or provider,
         }
-        asked = {
+        told: dict[str, Any] = {
             "gen_ai.request.choice.count": request.n if request.n != 1 else None,
             "gen_ai.request.temperature": request.temperature,
             "gen_ai.request.max_tokens": request.max_tokens,
             "gen_ai.request.seed": request.seed,
             "llmopt.search": search.name,
         }
-        answered: dict[str, Any] = {"error.type": spent.error.partition(":")[0] or "_OTHER"}
-        if reply is not None:
-            answered = {
+        if self._content:
+            told["gen_ai.input.messages"] = _messages((m.role, m.content) for m in request.messages)
+        outcome = dict(common)
+        if reply is None:
+            outcome["error.type"] = spent.error.partition(":")[0] or "_OTHER"
+        else:
+            tokens = {"input": reply.prompt_tokens or 0, "output": reply.completion_tokens or 0}
+            for kind, count in tokens.items():
+                told[f"gen_ai.usage.{kind}_tokens"] = count
+                self._tokens.record(count, {**common, "gen_ai.token.type": kind})
+            told |= {
                 "gen_ai.response.model": reply.model or None,
-                "gen_ai.usage.input_tokens": reply.prompt_tokens or 0,
-                "gen_ai.usage.output_tokens": reply.completion_tokens or 0,
                 "gen_ai.usage.cache_read.input_tokens": reply.cached_tokens or None,
                 "gen_ai.response.finish_reasons": [c.finish_reason for c in reply.completions],
                 "llmopt.cost": reply.cost,
             }
-        if self._content:
-            asked["gen_ai.input.messages"] = json.dumps(
-                [_message(m.role, m.content) for m in request.messages]
-            )
-            if reply is not None:
-                answered["gen_ai.output.messages"] = json.dumps(
-                    [_message("assistant", c.text) for c in reply.completions]
-                )
-        given = {k: v for k, v in {**common, **asked, **answered}.items() if v is not None}
+            if self._content:
+                texts = (("assistant", c.text) for c in reply.completions)
+                told["gen_ai.output.messages"] = _messages(texts)
+        self._seconds.record(spent.seconds, outcome)
         span = self._tracer.start_span(
             f"{operation} {common['gen_ai.request.model']}",
             kind=self._trace.SpanKind.CLIENT,
-            attributes=given,
+            attributes={k: v for k, v in {**outcome, **told}.items() if v is not None},
             start_time=int(spent.began * 1e9),
         )
         if reply is None:
             span.set_status(self._trace.StatusCode.ERROR, spent.error)
         span.end(end_time=int((spent.began + spent.seconds) * 1e9))
-        outcome = {**common, **{k: v for k, v in answered.items() if k == "error.type"}}
-        self._seconds.record(spent.seconds, outcome)
-        if reply is not None:
-            for kind, count in (
-                ("input", reply.prompt_tokens or 0),
-                ("output", reply.completion_tokens or 0),
-            ):
-                self._tokens.record(count, {**common, "gen_ai.token.type": kind})
 
 
-def _message(role: str, text: str) -> dict[str, Any]:
-    return {"role": role, "parts": [{"type": "text", "content": text}]}
+def _messages(said: Iterable[tuple[str, str]]) -> str:
+    return json.dumps([{"role": r, "parts": [{"type": "text", "content": t}]} for r, t in said])

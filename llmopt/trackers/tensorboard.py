@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, mark_of, missing
+from llmopt.trackers.base import RunTracker, Search, Told, missing
 
 
 class TensorBoard(RunTracker):
@@ -36,18 +36,18 @@ class TensorBoard(RunTracker):
         self._folder = Path(folder)
         self._used: set[str] = set()
 
-    def _begin(self, search: Search, first: int) -> Any:
+    def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
         name = "".join(c if c.isalnum() or c in "-_ " else "_" for c in search.name) or "search"
         folder = name
         for number in itertools.count(2):
-            mine = search.place and (self._folder / folder / mark_of(search)).exists()
+            mine = resumed and (self._folder / folder / mark).exists()
             if mine or not (folder in self._used or (self._folder / folder).exists()):
                 break
             folder = f"{name}-{number}"  # another search of the same name
         self._used.add(folder)
         writer = self._writer(str(self._folder / folder))
         if search.place:  # so that the search finds it when it is resumed
-            (self._folder / folder / mark_of(search)).touch()
+            (self._folder / folder / mark).touch()
         return writer
 
     def _write(self, run: Any, told: Told) -> None:

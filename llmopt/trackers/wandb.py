@@ -27,7 +27,7 @@ class WeightsAndBiases(RunTracker):
         self._wandb: Any = wandb
         self._options = {"project": project, **options}
 
-    def _begin(self, search: Search, first: int) -> Any:
+    def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
         settings = {"name": search.name, "config": dict(search.settings), "reinit": "create_new"}
         return self._wandb.init(**{**settings, **self._options})
 
