@@ -21,8 +21,10 @@ MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
 
 _END = 200
+_SEAL_BYTES = 30
 _SEAL = re.compile(rb',\s*"crc":\s*"([0-9a-f]{8})"\s*\}\s*\Z')
-_SHAPE = (b"}", b'"........"', b'"crc":', b",")  # from the end, white space between; . is any byte
+# What one damaged byte leaves of it: its name, or the rest of the entry.
+_DAMAGED = re.compile(rb'"crc"|,\s*.{5}:\s*"[0-9a-f]{8}"\s*\}\s*\Z', re.DOTALL)
 _KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe, which may never end",
@@ -96,11 +98,6 @@ def _not_plain(path: str | os.PathLike[str], kind: str) -> OSError:
 def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> bytes:
     """Return the whole of a regular file.
 
-    Args:
-        path: The file.
-        most: Bytes that it may have.
-        links: As of `open_file`.
-
     Raises:
         OSError: See `open_file`; or it is longer than `most` bytes.
     """
@@ -113,11 +110,6 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bo
 
 def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> str:
     """Return the text of a regular file in UTF-8.
-
-    Args:
-        path: The file.
-        most: Bytes that it may have.
-        links: As of `open_file`.
 
     Raises:
         OSError: See `read_bytes`; or it is not UTF-8.
@@ -167,10 +159,9 @@ def check_new_recording(path: Path, begun: bool = False) -> None:
     """
     if not path.absolute().parent.is_dir():
         raise StorageError(f"--record: the folder of {path} does not exist: make it first")
-    if path.is_dir():
-        raise StorageError(f"--record: {path} is a folder: give the name of a file")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise StorageError(f"--record: {path} is no regular file: give the name of a new file")
+        kind = "a folder" if path.is_dir() else "no regular file"
+        raise StorageError(f"--record: {path} is {kind}: give the name of a new file")
     if not begun and path.exists() and path.stat().st_size:
         raise StorageError(
             f"--record: {path} holds a recording already: give another name, as the answers of two "
@@ -179,22 +170,14 @@ def check_new_recording(path: Path, begun: bool = False) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file in UTF-8 in one step, and make its folder.
-
-    Args:
-        path: The file; an older one is replaced.
-        text: The content.
-
-    Raises:
-        StorageError: It could not be written; an older file is left as it was.
-    """
+    """Write a file in UTF-8 in one step, and make its folder; see `write_bytes_atomically`."""
     write_bytes_atomically(path, text.encode())
 
 
 def write_bytes_atomically(
     path: Path, data: bytes, *, durable: bool = False, anew: bool = False
 ) -> None:
-    """Write a file in one step, as `write_text_atomically` does.
+    """Write a file in one step, and make its folder.
 
     Args:
         path: The file; an older one is replaced, and so is a link, which is not followed.
@@ -226,8 +209,14 @@ def write_bytes_atomically(
             raise
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}. What was there before is intact; "
-            "free some space, or give a folder that you may write to"
+            f"{room_for(error)}, or give another folder"
         ) from error
+
+
+def room_for(error: OSError) -> str:
+    """Return what to do where a file cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "free some space" if full else "make the place writable"
 
 
 def _put(partial: Path, path: Path, anew: bool) -> None:
@@ -295,13 +284,7 @@ def unseal(text: bytes) -> tuple[bytes, bool]:
     end = text[-_END:]
     found = _SEAL.search(end)
     if found is None:
-        rest, bare = end, b""
-        for part in _SHAPE:
-            rest = rest.rstrip()
-            rest, bare = rest[: -len(part)], rest[-len(part) :] + bare
-        shape = b"".join(reversed(_SHAPE))
-        differ = sum(a != b for a, b in zip(bare, shape, strict=False) if b != ord("."))
-        if len(bare) == len(shape) and differ <= 1:
+        if _DAMAGED.search(end[-_SEAL_BYTES:]):
             raise ValueError("its checksum is damaged")
         return text, False
     body = text[: len(text) - len(end) + found.start()] + b"}"
@@ -326,17 +309,17 @@ def write_json_atomically(path: Path, data: Mapping[str, Any], **options: Any) -
     write_bytes_atomically(path, seal(text) + b"\n", durable=True)
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
     """Read what `write_json_atomically` wrote; a file without a checksum is an older one.
 
     Raises:
         StorageError: It cannot be read, was changed, or holds no JSON object.
     """
     try:
-        text = read_bytes(path)
+        text = read_bytes(path, links=links)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    if _is_one_of_lines(text):
+    if b"}\n{" in text:
         raise StorageError(
             f"{path} is another kind of file: each line of it is a JSON object, as in a storage "
             "file or a recording. Give a file that holds one JSON object"
@@ -352,18 +335,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         data = read_json(text)
         if not isinstance(data, dict):
             raise ValueError(f"it holds a {type(data).__name__} and no JSON object")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise StorageError(f"{path} is not valid JSON ({error}): restore it") from error
     data.pop("crc", None)  # something else sorted the entries
     return data
-
-
-def _is_one_of_lines(text: bytes) -> bool:
-    """Whether a text is JSON Lines: its first line is an object, and another follows."""
-    first, _, rest = text.lstrip().partition(b"\n")
-    if not rest.lstrip().startswith(b"{"):
-        return False
-    try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return False

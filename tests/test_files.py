@@ -34,7 +34,10 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(StorageError, match="No space left on device"):
+    with pytest.raises(StorageError, match=r"No space left on device.*free some space"):
+        write_bytes_atomically(tmp_path / "f", b"new")
+    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(13, "denied")))
+    with pytest.raises(StorageError, match=r"denied.*make the place writable"):
         write_bytes_atomically(tmp_path / "f", b"new")
     assert (tmp_path / "f").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["f"]

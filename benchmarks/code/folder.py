@@ -178,7 +178,7 @@ def read_starts(path: Path) -> Starts:
     """
     file = path / STARTS if path.is_dir() else path
     try:
-        return Starts.from_dict(read_json_object(file))
+        return Starts.from_dict(read_json_object(file, links=not path.is_dir()))
     except StorageError as error:
         raise StorageError(f"cannot take the starts of {file}: {error}") from error
 

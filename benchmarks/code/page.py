@@ -42,7 +42,9 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     config = read_config(folder)
     candidates = [_read_candidate(file) for file in sorted((folder / "candidates").glob("*.json"))]
     events = (
-        list(read_events(folder / "search.jsonl")) if (folder / "search.jsonl").exists() else []
+        list(read_events(folder / "search.jsonl", links=False))
+        if (folder / "search.jsonl").exists()
+        else []
     )
     held_out = folder / "held_out.json"
     environment = jinja2.Environment(

@@ -134,8 +134,7 @@ def _write(path: Path, data: dict[str, Any]) -> None:
     except StorageError as error:
         # The answer is there and paid for: it must reach the caller.
         warnings.warn(
-            f"the answer was not kept at {path} ({error}): a repeated experiment will pay for it "
-            "again. Make room, or choose another cache folder",
+            f"the answer was not kept ({error}): a repeated experiment will pay for it again",
             RuntimeWarning,
             stacklevel=3,
         )

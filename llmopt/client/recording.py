@@ -19,7 +19,7 @@ from llmopt.client.base import PROMPT_VERSION, Client, Reply, Request, Wrapper
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.threads import Lock
 from llmopt.errors import ClientError, StorageError
-from llmopt.files import open_to_append, read_bytes, seal, unseal
+from llmopt.files import open_to_append, read_bytes, room_for, seal, unseal
 
 
 class RecordClient(Wrapper):
@@ -94,10 +94,8 @@ class RecordClient(Wrapper):
                         file.truncate(size)
                     raise
         except OSError as error:
-            raise StorageError(
-                f"cannot write the recording {self.path}: {error.strerror or error}. Make room, or "
-                "record to another file"
-            ) from error
+            said = f"cannot write the recording {self.path}: {error.strerror or error}"
+            raise StorageError(f"{said}: {room_for(error)}, or record to another file") from error
         self._begun, self._unwritten = True, b""
 
 

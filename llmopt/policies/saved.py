@@ -63,7 +63,7 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         StorageError: The file cannot be read, or holds no policy.
     """
     try:
-        data = read_json_object(Path(path))
+        data = read_json_object(Path(path), links=True)
         if data.get("format") != _FORMAT:
             raise ValueError(f'expected "format": "{_FORMAT}"')
         form = LinearPolicy(

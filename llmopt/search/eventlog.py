@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from llmopt.errors import StorageError, StorageInUseError
-from llmopt.files import open_to_append, read_bytes, read_json, seal, sync_folder, unseal
+from llmopt.files import open_to_append, read_bytes, read_json, room_for, seal, sync_folder, unseal
 from llmopt.search.locks import Lock, uninterrupted
 
 try:
@@ -34,24 +34,21 @@ MAX_LOG = 1_000_000_000
 """Bytes of the largest log that is read."""
 
 
-def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
+def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Event]:
     """Read the events of a file in order; a torn last line is left out.
 
     Args:
         path: A file written by `EventLog`.
+        links: As of `llmopt.files.open_file`.
 
     Raises:
         StorageError: The file cannot be read, or a line other than the last is not JSON.
     """
-    data = _read(Path(path))
-    yield from _parse(data, Path(path))[0]
-
-
-def _read(path: Path) -> bytes:
     try:
-        return read_bytes(path, most=MAX_LOG)
+        data = read_bytes(path, most=MAX_LOG, links=links)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+    yield from _parse(data, Path(path))[0]
 
 
 def _parse(
@@ -312,7 +309,7 @@ class EventLog:
                 self._torn, self._found = False, self._size
             raise StorageError(
                 f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "
-                "free some space and make the same call again"
+                f"{room_for(error)} and make the same call again"
             ) from error
         self._torn = self._unended = False
         self._head = None
