@@ -14,6 +14,7 @@ from llmopt.files import (
     check_new_recording,
     open_file,
     read_bytes,
+    read_json_object,
     read_text,
     write_bytes_atomically,
     write_text_atomically,
@@ -83,6 +84,8 @@ def test_only_regular_files_are_opened(tmp_path):
     ]:
         with pytest.raises(OSError, match=words):
             read_text(path, **options)
+    with pytest.raises(StorageError, match="it is a link"):
+        read_json_object(tmp_path / "link")
     with open_file(tmp_path / "f") as file:
         assert file.read(1) == b"\xef"
 

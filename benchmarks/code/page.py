@@ -41,11 +41,8 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     refuse_links(folder)
     config = read_config(folder)
     candidates = [_read_candidate(file) for file in sorted((folder / "candidates").glob("*.json"))]
-    events = (
-        list(read_events(folder / "search.jsonl", links=False))
-        if (folder / "search.jsonl").exists()
-        else []
-    )
+    log = folder / "search.jsonl"
+    events = list(read_events(log, links=False)) if log.exists() else []
     held_out = folder / "held_out.json"
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("llmopt.benchmarks.code", "."),
