@@ -1,13 +1,17 @@
 """Several points in one answer: a row each, one request, and none lost."""
 
+import json
 import warnings
 from contextlib import closing
 
 import pytest
 
+import llmopt
 from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
+from llmopt.cli import main
 from llmopt.client.base import Message, Request
 from llmopt.prompt import get_prompt
+from llmopt.prompt.answer import notes_of
 from llmopt.prompt.base import Query, Situation
 from llmopt.prompt.parse import Reading
 
@@ -148,6 +152,44 @@ def test_a_cap_ends_it_after_the_points_that_are_paid_for():
     tell(optimizer, 2)
     with pytest.raises(Exception, match="max_requests=1"):
         optimizer.ask()
+
+
+THREE = """Analysis: nothing is known yet.
+Hypothesis: it rises.
+Start from: new
+Proposal: x: 0.25
+
+Hypothesis: it falls.
+Start from: new
+Proposal: x: 0.5
+
+Hypothesis: the end is best.
+Start from: new
+Proposal: x: 1
+"""
+
+
+def test_an_answer_of_words_holds_three_experiments():
+    client = ScriptedClient([THREE])
+    result = llmopt.maximize(lambda p: p["x"], SPACE, 3, client, prompt="words", warmup=0)
+    assert [t.params["x"] for t in result.trials] == [0.25, 0.5, 1.0]
+    said = [notes_of(t.explanation).hypothesis for t in result.trials]
+    assert said == ["it rises.", "it falls.", "the end is best."]
+    assert result.usage.requests == 1
+
+
+def test_the_shell_hands_out_the_points_of_one_answer(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "search.json"
+    space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
+    file.write_text(json.dumps({"space": space, "model": "m", "warmup": 0, "prompt": "words"}))
+    client = ScriptedClient([THREE])
+    monkeypatch.setattr("llmopt.optimizer.get_client", lambda _: client)
+    found = []
+    for _ in range(3):
+        assert main(["ask", str(file)]) == 0
+        found.append(json.loads(capsys.readouterr().out)["params"]["x"])
+    assert found == [0.25, 0.5, 1.0]
+    assert len(client.requests) == 1
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,13 @@ def test_batches_over_a_bad_line(server, slept, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_small_load_with_faults_and_kills(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("tells", "points"), [(1000, 1), (150, 4)])
+def test_a_small_load_with_faults_and_kills(tmp_path, monkeypatch, tells, points):
     """The small form of tests/attacks/soak.py, which checks that nothing is lost."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "attacks")
     import soak
 
-    result = soak.soak(tmp_path, 1000, 100, 20)
+    result = soak.soak(tmp_path, tells, 100, 20, points)
     # Each comes at a random moment after 20 asks; the last one may come too late.
     assert 3 <= result["kills"] <= 5
     assert result["failed"] > 0

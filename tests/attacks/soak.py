@@ -1,10 +1,13 @@
 """A week's load in small: many tells and asks, faults, and kills at any moment.
 
-    nice python tests/attacks/soak.py [--tells N] [--asks N] [--between N] [--home FOLDER]
+    nice python tests/attacks/soak.py [--tells N] [--asks N] [--between N] [--points K]
+        [--home FOLDER]
 
 A child process tells and asks until it is killed, at a random moment after about so many asks;
 the next one goes on. Beside the run, and out of its reach, is noted what the model was sent and
-which results were acknowledged. With ``--home`` the load itself can be stopped and gone on with.
+which results were acknowledged. With ``--points 4`` each answer holds up to four points: all of
+each answer that is in the file have to be handed out. With ``--home`` the load itself can be
+stopped and gone on with.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import logging
 import os
 import random
+import re
 import resource
 import signal
 import tempfile
@@ -24,8 +28,10 @@ from typing import Any
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Completion, Reply
 from llmopt.errors import ClientError
+from llmopt.search.eventlog import read_events
 
 FAULTS = 0.1
+POINT = re.compile(r"x: (\S+), y: (\S+)")
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0)}
 
 
@@ -46,11 +52,11 @@ class Notes:
 class BadModel:
     """Answers, and in a tenth of all calls fails, times out or answers nonsense."""
 
-    name, default_prompt, transport_attempts = "bad", "props", 1
-    context_tokens = 8192
+    name, transport_attempts, context_tokens = "bad", 1, 32768
 
-    def __init__(self, notes: Notes) -> None:
-        self.notes, self.random = notes, random.Random(os.getpid())
+    def __init__(self, notes: Notes, points: int) -> None:
+        self.notes, self.random, self.points = notes, random.Random(os.getpid()), points
+        self.default_prompt = "props" if points == 1 else "words"
 
     def complete(self, request: Any) -> Reply:
         self.notes.add("sent")
@@ -59,8 +65,13 @@ class BadModel:
             if kind != "nonsense":
                 raise ClientError(kind, retryable=False)
             return Reply((Completion("I would rather not."),))
-        x, y = (self.random.uniform(-5, 5) for _ in "xy")
-        return Reply((Completion(f"x: {x:.9f}, y: {y:.9f}"),), prompt_tokens=100)
+        lines = []
+        for _ in range(self.random.randint(1, self.points)):
+            x, y = (self.random.uniform(-5, 5) for _ in "xy")
+            lines.append(f"x: {x:.9f}, y: {y:.9f}")
+        if self.points > 1:
+            lines = [f"Hypothesis: h\nStart from: new\nProposal: {line}" for line in lines]
+        return Reply((Completion("\n\n".join(lines)),), prompt_tokens=100)
 
 
 def resident() -> float:
@@ -69,19 +80,41 @@ def resident() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-def opened(home: Path, notes: Notes) -> LLMOptimizer[dict[str, Any]]:
-    file = home / "run.jsonl"
-    return LLMOptimizer(SPACE, BadModel(notes), seed=1, warmup=0, storage=file, total=10**6)
+def opened(home: Path, notes: Notes, points: int) -> LLMOptimizer[dict[str, Any]]:
+    return LLMOptimizer(
+        SPACE,
+        BadModel(notes, points),
+        seed=1,
+        warmup=0,
+        storage=home / "run.jsonl",
+        total=10**6,
+        points=points,
+    )
+
+
+def lost_points(file: Path) -> int:
+    """Return how many points of answers in a file were neither handed out nor are ready to be."""
+    paid, made, repeated = set(), set(), 0
+    for event in read_events(file):
+        for completion in event.get("reply", {}).get("completions", ()):
+            found = POINT.findall(completion["text"])
+            repeated += len(found) - len(set(found) - paid)
+            paid.update(found)
+        made.update(tuple(f"{v:.9f}" for v in p["values"]) for p in event.get("new", ()))
+    assert repeated == 0
+    return len(paid - made)
 
 
 def result(trial: Any) -> str:
     return f"{trial.params['x']!r} {trial.params['y']!r} {trial.reward!r}"
 
 
-def stint(home: Path, tells: int, asks: int, kill_after: int, told: Notes, sent: Notes) -> None:
+def stint(
+    home: Path, tells: int, asks: int, kill_after: int, points: int, told: Notes, sent: Notes
+) -> None:
     """Go on with the run until the end, or the kill."""
     empty, started, worked = resident(), time.perf_counter(), time.process_time()
-    optimizer = opened(home, sent)
+    optimizer = opened(home, sent, points)
     opening, work = time.perf_counter() - started, time.process_time() - worked
     rng = random.Random()
     known = told.lines()
@@ -133,7 +166,7 @@ def stint(home: Path, tells: int, asks: int, kill_after: int, told: Notes, sent:
     optimizer.close()
 
 
-def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
+def soak(home: Path, tells: int, asks: int, kill_after: int, points: int = 1) -> dict[str, Any]:
     """Run the load, or go on with it; return what it came to, having checked it.
 
     Raises:
@@ -147,7 +180,7 @@ def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
             code = 1
             try:
                 logging.disable(logging.CRITICAL)
-                stint(home, tells, asks, kill_after, told, sent)
+                stint(home, tells, asks, kill_after, points, told, sent)
                 code = 0
             finally:
                 os._exit(code)
@@ -157,7 +190,7 @@ def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
             break
     kills = len(starts.lines()) - 1
     started, worked = time.perf_counter(), time.process_time()
-    optimizer = opened(home, sent)
+    optimizer = opened(home, sent, points)
     opening, work = time.perf_counter() - started, time.process_time() - worked
     assert len(optimizer.trials) == tells
     assert [result(t) for t in optimizer.trials] == told.lines(), "a result was lost or changed"
@@ -165,6 +198,7 @@ def soak(home: Path, tells: int, asks: int, kill_after: int) -> dict[str, Any]:
     assert calls <= usage.requests <= calls + kills
     assert optimizer.pending == []
     optimizer.close()
+    assert lost_points(home / "run.jsonl") == 0, "a point that was paid for was lost"
     return {
         "tells": tells,
         "asks": sum(usage.proposals.values()),
@@ -183,10 +217,11 @@ if __name__ == "__main__":
     parser.add_argument("--tells", type=int, default=100_000)
     parser.add_argument("--asks", type=int, default=10_000)
     parser.add_argument("--between", type=int, default=400, help="asks before a kill")
+    parser.add_argument("--points", type=int, default=1, help="most points of one answer")
     parser.add_argument("--home", type=Path, help="a folder to keep, and to go on in")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = args.home or Path(folder)
         home.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(soak(home, args.tells, args.asks, args.between)))
+        print(json.dumps(soak(home, args.tells, args.asks, args.between, args.points)))
         print((home / "stints").read_text())
