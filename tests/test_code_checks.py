@@ -9,7 +9,7 @@ from llmopt.code.checks import MAX_COMPONENTS, Function, Output, check, componen
 from llmopt.code.extract import MAX_SOURCE, read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.analysis import analyse
-from llmopt.code.sandbox.sandbox import Limits, Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
 
 F = "def f(x):\n    return 1.0\n"
@@ -272,7 +272,7 @@ class TestOutput:
 
 @pytest.fixture(scope="module")
 def box():
-    with Sandbox(limits=Limits(call_seconds=20)) as box:
+    with Sandbox(limits=WorkerLimits(call_seconds=20)) as box:
         yield box
 
 

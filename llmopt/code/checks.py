@@ -185,13 +185,11 @@ def component_means(
 ) -> dict[str, float]:
     """Return the mean per step of a reward, as ``"total"``, and of each of its components.
 
-    Args:
-        results: What `Output.read` made of the reward of each step.
-        known: Names of the components that came before; the new ones are added.
+    `known` holds the names of earlier components, and takes the new ones.
 
     Raises:
-        CandidateError: With those before there are more names than `MAX_COMPONENTS`. Fresh
-            names at every step would fill the memory of this process.
+        CandidateError: There are more names than `MAX_COMPONENTS`. Fresh names at every step would
+            fill the memory of this process.
     """
     sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
     for _, parts in results:
@@ -269,16 +267,7 @@ def check(
     functions: Sequence[Function],
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """Check a source and leave it loaded in the sandbox.
-
-    Args:
-        sandbox: The worker to run it in.
-        source: Python source.
-        functions: What it has to define.
-        variables: Names that it finds bound.
-
-    Returns:
-        The source's fingerprint (see `llmopt.code.sandbox.analysis.analyse`).
+    """Check a source, leave it loaded in the sandbox, and return its fingerprint.
 
     Raises:
         CandidateError: What is wrong, in words for the model.

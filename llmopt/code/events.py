@@ -31,11 +31,7 @@ _TRIAL_FIELDS = frozenset(f.name for f in fields(CodeTrial))
 
 @dataclass(frozen=True)
 class Asked:
-    """The candidates of one request were written; all in one event, so that none is lost alone.
-
-    Attributes:
-        trials: The candidates, each as a trial without a score.
-    """
+    """The candidates of one request, each as a trial without a score; none is lost alone."""
 
     trials: tuple[CodeTrial, ...]
 
@@ -112,13 +108,9 @@ _KINDS: Mapping[str, type[CodeEvent]] = {
 class CodeState:
     """Everything a code search knows.
 
-    Args:
-        space: Values beside the code, if any.
-
     Attributes:
         trials: In the order of telling.
-        asked: Candidates that were handed out and not told, by number; each a trial without
-            a score.
+        asked: Candidates that were handed out and not told, by number.
         next: Number of the next candidate.
         failures: Asks that found no usable code.
         refusals: Answers that the ask under way, or the one that was cut off, did not use.
@@ -135,11 +127,7 @@ class CodeState:
         self.rejected: Counter[str] = Counter()
 
     def apply(self, event: CodeEvent) -> None:
-        """Change the state by one event.
-
-        Raises:
-            ValueError: A candidate was asked or told before.
-        """
+        """Change the state by one event."""
         match event:
             case Refused():
                 self.refusals.append(event)

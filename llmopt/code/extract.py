@@ -60,16 +60,12 @@ class CodeAnswer:
 
 
 def read_answer(text: str, names: Sequence[str]) -> CodeAnswer:
-    """Read a model's answer.
+    """Read a model's answer, in which functions of these names are wanted.
 
     Code that defines all of `names` comes before other code. Where both do, the order is: JSON
     with a ``"code"`` entry, the last fenced block (models correct themselves), all fenced blocks
     with a definition in them together, bare code. Thoughts in ``<think>`` tags are passed over.
     What stands inside of a program, JSON and tags included, is a part of the program.
-
-    Args:
-        text: The answer.
-        names: Functions that were asked for.
 
     Raises:
         ParseError: There is no code in it, or it is too long.
@@ -109,15 +105,7 @@ def encodable(text: str) -> str:
 
 @dataclass
 class _Parts:
-    """An answer, taken apart.
-
-    Attributes:
-        prose: What is neither code, nor JSON, nor a thought.
-        blocks: The fenced blocks, one that was never closed included.
-        objects: The JSON objects, fenced or not.
-        bare: Code that stands in the text without a fence.
-        before: Pieces of `prose` before the first piece of `bare`.
-    """
+    """An answer, taken apart; `before` counts the prose before the first bare code."""
 
     prose: list[str] = field(default_factory=list)
     blocks: list[str] = field(default_factory=list)

@@ -18,14 +18,14 @@ import numpy as np
 from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError, NoCandidateError
+from llmopt.code.failure import CandidateError
 from llmopt.code.language import LanguageFeedback, Verdict
+from llmopt.code.loop import Outcome, search
 from llmopt.errors import LLMOptError
 from llmopt.policies.episode import FAILED, STEP_CAP, Episode, Step, episode, mean_return
 from llmopt.policies.recording import is_sum, number_of
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
-from llmopt.sanity import Sanity
 
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them
 _COURSE = 5  # distances told of an episode
@@ -33,15 +33,7 @@ _COURSE = 5  # distances told of an episode
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of an episode, kept to be told.
-
-    Attributes:
-        seen: What was observed before it: the array, or words.
-        action: What was done.
-        reward: What it gave.
-        said: Feedback in words; empty where the environment gives none.
-        bad: Whether a teacher found fault with it.
-    """
+    """A step of an episode, kept to be told; `bad` where a teacher found fault with it."""
 
     seen: Any
     action: Any
@@ -50,11 +42,7 @@ class Moment:
     bad: bool = False
 
     def words(self, number: int) -> str:
-        """Return the step as one line.
-
-        Args:
-            number: Of the step, from 0.
-        """
+        """Return the step as one line; its number is from 0."""
         seen = self.seen if isinstance(self.seen, str) else f"obs={_brief(self.seen)}."
         reward = "" if self.said else f" Reward {self.reward:.4g}."
         done = f"Action {_brief(self.action)}.{reward}"
@@ -300,8 +288,7 @@ def run_episode(
             far success is.
         seed: Seed of the start.
         cap: Largest number of steps.
-        success: Judges success from the return and the last info, where the environment's
-            own ``info["success"]`` does not.
+        success: Judges success from the return and the last info, in place of ``info["success"]``.
         watch: Called at every step, such as an `EpisodeStatistics`.
         number: The episode's number, from 0.
 
@@ -429,6 +416,8 @@ def improve(
 ) -> bool:
     """Improve a policy over episodes: ask, run, tell with what happened in words.
 
+    Code that the optimizer begins from is scored first.
+
     Args:
         optimizer: The search; it may have been resumed.
         env: The environment that counts.
@@ -443,8 +432,6 @@ def improve(
             candidate) and words.
         **options: For `evaluate_policy`.
 
-    Code that the optimizer begins from is scored first.
-
     Returns:
         Whether a score was good enough to stop.
 
@@ -453,58 +440,23 @@ def improve(
         BrokenTaskError: The environment failed under each of the first five candidates.
     """
     if measure is None:
-        measure = _mean_return
-        samples = samples or _returns
-    optimizer.steps = steps
-    sanity = sanity_of(optimizer, env)
-    candidate = optimizer.ask_initial()
-    while candidate is not None or optimizer.tried < steps:
-        try:
-            candidate = candidate or optimizer.ask()
-        except NoCandidateError as error:
-            if on_step is not None:
-                on_step(-1, None, str(error))
-            continue
-        score = evaluate_policy(candidate, env, seeds, **options)
-        if score.failure:
-            optimizer.tell_failure(candidate, score.failure)
-        else:
-            told = measure(score)
-            first, *ties = told if isinstance(told, tuple) else (told,)
-            each = () if samples is None else samples(score)
-            optimizer.tell(candidate, first, score.feedback(), ties=ties, samples=each)
-        if on_step is not None:
-            on_step(candidate.number, score, score.feedback())
-        if not any(e.by_policy for e in score.failed):
-            sanity.see(score.failure)
-        if not score.failure and done(score):
-            return True
-        candidate = None
-    return False
+        samples = samples or (lambda score: score.returns)
 
+    def score(candidate: Candidate) -> Outcome:
+        made = evaluate_policy(candidate, env, seeds, **options)
+        if made.failure:
+            broken = not any(e.by_policy for e in made.failed)
+            return Outcome(None, made.failure, broken=broken, made=made)
+        told = made.mean_return if measure is None else measure(made)
+        first, *ties = told if isinstance(told, tuple) else (told,)
+        each = () if samples is None else samples(made)
+        return Outcome(first, made.feedback(), ties, each, made=made)
 
-def sanity_of(optimizer: CodeOptimizer, env: gym.Env[Any, Any]) -> Sanity:
-    """Return what ends a search whose environment does nothing but fail."""
-    name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    return Sanity(name, any(t.reward is not None for t in optimizer.trials))
-
-
-def _mean_return(score: PolicyScore) -> float:
-    return score.mean_return or 0.0
-
-
-def _returns(score: PolicyScore) -> list[float]:
-    return score.returns
+    return search(optimizer, env, steps, score, on_step, lambda outcome: done(outcome.made))
 
 
 class _Relay:
-    """A policy that is rewritten while it acts: each candidate acts for some steps.
-
-    Args:
-        optimizer: The search.
-        steps: Steps for one candidate.
-        most: Candidates in all.
-    """
+    """A policy that is rewritten while it acts: each of `most` candidates acts for some steps."""
 
     def __init__(self, optimizer: CodeOptimizer, steps: int, most: int) -> None:
         self._optimizer, self._steps, self._left = optimizer, steps, most

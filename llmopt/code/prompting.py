@@ -51,11 +51,7 @@ improve, and fewer where the model's context is short."""
 
 
 def json_schema(names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the schema of a JSON answer.
-
-    Args:
-        names: Names of the values beside the code.
-    """
+    """Return the schema of a JSON answer, with values of these names beside the code."""
     text = {"type": "string"}
     properties: dict[str, Any] = {"reasoning": text, "code": text}
     if names:
@@ -120,7 +116,7 @@ class CodePrompt:
             current: The try to improve; a number below 0 marks code that was never scored.
             trials: All tries so far.
             budget: Tokens that it may take; the memory is shortened to fit.
-            count: Counts tokens; `count_roughly` by default.
+            count: Counts tokens.
             turn: Which try this is and how many there are, if that is known.
 
         Raises:
@@ -258,12 +254,7 @@ def _logged(trial: CodeTrial, trials: Sequence[CodeTrial]) -> Mapping[str, Any]:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return a text of at most about `most` characters that ends at the end of a line or sentence.
-
-    Args:
-        text: The text.
-        most: Characters.
-    """
+    """Return a text of about `most` characters that ends at the end of a line or sentence."""
     if len(text) <= most:
         return text
     part = text[:most]

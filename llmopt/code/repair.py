@@ -13,11 +13,7 @@ MAX_SENT_BACK = 20_000
 
 
 class UnusableError(Exception):
-    """An answer cannot be used. It never leaves the package.
-
-    Attributes:
-        reason: What was wrong, in words for the model.
-    """
+    """An answer cannot be used, for a reason in words for the model."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -32,12 +28,8 @@ def use_or_repair(
 ) -> T:
     """Return the result of an answer, or of one of its repairs.
 
-    Args:
-        answer: The first answer.
-        use: Makes something of an answer, or raises `UnusableError`.
-        ask_again: Sends an answer back with the reason and returns the next one; ``None``
-            where it cannot be sent back.
-        repairs: Most times that it is sent back.
+    `use` raises `UnusableError`; `ask_again` sends an answer back with the reason and returns the
+    next one, or ``None`` where it cannot be sent back.
 
     Raises:
         UnusableError: The last answer cannot be used either.

@@ -92,8 +92,7 @@ class Writer:
         Args:
             situation: What they are written from.
             n: Samples to ask for.
-            refuse: Told of each answer that was not used, unless it is one of
-                ``situation.refusals``.
+            refuse: Told of each answer that was not used and is none of ``situation.refusals``.
 
         Raises:
             NoCandidateError: No answer could be used.
@@ -195,10 +194,7 @@ class Writer:
         return room is None or count(request.text) <= room
 
     def _repair(self, request: Request, text: str, reason: str) -> Request:
-        """Return the request of a repair turn.
-
-        It holds the latest answer alone, without the ones before it.
-        """
+        """Return the request of a repair turn, with the latest answer alone."""
         return replace(
             request,
             messages=(

@@ -33,7 +33,7 @@ from llmopt.code.checks import Function, Output
 from llmopt.code.failure import CandidateError
 from llmopt.code.policy import evaluate_policy
 from llmopt.code.sandbox import confine, wire
-from llmopt.code.sandbox.sandbox import Limits, Sandbox
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.code.starts import Starts
 
 IMPORTS = (
@@ -156,11 +156,10 @@ def escapes(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 
 def system_calls(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
     """Make system calls that are not allowed, with arguments drawn at random."""
-    numbers = confine._MACHINES[platform.machine()].numbers
-    allowed = {numbers[n] for n in confine._COMPUTE if n in numbers} | {335, 336, 435}
+    allowed = {*confine._MACHINES[platform.machine()].numbers.values(), 335, 336, 435}
     values = (-1, 0, 1, 2, 3, 9, 17, 4096, os.getpid(), 1 << 31, 1 << 47, (1 << 63) - 1)
     body = "[[C.syscall(*(ctypes.c_long(v) for v in call)), ctypes.get_errno()] for call in _[0]]"
-    with Sandbox(imports=IMPORTS, limits=Limits(call_seconds=60)) as box:
+    with Sandbox(imports=IMPORTS, limits=WorkerLimits(call_seconds=60)) as box:
         box.load(
             "import ctypes\nC = ctypes.CDLL(None, use_errno=True)\n"
             "C.syscall.restype = ctypes.c_long\n"
@@ -247,7 +246,7 @@ def messages(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
         length = rng.choice((len(payload),) * 4 + (0, 1, 1 << 31))
         header = wire.HEADER.pack(length, rng.choice((2, 2, 2, 1, 77)), rng.choice((0, 1, 2, 3, 9)))
         message = (header + bytes(payload)) * rng.choice((1, 1, 1, 2))
-        with Sandbox(limits=Limits(call_seconds=2)) as box:
+        with Sandbox(limits=WorkerLimits(call_seconds=2)) as box:
             try:
                 box.load(
                     f"import os\nos.write(1, {message!r})\nfor _ in range(10**6): pass\nos._exit(0)"
@@ -262,7 +261,7 @@ def messages(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 
 def floods(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
     """Use up memory, time, stack, pipes and the parent's patience."""
-    limits = Limits(call_seconds=0.7, memory_bytes=256 << 20)
+    limits = WorkerLimits(call_seconds=0.7, memory_bytes=256 << 20)
     function = Function("f(x)", output=Output("reward"))
     with Sandbox(imports=("numpy", "ctypes"), limits=limits) as box:
         for _ in range(rounds):
@@ -282,8 +281,8 @@ def floods(rounds: int, rng: random.Random) -> Iterator[tuple[str, bool]]:
 
 _ORPHAN = """
 import sys, threading, time
-from llmopt.code.sandbox.sandbox import Limits, Sandbox
-box = Sandbox(limits=Limits(call_seconds=600, total_seconds=120))
+from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
+box = Sandbox(limits=WorkerLimits(call_seconds=600, total_seconds=120))
 def start():
     box.load("import os\\ndef f():\\n    for fd in range(3, 64):\\n        try: os.close(fd)\\n"
              "        except OSError: pass\\n    while True:\\n        try:\\n"

@@ -128,12 +128,7 @@ def judge(
 
 
 def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
-    """Return a linear policy with a bias that acts within the action space.
-
-    Args:
-        env: The environment it is for.
-        params: Flat parameters.
-    """
+    """Return a linear policy with a bias that acts within the action space."""
     act = LinearPolicy.for_env(env).bind(params)
     space = env.action_space
     if not isinstance(space, gym.spaces.Box):

@@ -11,6 +11,7 @@ episode, for all of its steps in one message. It does not see the environment's 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,8 @@ import numpy as np
 from llmopt.code.candidate import Candidate, standard_error
 from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
-from llmopt.code.failure import CandidateError, EnvironmentFailure, NoCandidateError
-from llmopt.code.policy import sanity_of
+from llmopt.code.failure import CandidateError, EnvironmentFailure
+from llmopt.code.loop import Outcome, search
 from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_action
 from llmopt.policies.episode import Step, episode
 from llmopt.policies.linear import LinearPolicy
@@ -178,13 +179,7 @@ def start_seed(seed: int) -> int:
 
 
 def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
-    """Say what `train_linear` trains.
-
-    Args:
-        env: The environment.
-        episodes: Episodes of the search.
-        cap: Largest number of steps of an episode.
-    """
+    """Say what `train_linear` trains, in so many episodes of at most `cap` steps."""
     policy = LinearPolicy.for_env(env)
     if isinstance(env.observation_space, gym.spaces.Discrete):
         form = "a table that holds a preference for each action in each state"
@@ -214,10 +209,8 @@ def summarise(
 ) -> Training:
     """Return a training from the log of its episodes.
 
-    Args:
-        policy: What was trained.
-        log: For each episode the mean per step of each component, the environment's own
-            return, and the length.
+    `log` has for each episode the mean per step of each component, the environment's own return,
+    and the length.
     """
     groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
     names = dict.fromkeys(name for parts, _, _ in log for name in parts)
@@ -291,12 +284,7 @@ def training_broke(reason: str) -> EnvironmentFailure:
 
 
 def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
-    """Describe the trainings under one reward, as Eureka's reward reflection does.
-
-    Args:
-        trainings: What was trained, each from another seed.
-        judgements: What each of them was worth.
-    """
+    """Describe the trainings under one reward, as Eureka's reward reflection does."""
     means = [judgement.rank for judgement in judgements]
     error = standard_error(means)
     each = ", ".join(f"{mean:.5g}" for mean in means)
@@ -340,11 +328,7 @@ def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> s
 
 
 def course(values: Sequence[float]) -> str:
-    """Say in words how a curve goes.
-
-    Args:
-        values: Means at successive checkpoints.
-    """
+    """Say in words how a curve goes, from its means at successive checkpoints."""
     if len(values) < 3:
         return f"from {values[0]:.4g} to {values[-1]:.4g}"
     span = max(values) - min(values)
@@ -389,6 +373,8 @@ def improve_reward(
 ) -> bool:
     """Improve a reward: ask, train under it, judge without it, tell with a reflection.
 
+    Code that the optimizer begins from is scored first.
+
     Args:
         optimizer: The search; it may have been resumed.
         env_id: Gymnasium id.
@@ -407,8 +393,6 @@ def improve_reward(
         cap: Largest number of steps of an episode.
         **options: For `train`.
 
-    Code that the optimizer begins from is scored first.
-
     Returns:
         Whether a score was good enough to stop.
 
@@ -418,51 +402,31 @@ def improve_reward(
     """
     if measure not in ("return", "success"):
         raise ValueError(f"measure={measure!r}: expected 'return' or 'success'")
-    optimizer.steps = steps
-    env = gym.make(env_id)
-    sanity = sanity_of(optimizer, env)
-    try:
-        candidate = optimizer.ask_initial()
-        while candidate is not None or optimizer.tried < steps:
-            made: list[Training] = []
-            judged: list[Judgement] = []
-            score = broken = None
-            number = -1
+    with contextlib.closing(gym.make(env_id)) as env:
+
+        def score(candidate: Candidate) -> Outcome:
             try:
-                candidate = candidate or optimizer.ask()
-                number = candidate.number
-                try:
-                    for k in range(trainings):
-                        made.append(
-                            train(candidate, env, episodes=episodes, seed=seed + k, cap=cap,
-                                  **options)
-                        )  # fmt: skip
-                    candidate.close()
-                    judged += [judge(env_id, training.policy, seeds, cap) for training in made]
-                    if mean_of(judged) is None:
-                        reason = next(j.failure for j in judged if j.failure)
-                        words = f"a policy trained under it failed: {reason}"
-                        raise EnvironmentFailure(words, "check")
-                    words = reflect(made, judged)
-                    values = [[j.rank for j in judged], [j.success_rate for j in judged]]
-                    values = values[:: 1 if measure == "return" else -1]
-                    score, tie = (math.fsum(v) / len(v) for v in values)
-                    optimizer.tell(candidate, score, words, ties=[tie], samples=values[0])
-                except CandidateError as error:
-                    words = error.feedback()
-                    made.clear()
-                    judged.clear()
-                    optimizer.tell_failure(candidate, error)
-                    broken = words if isinstance(error, EnvironmentFailure) else None
-            except NoCandidateError as error:
-                words = str(error)
+                made = [
+                    train(candidate, env, episodes=episodes, seed=seed + k, cap=cap, **options)
+                    for k in range(trainings)
+                ]
+                candidate.close()
+                judged = [judge(env_id, training.policy, seeds, cap) for training in made]
+                if mean_of(judged) is None:
+                    reason = next(j.failure for j in judged if j.failure)
+                    words = f"a policy trained under it failed: {reason}"
+                    raise EnvironmentFailure(words, "check")
+            except CandidateError as error:
+                broken = isinstance(error, EnvironmentFailure)
+                return Outcome(None, error.feedback(), broken=broken)
+            values = [[j.rank for j in judged], [j.success_rate for j in judged]]
+            values = values[:: 1 if measure == "return" else -1]
+            first, tie = (math.fsum(v) / len(v) for v in values)
+            return Outcome(first, reflect(made, judged), [tie], values[0], made=(made, judged))
+
+        def watch(number: int, made: Any, words: str) -> None:
             if on_step is not None:
-                on_step(number, made, judged, words)
-            if score is not None or broken:
-                sanity.see(broken or "")
-            if score is not None and done(score):
-                return True
-            candidate = None
-    finally:
-        env.close()
-    return False
+                trained, judged = made or ((), ())
+                on_step(number, trained, judged, words)
+
+        return search(optimizer, env, steps, score, watch, lambda o: done(o.reward or 0.0))

@@ -62,13 +62,7 @@ def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
 
 
 def sb3_words(algorithm: str, episodes: int, cap: int) -> str:
-    """Say what `train_sb3` trains, with the algorithm's defaults.
-
-    Args:
-        algorithm: One of `ALGORITHMS`.
-        episodes: Episodes that it is given.
-        cap: Largest number of steps of an episode.
-    """
+    """Say what `train_sb3` trains, with the algorithm's defaults."""
     gamma = inspect.signature(_algorithm(algorithm)).parameters["gamma"].default
     return (
         f"The policy is a network (MlpPolicy of stable-baselines3), trained by {algorithm} with "
@@ -80,11 +74,6 @@ def sb3_words(algorithm: str, episodes: int, cap: int) -> str:
 
 class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
     """Gives a candidate's reward in place of the environment's.
-
-    Args:
-        env: The environment.
-        candidate: The reward.
-        cap: Largest number of steps of an episode.
 
     Attributes:
         log: For each finished episode the mean per step of each component, the

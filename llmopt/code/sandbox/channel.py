@@ -30,13 +30,7 @@ WORKER = str(Path(worker.__file__).resolve())
 
 
 class Channel:
-    """One worker process.
-
-    Args:
-        message_bytes: Largest message in either direction.
-
-    Attributes:
-        pid: The worker's process number; it leads a session and a group of its own.
+    """One worker process, which leads a session and a group of its own.
 
     Raises:
         SandboxError: The system starts no process.
@@ -79,11 +73,6 @@ class Channel:
         The worker is killed if anything is wrong with the answer, and on Ctrl-C too: half a
         message is no state to go on from.
 
-        Args:
-            kind: Kind of the request.
-            value: What `llmopt.code.sandbox.wire` can send.
-            seconds: Wall-clock limit.
-
         Raises:
             CandidateError: No proper answer came in time.
             SandboxError: The request is too large.
@@ -91,7 +80,7 @@ class Channel:
         payload = wire.encode(value)
         if len(payload) > self._limit:
             raise SandboxError(
-                f"a request of {len(payload)} bytes; Limits.message_bytes is {self._limit}"
+                f"a request of {len(payload)} bytes; WorkerLimits.message_bytes is {self._limit}"
             )
         with self._lock:
             if not self._finalizer.alive:  # closed while another thread had it
@@ -147,7 +136,7 @@ class Channel:
         left = deadline - time.monotonic()
         if left <= 0 or not self._polls[fd].poll(min(left, _POLL_SECONDS) * 1000):
             raise CandidateError(
-                "it did not finish within its wall-clock limit (Limits.call_seconds) and was "
+                "it did not finish within its wall-clock limit (WorkerLimits.call_seconds) and was "
                 "stopped",
                 "timeout",
             )

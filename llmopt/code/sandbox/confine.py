@@ -1,34 +1,33 @@
 """Kernel confinement of the calling process: rlimits and seccomp, and Landlock where there is one.
 
-Needs no privilege, no package and no compiler. Seccomp alone keeps every promise but `readable`;
-Landlock is a second layer under it. It is one way: a confined process cannot undo it.
+Needs no privilege, no package and no compiler. Seccomp alone keeps every promise; Landlock is a
+second layer under it. It is one way: a confined process cannot undo it.
 
 After `confine` the process can compute, allocate memory up to a limit, and use the file
-descriptors that are already open. It cannot open a file (except to read below `readable`
-folders), make a socket, a process or a thread, signal anything, or change a limit.
+descriptors that are already open. It cannot open a file, make a socket, a process or a thread,
+signal anything, or change a limit.
 
 Only the standard library is imported, so that a worker can load this file without llmopt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import signal
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the same on every architecture
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 
 _CAPABILITY_VERSION = 0x20080522  # linux/capability.h, version 3
 
 # linux/landlock.h. Rights that an older kernel does not know are masked off by its version.
-_FS_READ = (1 << 2) | (1 << 3)  # READ_FILE, READ_DIR
-_TRUNCATE_SINCE = 3
 _FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
 _NET_ALL = 0b11  # BIND_TCP, CONNECT_TCP, from version 4 on
 _SCOPE_ALL = 0b11  # ABSTRACT_UNIX_SOCKET, SIGNAL, from version 6 on
@@ -38,22 +37,6 @@ _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _EPERM, _ENOSYS = 1, 38
 _LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _SET_MODE_FILTER, _GET_ACTION_AVAIL, _TSYNC = 1, 2, 1
-
-# An allow list: what is not named here fails with EPERM, now and in any later kernel.
-# Without rt_sigreturn no signal can be handled: a made-up return from one would set the mask
-# of blocked signals, and so stop the alarm clock.
-_COMPUTE = (
-    "read", "write", "readv", "writev", "close", "fstat", "lseek",
-    "mmap", "munmap", "mremap", "mprotect", "madvise", "brk",
-    "futex", "sched_yield", "sched_getaffinity", "getcpu", "membarrier",
-    "clock_gettime", "clock_getres", "gettimeofday", "time", "times", "getrusage",
-    "getpid", "gettid", "getppid", "getuid", "geteuid", "getgid", "getegid", "uname",
-    "getrandom", "restart_syscall", "exit", "exit_group",
-)  # fmt: skip
-_READ_FILES = (
-    "open", "openat", "stat", "lstat", "newfstatat", "statx", "access", "faccessat",
-    "getdents64", "readlink", "readlinkat", "pread64", "getcwd",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +48,9 @@ class _Machine:
     numbers: dict[str, int]
 
 
+# The numbers are an allow list: what is not named here fails with EPERM, now and in any later
+# kernel. Without rt_sigreturn no signal can be handled: a made-up return from one would set the
+# mask of blocked signals, and so stop the alarm clock.
 _MACHINES = {
     "x86_64": _Machine(
         audit=0xC000003E,
@@ -72,16 +58,14 @@ _MACHINES = {
         clone3=435,
         socket=41,
         numbers={
-            "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6,
-            "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigreturn": 15,
-            "pread64": 17, "readv": 19, "writev": 20, "access": 21, "sched_yield": 24,
-            "mremap": 25, "madvise": 28, "getpid": 39, "exit": 60, "uname": 63, "getcwd": 79,
-            "readlink": 89, "gettimeofday": 96, "getrusage": 98, "times": 100, "getuid": 102,
-            "getgid": 104, "geteuid": 107, "getegid": 108, "getppid": 110, "gettid": 186,
-            "time": 201, "futex": 202, "sched_getaffinity": 204, "getdents64": 217,
-            "restart_syscall": 219, "clock_gettime": 228, "clock_getres": 229,
-            "exit_group": 231, "openat": 257, "newfstatat": 262, "readlinkat": 267,
-            "faccessat": 269, "getcpu": 309, "getrandom": 318, "membarrier": 324, "statx": 332,
+            "read": 0, "write": 1, "close": 3, "fstat": 5, "lseek": 8, "mmap": 9, "mprotect": 10,
+            "munmap": 11, "brk": 12, "readv": 19, "writev": 20, "sched_yield": 24, "mremap": 25,
+            "madvise": 28, "getpid": 39, "exit": 60, "uname": 63, "gettimeofday": 96,
+            "getrusage": 98, "times": 100, "getuid": 102, "getgid": 104, "geteuid": 107,
+            "getegid": 108, "getppid": 110, "gettid": 186, "time": 201, "futex": 202,
+            "sched_getaffinity": 204, "restart_syscall": 219, "clock_gettime": 228,
+            "clock_getres": 229, "exit_group": 231, "getcpu": 309, "getrandom": 318,
+            "membarrier": 324,
         },
     ),
     "aarch64": _Machine(
@@ -90,15 +74,14 @@ _MACHINES = {
         clone3=435,
         socket=198,
         numbers={
-            "getcwd": 17, "faccessat": 48, "openat": 56, "close": 57, "getdents64": 61,
-            "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67,
-            "readlinkat": 78, "newfstatat": 79, "fstat": 80, "exit": 93, "exit_group": 94,
-            "futex": 98, "clock_gettime": 113, "clock_getres": 114, "sched_getaffinity": 123,
-            "sched_yield": 124, "restart_syscall": 128, "rt_sigreturn": 139, "times": 153,
-            "uname": 160, "getrusage": 165, "getcpu": 168, "gettimeofday": 169, "getpid": 172,
-            "getppid": 173, "getuid": 174, "geteuid": 175, "getgid": 176, "getegid": 177,
-            "gettid": 178, "brk": 214, "munmap": 215, "mremap": 216, "mmap": 222,
-            "mprotect": 226, "madvise": 233, "getrandom": 278, "membarrier": 283, "statx": 291,
+            "close": 57, "lseek": 62, "read": 63, "write": 64, "readv": 65, "writev": 66,
+            "fstat": 80, "exit": 93, "exit_group": 94, "futex": 98, "clock_gettime": 113,
+            "clock_getres": 114, "sched_getaffinity": 123, "sched_yield": 124,
+            "restart_syscall": 128, "times": 153, "uname": 160, "getrusage": 165, "getcpu": 168,
+            "gettimeofday": 169, "getpid": 172, "getppid": 173, "getuid": 174, "geteuid": 175,
+            "getgid": 176, "getegid": 177, "gettid": 178, "brk": 214, "munmap": 215,
+            "mremap": 216, "mmap": 222, "mprotect": 226, "madvise": 233, "getrandom": 278,
+            "membarrier": 283,
         },
     ),
 }  # fmt: skip
@@ -146,10 +129,8 @@ def support() -> Support:
 def die_with(parent: int) -> None:
     """Have the kernel kill the calling process when the thread that started it ends.
 
-    Nothing that a confined process can call undoes it. Off Linux it does nothing.
-
-    Args:
-        parent: The process that must be the parent still; if it is not, this one ends.
+    Nothing that a confined process can call undoes it. Off Linux it does nothing. Where the parent
+    is another process than `parent` already, this one ends.
     """
     if sys.platform.startswith("linux"):
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -196,11 +177,10 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, wall_seconds)
 
 
-def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ...]:
+def confine(partly: bool = False) -> tuple[str, ...]:
     """Confine the calling process for good, and check that it holds.
 
     Args:
-        readable: Files and folders that stay readable. With none, no file can be opened.
         partly: Apply what there is, where a part is not to be had.
 
     Returns:
@@ -231,20 +211,6 @@ def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ..
             # Landlock and the dropped capabilities bind one thread only.
             raise ConfinementError(f"{running} threads run already; an import started them")
 
-    def readable_files() -> None:
-        if readable and found.landlock < _TRUNCATE_SINCE:
-            raise ConfinementError(
-                f"with Landlock {found.landlock} (0 is none) a readable file could be emptied; "
-                f"expected Landlock {_TRUNCATE_SINCE} (Linux 6.2) or later, or no readable paths"
-            )
-
-    def second_layer() -> None:
-        try:
-            _landlock(libc, found.landlock, readable)
-        except ConfinementError:
-            if readable:  # without these seccomp opens nothing
-                raise
-
     def privileges() -> None:
         for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_DUMPABLE, 0)):
             if libc.prctl(option, value, 0, 0, 0) != 0:
@@ -255,17 +221,18 @@ def confine(readable: Sequence[str] = (), partly: bool = False) -> tuple[str, ..
         if libc.capset(struct.pack("=Ii", _CAPABILITY_VERSION, 0), bytes(24)) != 0:
             raise ConfinementError(f"capset failed: {_reason()}")
 
-    for part in (kernel, threads, readable_files):
+    for part in (kernel, threads):
         tolerate(part)
     if not sys.platform.startswith("linux"):
         return tuple(problems)
     libc = _libc()
     tolerate(privileges)
     if found.landlock:
-        tolerate(second_layer)
+        with contextlib.suppress(ConfinementError):  # seccomp alone holds
+            _landlock(libc, found.landlock)
     tolerate(capabilities)
     if found.seccomp:
-        tolerate(lambda: _seccomp(libc, files=bool(readable)))
+        tolerate(lambda: _seccomp(libc))
     if not problems:
         tolerate(lambda: _check(libc))
     return tuple(problems)
@@ -281,7 +248,8 @@ def _reason() -> str:
     return os.strerror(ctypes.get_errno())
 
 
-def _landlock(libc: ctypes.CDLL, version: int, readable: Sequence[str]) -> None:
+def _landlock(libc: ctypes.CDLL, version: int) -> None:
+    """Give up every right that this version knows of."""
     handled = (1 << _FS_BITS.get(version, 16)) - 1
     attributes = struct.pack(
         "=QQQ", handled, _NET_ALL if version >= 4 else 0, _SCOPE_ALL if version >= 6 else 0
@@ -292,16 +260,6 @@ def _landlock(libc: ctypes.CDLL, version: int, readable: Sequence[str]) -> None:
     if ruleset < 0:
         raise ConfinementError(f"landlock_create_ruleset failed: {_reason()}")
     try:
-        for path in readable:
-            folder = os.path.isdir(path)
-            fd = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
-            try:
-                rights = _FS_READ if folder else 1 << 2
-                rule = struct.pack("=Qi", rights, fd)
-                if libc.syscall(_ADD_RULE, ruleset, 1, rule, ctypes.c_uint32(0)) != 0:
-                    raise ConfinementError(f"landlock_add_rule({path!r}) failed: {_reason()}")
-            finally:
-                os.close(fd)
         if libc.syscall(_RESTRICT_SELF, ruleset, ctypes.c_uint32(0)) != 0:
             raise ConfinementError(f"landlock_restrict_self failed: {_reason()}")
     finally:
@@ -312,16 +270,9 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
 
-def build_filter(machine: str, files: bool) -> bytes:
-    """Return the seccomp program (classic BPF) for a machine.
-
-    Args:
-        machine: ``"x86_64"`` or ``"aarch64"``.
-        files: Whether calls that open and look at files are let through to Landlock.
-    """
+def build_filter(machine: str) -> bytes:
+    """Return the seccomp program (classic BPF) for a machine."""
     table = _MACHINES[machine]
-    names = (*_COMPUTE, *_READ_FILES) if files else _COMPUTE
-    allowed = sorted({table.numbers[n] for n in names if n in table.numbers})
 
     def step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
         return struct.pack("=HBBI", code, if_true, if_false, value)
@@ -337,15 +288,15 @@ def build_filter(machine: str, files: bool) -> bytes:
         step(_JUMP_EQUAL, table.clone3, 0, 1),
         step(_RETURN, _ERRNO | _ENOSYS),
     ]
-    for number in allowed:
+    for number in sorted(table.numbers.values()):
         program += [step(_JUMP_EQUAL, number, 0, 1), step(_RETURN, _ALLOW)]
     program.append(step(_RETURN, _ERRNO | _EPERM))
     return b"".join(program)
 
 
-def _seccomp(libc: ctypes.CDLL, files: bool) -> None:
+def _seccomp(libc: ctypes.CDLL) -> None:
     machine = _MACHINES[platform.machine()]
-    code = build_filter(platform.machine(), files)
+    code = build_filter(platform.machine())
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     if libc.syscall(machine.seccomp, _SET_MODE_FILTER, _TSYNC, ctypes.byref(program)) != 0:

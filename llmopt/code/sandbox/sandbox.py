@@ -72,9 +72,8 @@ class Sandbox:
         limits: What the worker may use.
         imports: Modules that are imported before confinement, and so can be imported by the
             candidate. Their names are bound for it, and ``np`` for NumPy.
-        readable: Files and folders that the candidate may read; none by default.
-        allow_unsandboxed: Run where seccomp is not to be had, or Landlock for `readable`, under
-            what there is of them. Rlimits, the scrubbed environment and the wall clock remain.
+        allow_unsandboxed: Run where seccomp is not to be had. Rlimits, the scrubbed environment
+            and the wall clock remain.
 
     Attributes:
         confined: Whether the running worker is confined in full; ``None`` before the first
@@ -87,12 +86,10 @@ class Sandbox:
         limits: WorkerLimits | None = None,
         *,
         imports: Sequence[str] = ("math", "numpy"),
-        readable: Sequence[str | os.PathLike[str]] = (),
         allow_unsandboxed: bool = False,
     ) -> None:
         self.limits = limits or WorkerLimits()
         self.imports = tuple(imports)
-        self.readable = tuple(os.path.realpath(p) for p in readable)
         self.allow_unsandboxed = allow_unsandboxed
         self.confined: bool | None = None
         self.printed = ""
@@ -145,7 +142,6 @@ class Sandbox:
                 worker.SETUP,
                 {
                     "imports": list(self.imports),
-                    "readable": list(self.readable),
                     "allow_unsandboxed": self.allow_unsandboxed,
                     "message_bytes": limits.message_bytes,
                     "memory_bytes": limits.memory_bytes,

@@ -141,7 +141,7 @@ class Worker:
             setattr(sys, stream, self._printed)
         linecache.getlines = lambda *_, **__: []  # no file can be opened for a traceback
         confine.set_limits(options["memory_bytes"], options["cpu_seconds"], options["wall_seconds"])
-        problems = confine.confine(options["readable"], partly=options["allow_unsandboxed"])
+        problems = confine.confine(partly=options["allow_unsandboxed"])
         self._confined = True
         return {"problems": list(problems)}
 
