@@ -9,6 +9,7 @@ _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _REPEATED = re.compile(r"(.)\1+")
+_SENTENCE = re.compile(r"(?<=[.!?;])[ ]+")  # between two sentences
 _BLANKS = re.compile(r"[ \t]+")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 _USUAL = b"\n\t" + bytes(range(32, 127))
@@ -51,6 +52,22 @@ def first_line(error: BaseException) -> str:
 def cut(text: str, most: int) -> str:
     """Return a text of at most so many characters, with a mark where it was cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def cut_sentences(text: str, most: int, longest: int) -> str:
+    """Return the whole sentences of a text that fit, and the first one in any case.
+
+    Args:
+        text: One line.
+        most: Characters of all sentences.
+        longest: Characters of the first one, which is cut beyond them.
+    """
+    if len(text) <= most:
+        return text
+    ends = [found.start() for found in _SENTENCE.finditer(text)]
+    return cut(
+        text[: max((e for e in ends if e <= most), default=min([*ends, len(text)]))], longest
+    )
 
 
 def short(value: object) -> str:

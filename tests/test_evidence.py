@@ -1,6 +1,7 @@
 """Evidence for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
+from llmopt.prompt.answer import notes_of
 from llmopt.prompt.evidence import Evidence
 from llmopt.text import estimate_tokens
 
@@ -86,8 +88,20 @@ def test_digits_tell_a_drawn_point_from_the_best_before_it():
         for i, v in enumerate((1.23456789, 1.23457789, 4.0))
     )
     assert [r.split(" | ")[2] for r in rows(evidence(drawn))] == ["1.235", "1.2345779", "4"]
-    written = (trial(0, (1.234567, 0.5, 3), 1.0),)
-    assert "| 1.234567 |" in rows(evidence(written))[0]
+    for source in ("llm", "warmup", "user"):
+        known = (trial(0, (1.23456789, 0.5, 3), 1.0, source=source),)
+        assert "| 1.23456789 |" in rows(evidence(known))[0]
+
+
+def test_digits_tell_a_value_of_f_from_the_best_one():
+    close = tuple(
+        trial(i, (float(i), 0.5, 3), f) for i, f in enumerate((1734.5201, 1734.5187, 1734.5187))
+    )
+    assert [r.split(" | ")[1] for r in rows(evidence(close))] == [
+        "1734.52", "1734.5187", "1734.5187",
+    ]  # fmt: skip
+    shown = Evidence(History(close, directions=("minimize",)), SPACE, LABELS, close)
+    assert shown.ranking() == "#2 (1734.5187), #3 (1734.5187), #1 (1734.5201)"
 
 
 def notes(shown):
@@ -108,6 +122,34 @@ def test_a_lesson_stands_with_its_experiment_and_empty_ones_are_dropped():
     assert evidence().lessons() == []  # none whose notes are dropped
 
 
+def lessons(*said):
+    return tuple(
+        trial(i, (float(i), 0.5, 3), 1.0, explanation=f"Lesson: {text}\nHypothesis: h.")
+        for i, text in enumerate(said)
+    )
+
+
+@pytest.mark.parametrize(
+    "said", ["Lesson 1 withdrawn: b.", "so lessons #1, 2 and 4 are withdrawn", "Lesson 1 withdrawn"]
+)
+def test_a_lesson_may_be_withdrawn(said):
+    shown = notes(evidence(lessons("a.", "Lesson 1 is wrong.", said)))
+    assert shown[0] == 'hypothesis: "h."'
+    assert said.partition(":")[0] in shown[2]
+    told = evidence(lessons("a.", "c.", said), budget=60)
+    assert not any("a." in lesson for lesson in told.lessons())
+    heading = notes_of(f"{said}\nHypothesis: h.")
+    assert heading.lesson.startswith("Lesson 1 withdrawn") is said.startswith("Lesson")
+    assert "lesson: b." in notes(evidence(lessons("a.", "b.", "Lesson 3 withdrawn")))[1]
+
+
+def test_a_lesson_is_never_cut_in_a_sentence():
+    first, second = "word " * 50 + "end.", "more " * 50 + "end."
+    long = "one " * 120 + "end."
+    shown = notes(evidence(lessons(f"{first} {second}", f"{long} {first}")))
+    assert [note.splitlines()[0] for note in shown] == [f"lesson: {first}", f"lesson: {long}"]
+
+
 def test_feedback_keeps_whole_lines():
     found = notes(evidence(feedback_limit=20))
     assert found[3].endswith("> a\n> b c\n> …")
@@ -122,7 +164,11 @@ def test_feedback_on_drawn_points_is_short_but_for_the_best_of_them():
             [(1.0, "warmup"), (3.0, "warmup"), (2.0, "warmup"), (2.5, "llm"), (4.0, "cma")]
         )
     )
-    assert [n.count("\n") for n in notes(evidence(drawn))] == [3, 11, 3, 11, 11]
+    assert [n.count("\n") for n in notes(evidence(drawn[:3]))] == [3, 11, 3]
+    # After the first design their rows are enough, and the best one's notes while it is better.
+    assert [n.count("\n") for n in notes(evidence(drawn))] == [0, 11, 0, 11, 11]
+    better = (*drawn[:3], replace(drawn[3], rewards=(3.5,)))
+    assert [n.count("\n") for n in notes(evidence(better))] == [0, 0, 0, 11]
 
 
 def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_propose():
@@ -233,12 +279,78 @@ def test_the_prompt(check_golden):
     check_golden("words_bare", "\n".join(m.content for m in bare.messages) + "\n")
 
 
+def starts(*rewards, source="llm"):
+    """Return trials on three common starts, whose differences are nearly the same on each."""
+    return tuple(
+        trial(i, (float(i), 0.5, 3), r, stderr=9.0, source=source,
+              samples=(r - 20, r + 0.01 * i, r + 20 - 0.01 * i))
+        for i, r in enumerate(rewards)
+    )  # fmt: skip
+
+
+def test_the_error_on_common_starts_is_that_of_the_difference_from_the_best():
+    shown = evidence(starts(10.0, 12.0, 11.0))
+    assert [r.split(" | ")[1] for r in rows(shown)] == ["10", "12 ± 0.0058", "11 ± 0.0058"]
+    assert shown.ranking() == "#2 (12), #3 (11 ± 0.0058), #1 (10 ± 0.0058)"
+    trials = starts(10.0, 12.0)
+    noisy = Evidence(History(trials, noisy=True), SPACE, LABELS, trials)
+    assert rows(noisy)[0].split(" | ")[1] == "10 ± 9"
+
+
+def test_a_new_point_stays_new():
+    near = (
+        trial(0, (1.0, 0.5, 3), 1.0),
+        trial(1, (2.0, 0.5, 3), 2.0, explanation="Hypothesis: h.\nStart from: new"),
+    )
+    assert rows(evidence(near))[1].endswith("| new")
+    assert "against #1, the best until then" in evidence(near).log[1]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "said"),
+    [
+        ((1.0, 100.0, 90.0, 91.0, 95.0, 99.0, 98.0), "Your latest 5 experiments gained nothing."),
+        (
+            (1.0, 100.0, 100.01, 91.0, 95.0, 99.0, 98.0),
+            "Your latest 5 experiments gained 0.01, less than a thousandth of all that was gained "
+            "since #1 (99.01).",
+        ),
+        ((1.0, 100.0, 101.0, 91.0, 95.0, 99.0, 98.0), ""),
+        ((1.0, 100.0, 100.0), ""),
+    ],
+)
+def test_a_standstill_is_said(rewards, said):
+    trials = tuple(
+        trial(i, (i / 2, 0.5, 3), r, source="llm" if i else "warmup") for i, r in enumerate(rewards)
+    )
+    assert evidence(trials).standstill() == said
+    situation = Situation.after(History(trials), SPACE, ModelFacts("m"), may_stop=True)
+    text = get_prompt("words").prepare(situation).request.text
+    assert (f"{said} Try another mechanism" in text) is bool(said)
+    assert "Failed:" not in text
+
+
+def test_points_within_the_noise_are_said():
+    noise = starts(10.0, 10.001, 10.002, 10.003, 10.004, 10.005)
+    assert "lie within the noise" in evidence(noise).standstill()
+    assert evidence((*noise[:-1], starts(*[12.0] * 6)[-1])).standstill() == ""
+
+
+def test_what_failed_is_named_where_the_search_may_end():
+    def text(may_stop):
+        situation = Situation.after(History(TRIALS), SPACE, ModelFacts("m"), may_stop=may_stop)
+        return get_prompt("words").prepare(situation).request.text
+
+    assert "Failed: #3. Recommend no point close to these." in text(True)
+    assert "Failed" not in text(False)
+
+
 def test_points_measured_on_the_same_starts_are_compared_start_by_start():
     pair = (
         trial(0, (1.0, 0.5, 3), 10.0, samples=(0.0, 10.0, 20.0)),
         trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0, 11.5, 20.5), explanation="Hypothesis: more."),
     )
-    assert "+1 ± 0.29 start by start against #1, its start" in evidence(pair).log[1]
+    assert "+1 ± 0.29 against #1, its start" in evidence(pair).log[1]
     other = (pair[0], trial(1, (2.0, 0.5, 3), 11.0, samples=(1.0,), explanation="Hypothesis: x."))
     assert "start by start" not in evidence(other).log[1]
 

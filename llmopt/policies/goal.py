@@ -165,8 +165,10 @@ def describe_goal(starts: int, ceiling: float | None = None) -> str:
     return (
         "A policy for the environment below is wanted. The value of a point is the mean return "
         f"(the sum of an episode's rewards; larger is better) over {over}. The best policy is "
-        "judged in the end on fresh starts, so that what helps on these alone is worth nothing; "
-        "a policy that fails on one start of these will fail there, too."
+        "judged in the end on fresh starts, so that what helps on these alone is worth nothing. A "
+        "policy fails on a start where its return is far below the others, or where its episode "
+        "ends early to its loss. One that fails or nearly fails on one of these starts will fail "
+        "on some fresh ones: widen the margin before you stop."
         + ("" if ceiling is None else f" A value of {ceiling:g} is the most there can be.")
     )
 

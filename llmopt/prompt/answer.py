@@ -28,13 +28,13 @@ from llmopt.prompt.parse import (
     strip_thinking,
 )
 from llmopt.space import Float, Space, Value
-from llmopt.text import cut
+from llmopt.text import cut, cut_sentences
 
 if TYPE_CHECKING:
     from llmopt.prompt.structured import Form
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
-_MAX_NOTE = 600  # of a lesson or a hypothesis, where an explanation is shortened
+MAX_NOTE = 600  # of a lesson or a hypothesis, where an explanation is shortened
 _MAX_BLOCKS = 20  # the point stands in one of the last; more would only cost time
 _SAID = 8  # names that a complaint lists
 
@@ -48,9 +48,14 @@ MARKER = re.compile(
     rf"|(?<=[.!?][ ])proposal:){_AFTER}",
     re.IGNORECASE | re.MULTILINE,
 )
+_NUMBERS = r"#?\d{1,7}(?:[ ]?(?:,|and|&)[ ]?#?\d{1,7}){0,9}"
+WITHDRAWN = re.compile(rf"\blessons?[ ]({_NUMBERS})[ ](?:is[ ]|are[ ])?withdrawn", re.IGNORECASE)
+"""What strikes earlier lessons; the group holds their numbers."""
+
 _PART = re.compile(
     rf"(?:{_BEFORE}(?:(?:new|my|the|working|current|next)[ ]){{0,2}}|(?<=[.!?][ ]))"
-    r"(?:(?P<name>lesson|analysis|hypothes[ei]s)(?:[ ]\w{1,12}){0,3}"
+    rf"(?:(?P<name>lesson|analysis|hypothes[ei]s)"
+    rf"(?:s?[ ]{_NUMBERS}[ ]withdrawn|(?:[ ]\w{{1,12}}){{0,3}})"
     rf"{_AFTER}(?::|[–—-](?=[ ])|$)"
     rf"|(?P<start>start(?:ing)?[ ]from){_AFTER}(?::|(?=#?\d{{1,7}}[ \t.*_`]*$))"
     rf"|(?P<other>critique|plan|rationale|expected|next steps?|proposal){_AFTER}:){_AFTER}",
@@ -107,7 +112,8 @@ class Answer:
     @property
     def explanation(self) -> str:
         """All but the values as text, at most 4,000 characters; `notes_of` reads it."""
-        lesson, hypothesis = cut(self.lesson, _MAX_NOTE), cut(self.hypothesis, _MAX_NOTE)
+        lesson = cut_sentences(self.lesson, MAX_NOTE, MAX_NOTE)
+        hypothesis = cut(self.hypothesis, MAX_NOTE)
         start = f"#{self.start}" if isinstance(self.start, int) else self.start or ""
         if not (lesson or hypothesis or start):
             return cut(self.analysis, MAX_EXPLANATION)
@@ -142,6 +148,9 @@ def notes_of(text: str) -> Answer:
         note = " ".join((said[:end] if end >= 0 else said).split()).strip("*_` ")
         if end >= 0:
             rest.append(said[end:])
+        struck = WITHDRAWN.search(part[0])  # "Lesson 3 withdrawn: …" in place of the heading
+        if struck:
+            note = f"{struck[0]}: {note}" if note else struck[0]
         if name == "lesson" and not is_nothing(note):
             lessons.append(note)
         elif name != "lesson":

@@ -1,8 +1,9 @@
 """The history as evidence: a log that only grows, and where the search stands.
 
 Templates get an `Evidence` as ``evidence``. It is made for models that can weigh measurements:
-values come with their standard errors, a point with its difference from the point that it was
-made from, and a hypothesis with the change that it brought.
+values come with their standard errors (where all points are measured on the same starts, that of
+the difference from the best), a point with its difference from the point that it was made from,
+and a hypothesis with the change that it brought.
 
 An experiment's entry in the log is written once. It depends on the experiments before it alone,
 so that the next prompt begins with the same text and prefix caches hit. Where the log grows
@@ -13,16 +14,17 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llmopt.history import History, Trial
-from llmopt.prompt.answer import Answer, notes_of, zero_point
+from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
 from llmopt.prompt.words import FEEDBACK_CHARS, names_of, quoted
 from llmopt.space import Float, Space
-from llmopt.text import cut, estimate_tokens
+from llmopt.text import cut, cut_sentences, estimate_tokens
 
 _MAX_CHANGES = 6  # changed parameters that are listed by name
 _COLUMNS = 16  # parameters that get a column each
@@ -35,7 +37,9 @@ _STEP = 128  # the log is laid out anew after so many trials at least
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
+_STANDSTILL = 5  # latest points of the model that tell whether it still gets on
 _RANDOM = ("warmup", "fallback")
+_TUNED = ("cma", "refine")
 _SOURCES = {
     "warmup": "warm-up",
     "drawn": "drawn from the best",
@@ -147,25 +151,50 @@ class Evidence:
             made = (row, notes, self.count(row) + 1, self.count(notes) + 2 if notes else 0)
             self._made[trial.number] = made
         row, notes, tokens, more = made
-        return (f"{row}\n{notes}\n", tokens + more) if full and notes else (row, tokens)
+        full = full and bool(notes) and trial.number not in self._done_with
+        return (f"{row}\n{notes}\n", tokens + more) if full else (row, tokens)
+
+    @cached_property
+    def _done_with(self) -> frozenset[int]:
+        """Numbers of the points drawn before the model's first design: their rows are enough.
+
+        The best of them keeps its notes where that design is worse.
+        """
+        if self._drawn == len(self.history.trials):
+            return frozenset()
+        drawn = {t.number for t in self.history.trials[: self._drawn] if t.source in _RANDOM}
+        best = self._bests[self._drawn]
+        if best is not None and not self.history.better(self.history.trials[self._drawn], best):
+            drawn.discard(best.number)
+        return frozenset(drawn)
 
     # -- one experiment -------------------------------------------------------------------
 
     def _row(self, trial: Trial) -> str:
-        head = [f"#{trial.number + 1}", *self.score(trial)]
+        head = [f"#{trial.number + 1}", *self.score(trial, self._bests[trial.number])]
         if len(self.labels) <= _COLUMNS:
             head += [self.value(trial, i) for i in range(len(self.labels))]
         moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
         return " | ".join([*head, self.difference(trial) + moved])
 
-    def score(self, trial: Trial) -> list[str]:
-        """Return one cell for each objective: the value with its standard error."""
+    def score(self, trial: Trial, best: Trial | None, digits: int = 6) -> list[str]:
+        """Return one cell for each objective: the value with its standard error.
+
+        Where both were measured on the same starts, it is that of the difference from `best`.
+        The first value has as many digits as tell it from that of `best`.
+        """
         objectives = len(self.history.directions)
         if trial.rewards is None or trial.state == "failed":
             return ["failed"] * objectives
         cells = [number(r) for r in trial.rewards]
-        if trial.stderr is not None:
-            cells[0] += f" ± {rough(trial.stderr)}"
+        if best is not None and best.rewards is not None:
+            digits = telling(trial.rewards[0], best.rewards[0], digits)
+            cells[0] = number(trial.rewards[0], digits)
+        error = trial.stderr
+        if self.paired and len(trial.samples) > 1:
+            error = None if best is None or best is trial else paired_error(trial, best)
+        if error is not None:
+            cells[0] += f" ± {rough(error)}"
         if trial.evaluations > 1:
             cells[0] += f" ({trial.evaluations} times)"
         if trial.state == "pruned":
@@ -177,21 +206,17 @@ class Evidence:
     def value(self, trial: Trial, index: int) -> str:
         """Return one value as it is shown.
 
-        What a model wrote is shown as it wrote it; what was drawn, in four digits, or as many
-        as tell it from the best point before it.
+        It is shown in full. A small change of a known point, and where there are no columns a
+        point that was drawn, has four digits, or as many as tell it from the best point before.
         """
         dimension, value = self.space.dimensions[index], trial.values[index]
         if not isinstance(dimension, Float) or dimension.step is not None:
             return self.space.format(index, value)
         digits = 9
-        if trial.source != "llm":
-            digits = 4
+        if trial.source in _TUNED or (trial.source != "llm" and len(self.labels) > _COLUMNS):
             best = self._bests[trial.number]
-            if best is not None and best.values[index] != value:
-                gap = abs(float(value) - float(best.values[index]))
-                size = abs(float(value))
-                if size > 0:
-                    digits = min(max(math.ceil(math.log10(size / gap)) + 2, 4), 9)
+            other = value if best is None else best.values[index]
+            digits = min(telling(float(value), float(other), 4), 9)
         return number(float(value), digits)
 
     @cached_property
@@ -227,8 +252,8 @@ class Evidence:
     def _notes(self, trial: Trial) -> str:
         lines = []
         said = _thought(trial)
-        if said.lesson:
-            lines.append(f"lesson: {_quoted(said.lesson, _MAX_LESSON)}")
+        if said.lesson and trial.number + 1 not in self._withdrawn:
+            lines.append(f"lesson: {_lesson(said.lesson)}")
         if said.hypothesis:
             hypothesis = _quoted(said.hypothesis, _MAX_HYPOTHESIS)
             lines.append(f'hypothesis: "{hypothesis}"{self._outcome(trial)}')
@@ -236,6 +261,18 @@ class Evidence:
             lines.append(f"outcome{self._outcome(trial)}")
         feedback = self._feedback(trial)
         return "\n".join([*lines, *([feedback] if feedback else [])])
+
+    @cached_property
+    def _withdrawn(self) -> frozenset[int]:
+        """Numbers of the experiments whose lessons a later answer has withdrawn."""
+        struck = (
+            (int(n), trial.number + 1)
+            for trial in self.history.trials
+            for found in WITHDRAWN.finditer(trial.explanation)
+            if trial.source == "llm"
+            for n in re.findall(r"\d+", found[1])
+        )
+        return frozenset(n for n, by in struck if n < by)
 
     def _outcome(self, trial: Trial) -> str:
         """Say what a hypothesis has brought."""
@@ -295,13 +332,16 @@ class Evidence:
     def parent(self, trial: Trial) -> Trial | None:
         """Return the earlier trial that a trial was made from.
 
-        That is the one its answer names; else the one that differs in the fewest parameters,
-        the better of equals, unless it differs in more than half of them. Of a point that the
-        user measured again it is the first measurement.
+        That is the one its answer names, and none if it says that the point is new. Else it is
+        the one that differs in the fewest parameters, the better of equals, unless it differs in
+        more than half of them. Of a point that the user measured again it is the first
+        measurement.
         """
         named = _thought(trial).start
         if isinstance(named, int) and 1 <= named <= trial.number:
             return self.history.trials[named - 1]
+        if named in ("new", "zero"):
+            return None
         recent = self.history.trials[max(0, trial.number - _RECALLED) : trial.number]
         if trial.source == "user":
             return next((t for t in recent if t.values == trial.values), None)
@@ -359,10 +399,18 @@ class Evidence:
         """Whether any trial was told with a standard error."""
         return any(t.stderr is not None for t in self.history.trials)
 
+    @cached_property
+    def paired(self) -> bool:
+        """Whether points are measured on the same starts, and compared start by start."""
+        return not self.history.noisy and any(len(t.samples) > 1 for t in self.history.trials)
+
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first."""
         best = self.history.ranked[:n]
-        shown = [f"#{t.number + 1} ({', '.join(self.score(t))})" for t in best]
+        values = [t.rewards[0] for t in best if t.rewards]
+        digits = max((telling(v, values[0], 6) for v in values), default=6)
+        scores = (self.score(t, best[0], digits) for t in best)
+        shown = [f"#{t.number + 1} ({', '.join(s)})" for t, s in zip(best, scores, strict=True)]
         if len(self.history.directions) == 1:
             return ", ".join(shown)
         front = self.history.pareto_front
@@ -374,7 +422,39 @@ class Evidence:
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
-        return f"#{trial.number + 1} ({', '.join(self.score(trial))}){self._outcome(trial)}"
+        cells = self.score(trial, self._bests[trial.number])
+        return f"#{trial.number + 1} ({', '.join(cells)}){self._outcome(trial)}"
+
+    def standstill(self) -> str:
+        """Say so where the model's latest points lie within the noise, or gain next to nothing."""
+        trials, best = self.history.trials, self.history.best
+        latest = [t for t in trials if t.source == "llm"][-_STANDSTILL:]
+        if len(latest) < _STANDSTILL or best is None or len(self.history.directions) > 1:
+            return ""
+        said = f"Your latest {_STANDSTILL} experiments"
+        if all(t is best or within_noise(t, best) for t in latest):
+            return (
+                f"{said} lie within the noise: none differs from the best by two standard errors."
+            )
+        before = self._bests[latest[0].number]
+        start = self._bests[self._drawn] or self.history.complete[0]
+        if before is None or start.rewards is None or before.rewards is None or not best.rewards:
+            return ""
+        if before is best:
+            return f"{said} gained nothing."
+        gained = abs(best.rewards[0] - before.rewards[0])
+        total = abs(best.rewards[0] - start.rewards[0])
+        feasible = start.constraint_violation == before.constraint_violation
+        if not feasible or gained * 1000 > total:
+            return ""
+        return (
+            f"{said} gained {gained:.2g}, less than a thousandth of all that was gained since "
+            f"#{start.number + 1} ({total:.4g})."
+        )
+
+    def failed(self) -> str:
+        """Return the numbers of the experiments that failed, the latest eight."""
+        return ", ".join(f"#{t.number + 1}" for t in self.history.failed[-8:])
 
     def shown_again(self) -> list[str]:
         """Return the values of the best points and the latest, where the log has no columns."""
@@ -398,19 +478,16 @@ class Evidence:
         return next((t.number for t in trials if t.source == "llm"), len(trials))
 
     def lessons(self, n: int = 7) -> list[str]:
-        """Return the latest `n` lessons of experiments whose notes are dropped, oldest first.
-
-        Each says with which proposal it was written: later results may contradict it.
-        """
+        """Return the latest `n` lessons of experiments whose notes are dropped, oldest first."""
         noted = {t.number for t, full in self._laid_out if full}
-        latest = self.history.trials[-_RECALLED:]
-        asked = (t for t in latest if t.source == "llm" and t.number not in noted)
+        passed = noted | {number - 1 for number in self._withdrawn}
         kept: dict[str, int] = {}
-        for trial in asked:
-            text = _quoted(_thought(trial).lesson, _MAX_LESSON)
-            kept.pop(text, None)
-            kept |= {text: trial.number + 1} if text else {}
-        return [f"{text} (with #{number})" for text, number in kept.items()][-n:] if n else []
+        for trial in self.history.trials[-_RECALLED:]:
+            text = _lesson(_thought(trial).lesson)
+            if text and trial.number not in passed:
+                kept.pop(text, None)  # it is said again
+                kept[text] = trial.number + 1
+        return [f"{number}: {text}" for text, number in kept.items()][-n:] if n else []
 
 
 _QUOTES = str.maketrans({'"': "'", "“": "'", "”": "'"})
@@ -426,6 +503,11 @@ def _quoted(note: str, most: int) -> str:
     # Marks of chat templates must not come back as such through a server that reads them.
     text = note.replace("<|", "< |").replace("**", "").translate(_QUOTES)
     return cut(" ".join(text.split()), most)
+
+
+def _lesson(text: str) -> str:
+    """Return a lesson as it is shown again, in whole sentences."""
+    return cut_sentences(_quoted(text, MAX_NOTE), _MAX_LESSON, MAX_NOTE)
 
 
 def number(value: float, digits: int = 6) -> str:
@@ -446,13 +528,39 @@ def gain(trial: Trial, other: Trial) -> str:
     if trial.rewards is None or other.rewards is None:
         return "no comparison"
     text = signed(trial.rewards[0] - other.rewards[0])
+    error = paired_error(trial, other)
+    return text if error is None else f"{text} ± {rough(error)}"
+
+
+def paired_error(trial: Trial, other: Trial) -> float | None:
+    """Return the standard error of a difference of two means, start by start.
+
+    ``None`` where they were not measured once each on the same starts.
+    """
     n = len(trial.samples)
-    if n > 1 and n == len(other.samples):
-        pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
-        mean = sum(pairs) / n
-        error = math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
-        text += f" ± {rough(error)} start by start"
-    return text
+    if n < 2 or n != len(other.samples) or trial.evaluations + other.evaluations > 2:
+        return None
+    pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
+    mean = sum(pairs) / n
+    return math.sqrt(sum((p - mean) ** 2 for p in pairs) / (n - 1) / n)
+
+
+def within_noise(trial: Trial, best: Trial) -> bool:
+    """Whether a trial differs from another by less than two standard errors of the difference."""
+    if trial.rewards is None or best.rewards is None or trial.state != "complete":
+        return False
+    error = paired_error(trial, best)
+    if error is None:
+        error = math.hypot(trial.stderr or 0.0, best.stderr or 0.0)
+    return abs(trial.rewards[0] - best.rewards[0]) < 2 * error
+
+
+def telling(value: float, other: float, least: int) -> int:
+    """Return how many digits, at least `least` and at most 12, tell a value from another one."""
+    gap = abs(value - other)
+    if not 0 < gap < abs(value) < math.inf:
+        return least
+    return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 12)
 
 
 def signed(value: float) -> str:

@@ -375,8 +375,8 @@ class TemplatePrompt:
 _SHOWN = {
     Entry: tuple(entry_field.name for entry_field in fields(Entry)),
     Evidence: (
-        "header", "log", "dropped", "has_errors", "drawn", "lessons", "ranking", "shown_again",
-        "latest",
+        "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
+        "shown_again", "latest", "standstill", "failed",
     ),
 }  # fmt: skip
 """What templates may use of the objects that they get."""
