@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsFloat, TypeVar, Unpack, overload
 
-from llmopt.arguments import check_names, whole_number
+from llmopt.arguments import check_names, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.client.ready import is_permanent
 from llmopt.errors import (
@@ -28,6 +28,7 @@ from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.sanity import Sanity
+from llmopt.search.refine import FINISHES, Finish
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         callback: Callable[[Trial[Any]], object] | None
         catch: type[Exception] | tuple[type[Exception], ...]
         finalists: int | Literal["auto"] | None
+        finish: Literal["auto", "off"] | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class SearchResult(Generic[Params]):
 
     Attributes:
         optimizer: The `LLMOptimizer` behind it; its storage is closed.
-        stopped: Why the search ended before its last trial; empty if it did not.
+        stopped: Why the search ended before its last trial, or went on with its finish; empty if it
+            did not.
         left: What is left of the budget: ``"evaluations"``, and of the caps that were set
             ``"requests"``, ``"tokens"`` and ``"cost"``.
         finals: Evaluations that measured the best few points again; see `minimize`.
@@ -98,6 +101,11 @@ class SearchResult(Generic[Params]):
         """Requests, tokens and cost of the search, and where its points came from."""
         return self.optimizer.usage
 
+    @property
+    def finish(self) -> Finish | None:
+        """What small changes of the best point brought; ``None`` where there were none."""
+        return self.optimizer.finish
+
     def trials_dataframe(self) -> pandas.DataFrame:
         """Return the trials as a table; see `LLMOptimizer.trials_dataframe`."""
         return self.optimizer.trials_dataframe()
@@ -121,6 +129,8 @@ class SearchResult(Generic[Params]):
         found = []
         if self.finals:
             found.append(("finals", f"{self.finals} evaluations measured the best points again"))
+        if self.finish:
+            found.append(("finish", str(self.finish)))
         if self.stopped:
             found.append(("stopped", self.stopped))
             found.append(("left", ", ".join(f"{count:g} {of}" for of, count in self.left.items())))
@@ -180,9 +190,13 @@ def minimize(
             evaluation, whose text the model is told; any other one ends the search and is raised.
             ``finalists``: how many of the best points are measured twice more at the end, among
             the `n_trials`; ``"auto"``, the default, for 2 or 3 where measurements are noisy and
-            there are 20 or more, else none. ``warmup`` is 5 here unless given; ``storage=FILE``
-            lets a stopped search go on when it is called again. With the prompt ``"words"`` the
-            model may end the search: ``may_stop=False`` turns it off.
+            there are 20 or more, else none. ``finish``: where the model has ended the search, or a
+            cap is reached, and evaluations are left, ``"auto"``, the default, goes on with small
+            random changes of the best point, which cost no request: for one objective without
+            noise, in spaces with numbers. They end by themselves once their steps have shrunk to
+            nothing. ``"off"`` or ``None`` for none. ``warmup`` is 5 here unless given;
+            ``storage=FILE`` lets a stopped search go on when it is called again. With the prompt
+            ``"words"`` the model may end the search: ``may_stop=False`` turns it off.
 
     Returns:
         The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
@@ -250,9 +264,11 @@ def _search(
         raise TypeError(f"f={f!r}: expected a function of a point")
     if "direction" in options:
         raise TypeError(f"{direction}() has no direction=: call minimize() or maximize()")
-    own: dict[str, Any] = {"progress": None, "callback": None, "catch": (), "finalists": "auto"}
+    own: dict[str, Any] = {"progress": None, "callback": None, "catch": ()}
+    own |= {"finalists": "auto", "finish": "auto"}
     check_names(direction, options, (*SearchOptions.names(), "prompt", "seed", "n_trials", *own))
     own = {name: options.pop(name, usual) for name, usual in own.items()}
+    one_of("finish", own["finish"], FINISHES)
     progress, callback, catch = own["progress"], own["callback"], own["catch"]
     if options.get("may_stop") is None:
         options["may_stop"] = True
@@ -260,7 +276,7 @@ def _search(
     kept = finals.most if options.get("noisy") or finals.asked_for else 0
     options = {"warmup": WARMUP, "total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
-    stopped = ""
+    stopped, over = "", False
     if progress is not False:
         say_where_it_goes_on(optimizer, n_trials)
     if imported := optimizer.imported:
@@ -273,6 +289,10 @@ def _search(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
     try:
+        if own["finish"] == "auto":
+            known = (*optimizer.trials, *optimizer.pending)
+            if any(p.source == "finish" for p in known):  # where the search was cut off
+                optimizer._finish()
         optimizer._check_ready()  # a stored search may begin with a point that it handed out before
         while (more := n_trials - len(optimizer.trials)) > 0:
             waiting = optimizer.pending  # cut off by a kill, in a search that goes on
@@ -280,17 +300,18 @@ def _search(
             try:
                 if waiting:
                     params = optimizer.space.unflatten(waiting[0].values)
-                elif (final := finals.next(optimizer, more, over=bool(stopped))) is not None:
+                elif (final := finals.next(optimizer, more, over=over)) is not None:
                     params, kind = final.params, "finalist"
-                elif stopped:
+                elif over:
                     break
                 else:
                     params, warned = optimizer._points(None)
                     for text in warned:
                         warnings.warn(text, FallbackWarning, stacklevel=3)
             except (SearchStopped, BudgetExceededError) as end:
-                stopped = str(end)
-                continue  # the finalists are left
+                stopped = stopped or str(end)
+                over = not (own["finish"] == "auto" and optimizer._finish())
+                continue  # the finish, or the finalists, are left
             except ClientError as error:
                 if optimizer.history.best is None or is_permanent(error):
                     raise

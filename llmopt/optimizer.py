@@ -266,9 +266,14 @@ class LLMOptimizer(RecordedSearch[Params]):
                 seen = set(known)
                 new = self._warm_up(n - len(state.ready), seen)
             wanted = n - len(state.ready) - len(new)
-            if wanted >= n and state.stop is not None:
+            if wanted > 0 and self._finisher is not None:
+                drawn = self._finisher.propose(self.space, history, state.rng, wanted, taken=seen)
+                for proposal in drawn:
+                    self._meter.count_proposal(proposal.source)
+                new += drawn
+            elif wanted >= n and state.stop is not None:
                 raise SearchStopped(*state.stop)
-            if wanted > 0 and state.stop is None:
+            elif wanted > 0 and state.stop is None:
                 wanted = max(wanted, self.batch_size)
                 new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
             with self._changing, uninterrupted():

@@ -24,6 +24,7 @@ from llmopt.search.events import Queued
 from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
+from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
 from llmopt.search.resume import (
     FORMAT,
     check_same,
@@ -80,6 +81,7 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         self._n_warmup: int = options.warmup if warmup is None else len(warmup)  # type: ignore[assignment]
         self._state = self._new_state()
         self._use(self._make_emitter(model))
+        self._finisher: RefineEmitter | None = None
         self._ready = self._told_twice = False
         self._changing = Lock()  # held briefly: tell never waits for a model
         self._joiner = Joiner()
@@ -109,6 +111,13 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         self._emitter = emitter
         self._model = emitter.model if isinstance(emitter, Scheduler) else emitter
         self._meter: Meter = self._model.meter
+
+    def _finish(self) -> bool:
+        """Let small changes of the best point go on from here; return whether they begin now."""
+        if self._finisher is None and can_finish(self.space, self.history):
+            self._finisher = RefineEmitter(ends=True)
+            return True
+        return False
 
     # -- results --------------------------------------------------------------------------
 
@@ -221,6 +230,11 @@ class RecordedSearch(StoredSearch, Generic[Params]):
             LLMOptError: The search has several objectives.
         """
         return plot(self.history, ax)
+
+    @property
+    def finish(self) -> Finish | None:
+        """What small changes of the best point brought after the model had ended the search."""
+        return finish_of(self.trials, self.directions[0])
 
     def __repr__(self) -> str:
         return (
@@ -354,6 +368,7 @@ class RecordedSearch(StoredSearch, Generic[Params]):
                 "_joiner": Joiner(),
                 "_state": copy.deepcopy(self._state),
                 "_emitter": copy.copy(self._emitter),
+                "_finisher": copy.copy(self._finisher),
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:

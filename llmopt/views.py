@@ -26,6 +26,7 @@ _COLOURS = {
     "warmup": "#999999",
     "cma": "#009e73",
     "refine": "#56b4e9",
+    "finish": "#56b4e9",
     "user": "#cc79a7",
 }
 _WORDS = 120  # characters of an explanation or a feedback in a cell

@@ -110,7 +110,9 @@ def test_the_callback_sees_each_trial_and_may_end_the_search():
 
 
 def test_a_reached_cap_ends_the_search_with_what_was_found():
-    result = minimize(bowl, SPACE, 9, scripted(1, 2, 3), max_requests=2, prompt="props")
+    result = minimize(
+        bowl, SPACE, 9, scripted(1, 2, 3), max_requests=2, prompt="props", finish="off"
+    )
     assert len(result.trials) == WARMUP + 2
     assert "max_requests" in result.stopped
     assert result.best.reward == 0

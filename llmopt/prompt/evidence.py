@@ -45,6 +45,7 @@ _SOURCES = {
     "drawn": "drawn from the best",
     "cma": "found by CMA-ES",
     "refine": "a small random change of the best",
+    "finish": "a small random change of the best",
     "fallback": "drawn at random",
 }
 

@@ -9,11 +9,14 @@ knows the task it gains from the first evaluations on; CMA-ES needs generations.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.errors import SearchStopped
+from llmopt.history import Direction, History, Proposal, Source, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.space import Space, Value
@@ -26,11 +29,30 @@ _LEAST = 0.003  # of the range, for a value that is 0 in all of them
 _TOP = 5
 _GROW, _SHRINK = 1.5, 1.5**-0.25
 _SMALLEST, _LARGEST = 0.05, 10.0
+_NOTHING = 0.01  # steps of that size end a search that they finish
 _TRIES = 100
+_PROPOSED = ("llm", "cma", "refine", "finish", "network", "sampler")
 
 
 class RefineEmitter(Follower):
-    """Draws around the best point, for any space with one objective."""
+    """Draws around the best point, for any space with one objective.
+
+    Args:
+        ends: Whether it finishes a search: its points have the source ``"finish"``, and it ends
+            the search once its steps have shrunk to nothing.
+    """
+
+    def __init__(self, *, ends: bool = False) -> None:
+        self.ends = ends
+        self.source: Source = "finish" if ends else "refine"
+        self._smallest = _NOTHING if ends else _SMALLEST
+        super().__init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"ends": self.ends}  # what was read from the history is read again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def _forget(self) -> None:
         super()._forget()
@@ -40,15 +62,18 @@ class RefineEmitter(Follower):
         self._size = 1.0
 
     def _take(self, trial: Trial, direction: Direction) -> None:
+        if trial.kind == "check":
+            return  # measured on other starts
         rank = rank_of(trial, direction)
         best = rank < (self._best[0] if self._best else FAILED)
         if best:
             self._best = rank, trial.values
-        if trial.source == "refine":
-            self._size = min(max(self._size * (_GROW if best else _SHRINK), _SMALLEST), _LARGEST)
+        if trial.source in ("refine", "finish"):
+            size = self._size * (_GROW if best else _SHRINK)
+            self._size = min(max(size, self._smallest), _LARGEST)
         elif best:
             self._size = 1.0
-        if rank < FAILED and trial.source in ("llm", "cma", "refine"):
+        if rank < FAILED and trial.source in _PROPOSED:
             insort(self._top, (rank, self._read, trial.values))
             del self._top[_TOP:]
 
@@ -62,13 +87,19 @@ class RefineEmitter(Follower):
         taken: Set[Hashable] | None = None,
         notes: tuple[str, ...] = (),
     ) -> list[Proposal]:
-        """Return at most `n` new points with source ``"refine"``: see `Emitter.propose`.
+        """Return at most `n` new points with its source: see `Emitter.propose`.
 
         There are fewer where nothing was measured yet, or where few new points are near.
+
+        Raises:
+            SearchStopped: Its steps have shrunk to nothing, or no new point is near, and it
+                `ends` the search.
         """
         self._follow(history)
         if self._best is None:
             return []
+        if self.ends and self._size <= _NOTHING:
+            raise SearchStopped("small changes of the best point no longer gain")
         start = space.encode(self._best[1])
         units = np.stack([space.encode(values) for *_, values in self._top] or [start])
         zero = np.array([_zero(d) for d in space.dimensions])
@@ -88,12 +119,15 @@ class RefineEmitter(Follower):
                 if isinstance(dimension, Categorical):
                     draws[i] = fresh[i] - start[i]  # choices have no neighbours
             point = space.decode(np.clip(start + np.where(changed, draws, 0.0), 0.0, 1.0))
+            point = point if space.admits(point) else space.mend(point)
             key = space.key(point)
             if key in seen:
                 size *= _GROW  # a coarse grid, or a corner
                 continue
             seen.add(key)
-            found.append(Proposal(point, "refine"))
+            found.append(Proposal(point, self.source))
+        if self.ends and not found:
+            raise SearchStopped("no new point is near the best one")
         return found
 
 
@@ -103,3 +137,48 @@ def _zero(dimension: object) -> float:
     if getattr(dimension, "log", False) or not low <= 0 <= high or low == high:
         return 0.5
     return float(-low / (high - low))
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What small random changes of the best point brought, once the model had ended the search.
+
+    Attributes:
+        evaluations: Changes that were evaluated.
+        gain: By how much the best reward got better; 0 where it did not.
+    """
+
+    evaluations: int
+    gain: float
+
+    def __str__(self) -> str:
+        gained = f"gained {self.gain:.4g}" if self.gain else "gained nothing"
+        return f"{self.evaluations} small changes of the best point {gained}"
+
+
+FINISHES = ("auto", "off", None)
+"""What ``finish=`` may be; ``None`` means ``"off"``."""
+
+
+def finish_of(trials: Sequence[Trial], direction: Direction) -> Finish | None:
+    """Return what the finish of a search brought, or ``None`` if there was none."""
+    changes = [t for t in trials if t.source == "finish"]
+    others = [t for t in trials if t.source != "finish" and t.kind != "check"]
+    if not changes:
+        return None
+    best, before = (
+        min((rank_of(t, direction) for t in ts), default=FAILED) for ts in (changes, others)
+    )
+    return Finish(len(changes), before[1] - best[1] if best < before else 0.0)
+
+
+def can_finish(space: Space, history: History) -> bool:
+    """Whether small changes can go on where a model has ended a search.
+
+    They need one objective without noise, a measured point that keeps all limits, and a number to
+    change.
+    """
+    best = history.best
+    if best is None or best.constraint_violation or len(history.directions) > 1 or history.noisy:
+        return False
+    return any(not isinstance(d, Categorical) and d.count > 1 for d in space.dimensions)
