@@ -290,8 +290,8 @@ def _search(
     )
     try:
         if own["finish"] == "auto":
-            known = (*optimizer.trials, *optimizer.pending)
-            if any(p.source == "finish" for p in known):  # where the search was cut off
+            known = [p.source for p in optimizer.pending] + [t.source for t in optimizer.trials]
+            if "finish" in known:  # the search was cut off there
                 optimizer._finish()
         optimizer._check_ready()  # a stored search may begin with a point that it handed out before
         while (more := n_trials - len(optimizer.trials)) > 0:

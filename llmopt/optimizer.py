@@ -165,11 +165,7 @@ class LLMOptimizer(RecordedSearch[Params]):
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
     def _point_to_ask(self, params: Any, where: str = "") -> tuple[Any, ...]:
-        """Return a point that the user wants evaluated, flat.
-
-        Raises:
-            ParameterError: It is not in the space, or breaks a constraint.
-        """
+        """Return a point that the user wants evaluated, flat."""
         try:
             values = self.space.flatten(params)
         except ParameterError as error:
@@ -275,15 +271,16 @@ class LLMOptimizer(RecordedSearch[Params]):
                 raise SearchStopped(*state.stop)
             elif wanted > 0 and state.stop is None:
                 wanted = max(wanted, self.batch_size)
-                new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
+                try:
+                    new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
+                except SearchStopped as end:
+                    with self._changing, uninterrupted():
+                        self._record_asked(new, 0, draft, end)
+                    raise
             with self._changing, uninterrupted():
                 new = self._completed(new, n, known, draft)
                 handed = n if given is None else given()
-                rng, usage = state.rng.bit_generator.state, self._meter.usage_with(draft)
-                end = draft.stop
-                stop = None if end is None else (str(end), end.point)
-                self._record(Asked(new, handed, rng, usage.proposals, usage.rejected, stop))
-                self._meter.settle(draft)
+                self._record_asked(new, handed, draft, draft.stop)
                 return state.pending[-handed:] if handed else []
         except BaseException:
             if not draft.settled:
@@ -291,19 +288,19 @@ class LLMOptimizer(RecordedSearch[Params]):
                 state.rng.bit_generator.state = before
             raise
 
+    def _record_asked(
+        self, new: list[Proposal], handed: int, draft: Draft, end: SearchStopped | None
+    ) -> None:
+        """Record what an ask gave, and whether the model ended the search with it."""
+        rng, usage = self._state.rng.bit_generator.state, self._meter.usage_with(draft)
+        stop = None if end is None else (str(end), end.point)
+        self._record(Asked(new, handed, rng, usage.proposals, usage.rejected, stop))
+        self._meter.settle(draft)
+
     def _completed(
         self, new: list[Proposal], n: int, known: set[Any], draft: Draft
     ) -> list[Proposal]:
-        """Leave out what was enqueued or told while the model was asked, and draw what is missing.
-
-        Points are missing where they were left out, and where the model ended the search.
-
-        Args:
-            new: The points of this ask.
-            n: How many points are wanted, with those that are ready.
-            known: Keys of all points when the ask began.
-            draft: Of the ask.
-        """
+        """Leave out what came since the points were `known`; draw what of `n` is missing."""
         state, key = self._state, self.space.key
         meanwhile: set[Any] = set()
         if not self._model.options.noisy and len(state.keys) > len(known):  # keys never go

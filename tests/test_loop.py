@@ -389,7 +389,9 @@ STOP = "Analysis: it is flat here.\nStart from: #1\nProposal: stop"
 def test_the_model_may_end_a_whole_search_and_the_result_says_what_is_left():
     made = {"warmup": 0, "prompt": "words", "description": "a bowl"}
     client = ScriptedClient([word(1.5), STOP])
-    result = minimize(bowl, SPACE, 20, client, max_requests=9, max_tokens=10**6, **made)
+    result = minimize(
+        bowl, SPACE, 20, client, max_requests=9, max_tokens=10**6, finish="off", **made
+    )
     assert "ended the search" in result.stopped
     assert "it is flat here" in result.stopped
     tokens = result.usage.prompt_tokens + result.usage.completion_tokens

@@ -117,6 +117,19 @@ def test_a_stop_behind_points_ends_the_search_after_them(tmp_path, told):
         assert optimizer.ask() == {"x": 0.9}
 
 
+def test_a_stop_without_points_is_kept_and_paid_for_once(tmp_path):
+    made = {"storage": tmp_path / "run.jsonl", "may_stop": True}
+    for script in (["0.1", "stop"], []):
+        optimizer, client = make(script, **made)
+        with closing(optimizer):
+            if script:
+                tell(optimizer, 1)
+            for _ in range(2):
+                with pytest.raises(SearchStopped, match="flat"):
+                    optimizer.ask()
+            assert optimizer.usage.requests == 2
+
+
 def test_points_that_an_end_leaves_open_are_drawn():
     optimizer, client = make(["0.1 0.2 stop"], may_stop=True)
     optimizer.ask()
