@@ -120,7 +120,7 @@ def test_a_stop_behind_points_ends_the_search_after_them(tmp_path, told):
 def test_a_stop_without_points_is_kept_and_paid_for_once(tmp_path):
     made = {"storage": tmp_path / "run.jsonl", "may_stop": True}
     for script in (["0.1", "stop"], []):
-        optimizer, client = make(script, **made)
+        optimizer, _ = make(script, **made)
         with closing(optimizer):
             if script:
                 tell(optimizer, 1)
