@@ -17,6 +17,7 @@ from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.options import SearchOptions
 from llmopt.prompt import Prompt
+from llmopt.prompt.evidence import Evidence
 from llmopt.search.cma import CMAEmitter, several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
@@ -296,6 +297,11 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         if self._bell is not None:
             self._bell.end()
         super().close()
+        conclude = getattr(self._model.client, "conclude", None)
+        history = self.history
+        if conclude is not None and history.trials:
+            shown = Evidence(history, self.space, self.space.names, history.trials)
+            conclude(f"The latest: {shown.latest()}\nBest first: {shown.ranking()}\n")
 
     def _resume(self, seed_given: bool, events: list[Event], path: Path) -> None:
         start = start_of(events, path)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmopt import Float, LLMOptimizer
+from llmopt import Float, LLMOptimizer, minimize
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
 from llmopt.client.facts import model_facts
@@ -211,6 +211,28 @@ class TestNext:
             assert main(turn) == (0 if k < 2 else 3)
         assert "search ended" in capsys.readouterr().err
         assert result() == ["it is 0", "it is 1", "it is 2"]
+
+    def test_the_end_shows_the_last_result(
+        self,
+        folder: Path,
+        give: Callable[[bytes], None],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        def square(params: dict[str, float]) -> float:
+            return params["x"] ** 2
+
+        def search() -> object:
+            space, client = {"x": Float(-3, 3)}, FolderClient(folder)
+            return minimize(square, space, 2, client, prompt="words", warmup=1, progress=False)
+
+        result = start(search)
+        assert main(["next", str(folder)]) == 0
+        give(b"Hypothesis: the middle.\nStart from: new\nProposal: x: 0")
+        assert main(["next", str(folder), "--answer", "1", "--wait"]) == 3
+        result()
+        said = capsys.readouterr().err
+        assert "The latest: #2 (0) -> " in said
+        assert "Best first: #2 (0), #1 (" in said
 
     def test_nothing_open(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["next", str(folder), "--timeout", "0"]) == 4

@@ -262,6 +262,7 @@ class Client(Protocol):
       is there and false, a cap on cost cannot be kept and is refused before anything is sent;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.retry.complete_with_retries` goes on;
+    - ``conclude(text)``: a search has ended; what came of it, in words;
     - ``close()``: release processes and memory.
 
     A client makes no network call, reads no key and loads no model when constructed:

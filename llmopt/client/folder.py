@@ -9,7 +9,7 @@ system. Of request 1 the folder holds
   three files), ``digest`` and the whole ``request`` as `Request.to_dict` gives it.
 - ``0001.answer.md``: the answer, once there is one. ``llmopt next DIR --answer 1`` puts it there.
   Any other program writes it under another name and renames it, so that it appears as a whole.
-- ``done``: the search, or its process, has ended. The next request removes it.
+- ``done``: the search, or its process, has ended, and what came of it. The next request removes it.
 
 A request is open as long as its ``.request.md`` is there and its ``.answer.md`` is not.
 """
@@ -141,8 +141,14 @@ class FolderClient:
 
     def close(self) -> None:
         """Say in the folder that the search has ended; the end of the process does so, too."""
-        _asked.discard((os.getpid(), self.folder.absolute()))
-        _say_ended(self.folder)
+        self.conclude("")
+
+    def conclude(self, text: str) -> None:
+        """Say in the folder that the search has ended, and what came of it."""
+        asked = os.getpid(), self.folder.absolute()
+        if asked in _asked or not (self.folder / _DONE).exists():  # else it has been said
+            _asked.discard(asked)
+            _say_ended(self.folder, text)
 
     def _known(self, digest: str) -> list[int]:
         """Return the numbers of equal requests that this process has not used."""
@@ -218,12 +224,12 @@ def _say_all_ended() -> None:
                 _say_ended(folder)
 
 
-def _say_ended(folder: Path) -> None:
+def _say_ended(folder: Path, text: str = "") -> None:
     if folder.is_dir():
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         left = len(_open_numbers(folder))
         write_text_atomically(
-            folder / _DONE, f"the search ended at {when}; open requests: {left}\n"
+            folder / _DONE, clean(f"the search ended at {when}; open requests: {left}\n{text}")
         )
 
 
@@ -290,7 +296,7 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
 def ended(folder: Path) -> str | None:
     """Return what the search said when it ended, or ``None`` while it goes on."""
     try:
-        return read_bytes(folder / _DONE, most=1000, links=False).decode(errors="replace").strip()
+        return read_bytes(folder / _DONE, most=10_000, links=False).decode(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
