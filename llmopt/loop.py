@@ -26,9 +26,9 @@ from llmopt.errors import (
 )
 from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
-from llmopt.options import SearchArguments, SearchOptions
 from llmopt.sanity import Sanity
 from llmopt.search.refine import FINISHES, Finish
+from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html

@@ -15,7 +15,6 @@ from llmopt.client.base import client_name
 from llmopt.errors import NoTrialsError, StorageError
 from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
-from llmopt.options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
 from llmopt.search.cma import CMAEmitter, several_objectives
@@ -26,15 +25,17 @@ from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
-from llmopt.search.resume import (
+from llmopt.search.scheduler import Scheduler, make_scheduler
+from llmopt.search.state import SearchState
+from llmopt.search.storage import (
     FORMAT,
+    StoredSearch,
+    as_written,
     check_same,
     replay,
     start_of,
 )
-from llmopt.search.scheduler import Scheduler, make_scheduler
-from llmopt.search.state import SearchState
-from llmopt.search.stored import StoredSearch, as_written
+from llmopt.search_options import SearchOptions
 from llmopt.space import Space
 from llmopt.trackers.base import Bell, Search
 from llmopt.views import TrialList, dataframe, plot, search_html

@@ -35,7 +35,8 @@ from llmopt.errors import (
     ModelNotFoundError,
     RefusedKeyError,
 )
-from llmopt.search.meter import Limits, Meter
+from llmopt.search.limits import Limits
+from llmopt.search.meter import Meter
 
 KEY = "sk-planted+KEY/0123456789abcdef"
 

@@ -14,7 +14,8 @@ import pytest
 from llmopt import BudgetExceededError, ClientError, Completion, Reply, ScriptedClient, StorageError
 from llmopt.client.base import Message, Request
 from llmopt.client.retry import complete_with_retries
-from llmopt.search.meter import Limits, Meter
+from llmopt.search.limits import Limits
+from llmopt.search.meter import Meter
 
 
 def request(text: str) -> Request:

@@ -36,9 +36,9 @@ from llmopt.client.registry import get_client, one_model
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
+from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
@@ -442,7 +442,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
             is asked for; one that is told ranks after those that keep them. What is not linear
             is for Nevergrad's ``register_cheap_constraint``.
-        **options: See `llmopt.search.options.AskOptions`: ``description``, ``attempts``,
+        **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``attempts``,
             ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. ``total`` is the
             budget unless it is given. Where ``on_error="raise"``, as by default, `minimize` can
             be called again and goes on. With ``may_stop=True`` a stop lets `minimize` return its

@@ -50,10 +50,10 @@ from llmopt.client.registry import get_client, one_model
 from llmopt.errors import SearchStopped
 from llmopt.history import Usage
 from llmopt.prompt import Prompt
+from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.locks import Lock
-from llmopt.search.options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner
 from llmopt.space.constraints import read_constraints
 
@@ -113,8 +113,8 @@ class LLMSampler(BaseSampler):
             enqueued ranks after those that keep them. See `llmopt.Space`.
         dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
-        **options: See `llmopt.search.options.AskOptions`: ``description``, ``total``, ``attempts``,
-            ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. Here
+        **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
+            ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. Here
             ``on_error="fallback"`` is the default, since an exception would end
             ``study.optimize``: Optuna catches none of a sampler's; ``"raise"`` fails the trial.
             With ``may_stop=True`` a stop calls ``study.stop()`` and prunes the trial that was

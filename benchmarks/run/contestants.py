@@ -20,7 +20,8 @@ from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import check_new_recording
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for
-from llmopt.search.meter import Limits, Meter
+from llmopt.search.limits import Limits
+from llmopt.search.meter import Meter
 
 LEAST_PARAMETERS = 3_000_000_000
 """Models with fewer weights make nothing of a chat prompt."""

@@ -46,9 +46,10 @@ from llmopt.code.writer import CodeSituation, Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event
+from llmopt.search.limits import Limits
 from llmopt.search.locks import uninterrupted
-from llmopt.search.meter import Draft, Limits, Meter
-from llmopt.search.stored import StoredSearch
+from llmopt.search.meter import Draft, Meter
+from llmopt.search.storage import StoredSearch
 from llmopt.space import Space
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class CodeOptimizer(StoredSearch):
             ``documentation``, ``answer``, ``best``, ``latest``, ``template``. Of the writer
             (`llmopt.code.writer.Writer`): ``repairs``, ``attempts``, ``temperature``,
             ``max_output_tokens``. Of the workers (`Sandbox`): ``limits``,
-            ``allow_unsandboxed``. Of the spending (`llmopt.search.meter.Limits`):
+            ``allow_unsandboxed``. Of the spending (`llmopt.search.limits.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
 
     Attributes:

@@ -35,7 +35,6 @@ from llmopt.errors import (
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
-from llmopt.options import SearchOptions
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.episode import step_cap
 from llmopt.policies.goal import Words, describe_task
@@ -60,6 +59,7 @@ from llmopt.policies.words import MAX_WORDS, EnvironmentWords
 from llmopt.policies.wrapping import usual_sizes
 from llmopt.sanity import Sanity
 from llmopt.search.eventlog import read_events
+from llmopt.search_options import SearchOptions
 from llmopt.text import cut
 
 CHECKED = 5

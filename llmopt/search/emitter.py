@@ -35,8 +35,9 @@ from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for,
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.words import describe_params
-from llmopt.search.meter import Draft, Limits, Meter
-from llmopt.search.options import AskArguments, AskOptions
+from llmopt.search.ask_options import AskArguments, AskOptions
+from llmopt.search.limits import Limits
+from llmopt.search.meter import Draft, Meter
 from llmopt.space import Space, Value
 from llmopt.text import cut
 
@@ -99,7 +100,7 @@ class ModelEmitter:
             ``"auto"`` for the one that suits the client.
         transport_attempts: See `Meter`.
         limits: Caps on requests, tokens and cost, in place of those among the options.
-        **options: See `llmopt.search.options.AskOptions`.
+        **options: See `llmopt.search.ask_options.AskOptions`.
 
     Attributes:
         options: How the model is asked.

@@ -20,8 +20,7 @@ from llmopt.files import read_json, read_text
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.eventlog import read_events
-from llmopt.search.resume import names_a_place, start_of, stored_options
-from llmopt.search.stored import as_written
+from llmopt.search.storage import as_written, names_a_place, start_of, stored_options
 from llmopt.service.description import read_description
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use

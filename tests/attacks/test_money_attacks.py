@@ -12,7 +12,7 @@ import pytest
 from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.code import CodeOptimizer
 from llmopt.errors import BudgetExceededError, ClientError, StorageError
-from llmopt.search.meter import Limits
+from llmopt.search.limits import Limits
 
 SPACE = {"x": Float(-5, 5)}
 

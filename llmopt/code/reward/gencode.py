@@ -25,7 +25,8 @@ from llmopt.code.failure import CandidateError
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
-from llmopt.search.meter import Limits, Meter, Metered
+from llmopt.search.limits import Limits
+from llmopt.search.meter import Meter, Metered
 from llmopt.text import cut
 
 logger = logging.getLogger(__name__)

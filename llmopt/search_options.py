@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from llmopt.arguments import MOST_AT_ONCE, one_of
 from llmopt.client.base import Client
-from llmopt.search.options import AskArguments, AskOptions
+from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partner
 from llmopt.text import short
 from llmopt.trackers.base import Callback, check_callbacks

@@ -15,7 +15,7 @@ from llmopt.arguments import (
     one_of,
     whole_number,
 )
-from llmopt.search.meter import Limits
+from llmopt.search.limits import Limits
 
 MOST_IN_ANSWER = 20
 """Points that one answer may be asked for: its hypotheses are to be thought through."""

@@ -1,0 +1,114 @@
+"""What a search may spend: caps on requests, tokens and cost."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+
+from llmopt.arguments import whole_number
+from llmopt.errors import BudgetExceededError
+from llmopt.history import Usage
+
+_REMEDY = "raise the cap (`limits`) to go on; every trial and every paid reply is kept"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps on what a search may spend; ``None`` means no cap.
+
+    Each is checked before each call, so the last calls, made at once, may exceed it. Where a
+    provider does not tell what a call has used, an estimate counts, rather too high than too low.
+
+    Attributes:
+        max_requests: Calls sent to the model, failed ones included.
+        max_tokens: Prompt and completion tokens together.
+        max_cost: US dollars.
+        max_unpriced: Calls given up at unknown cost that `max_cost` puts up with.
+    """
+
+    max_requests: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    max_unpriced: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_tokens", "max_unpriced"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 0)
+        cost = self.max_cost
+        if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
+            raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
+
+    def left(self, usage: Usage) -> dict[str, float]:
+        """Return what may still be spent under each cap that is set."""
+        cost = math.inf if usage.cost is None else usage.cost
+        spent = {
+            "requests": (self.max_requests, usage.requests),
+            "tokens": (self.max_tokens, usage.prompt_tokens + usage.completion_tokens),
+            "cost": (self.max_cost, cost),
+        }
+        return {of: max(0, cap - used) for of, (cap, used) in spent.items() if cap is not None}
+
+    def check(self, usage: Usage) -> None:
+        """Raise if no further request may be sent.
+
+        Raises:
+            BudgetExceededError: A cap is reached, or a cost cap is set and the price of
+                what was already sent is not known.
+        """
+        if self.max_requests is not None and usage.requests >= self.max_requests:
+            raise BudgetExceededError(
+                f"{usage.requests} requests were sent and max_requests={self.max_requests}: "
+                + _REMEDY
+            )
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            raise BudgetExceededError(
+                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {_REMEDY}"
+            )
+        self.check_cost(usage)
+
+    def check_cost(self, usage: Usage) -> None:
+        """Raise if the cost cap is reached, or cannot be kept; see `check`."""
+        if self.max_cost is None or self.max_cost == math.inf:
+            return
+        if usage.unpriced > self.max_unpriced:
+            raise BudgetExceededError(
+                f"max_cost={self.max_cost} cannot be kept: {usage.unpriced} of the requests were "
+                "given up while the model was at work, and may be charged at a cost that nobody "
+                "told. Look at the provider's bill; then assign limits with "
+                f"max_unpriced={usage.unpriced} (and a max_cost that leaves room for it), or cap "
+                "requests or tokens instead (max_cost=inf, or on the command line --max-cost inf "
+                "--max-tokens N). A larger timeout= of the client may keep it from happening "
+                "again; every trial and every paid reply is kept"
+            )
+        if usage.cost is None:
+            raise BudgetExceededError(
+                f"max_cost={self.max_cost} cannot be kept: the model's price is not known. "
+                "Give the client its prices, or cap requests or tokens instead"
+            )
+        if usage.cost >= self.max_cost:
+            raise BudgetExceededError(
+                f"${usage.cost:.4f} was spent and max_cost={self.max_cost}: {_REMEDY}"
+            )
+
+
+class Account:
+    """What may still be spent while one request is under way, whose calls may be made at once."""
+
+    def __init__(self, limits: Limits, usage: Usage) -> None:
+        self._limits, self._usage, self._lock = limits, usage.copy(), threading.Lock()
+
+    def take(self) -> None:
+        """Count a call that is about to be made, or raise where none may be."""
+        with self._lock:
+            self._limits.check(self._usage)
+            self._usage.requests += 1
+
+    def paid(self, tokens: int, cost: float | None) -> None:
+        """Count what a call has used."""
+        with self._lock:
+            usage = self._usage
+            usage.prompt_tokens += tokens
+            usage.cost = None if usage.cost is None or cost is None else usage.cost + cost
