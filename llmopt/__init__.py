@@ -50,44 +50,21 @@ if TYPE_CHECKING:
     from llmopt.space import Categorical, Float, Int, Space
 
 _HOMES = {
-    "llmopt.client": (
-        "Client",
-        "Completion",
-        "Message",
-        "RecordClient",
-        "ReplayClient",
-        "Reply",
-        "Request",
-        "ScriptedClient",
-        "get_client",
-    ),
-    "llmopt.client.local": ("LocalClient",),
-    "llmopt.errors": (
-        "BudgetExceededError",
-        "ClientError",
-        "FallbackWarning",
-        "LLMOptError",
-        "MissingKeyError",
-        "ModelNotFoundError",
-        "NoTrialsError",
-        "ParameterError",
-        "ParseError",
-        "PromptTooLongError",
-        "RewardError",
-        "SearchStopped",
-        "SpaceError",
-        "StorageError",
-        "TemplateError",
-    ),
-    "llmopt.history": ("History", "Proposal", "Trial", "Usage"),
-    "llmopt.loop": ("SearchResult", "maximize", "minimize"),
-    "llmopt.optimizer": ("LLMOptimizer",),
-    "llmopt.prompt.answer": ("parse_parameters",),
-    "llmopt.prompt": ("Prompt", "get_prompt"),
-    "llmopt.search.emitter": ("Proposer",),
-    "llmopt.space": ("Categorical", "Float", "Int", "Space"),
+    "llmopt.client": "Client Completion Message RecordClient ReplayClient Reply Request "
+    "ScriptedClient get_client",
+    "llmopt.client.local": "LocalClient",
+    "llmopt.errors": "BudgetExceededError ClientError FallbackWarning LLMOptError MissingKeyError "
+    "ModelNotFoundError NoTrialsError ParameterError ParseError PromptTooLongError RewardError "
+    "SearchStopped SpaceError StorageError TemplateError",
+    "llmopt.history": "History Proposal Trial Usage",
+    "llmopt.loop": "SearchResult maximize minimize",
+    "llmopt.optimizer": "LLMOptimizer",
+    "llmopt.prompt.answer": "parse_parameters",
+    "llmopt.prompt": "Prompt get_prompt",
+    "llmopt.search.emitter": "Proposer",
+    "llmopt.space": "Categorical Float Int Space",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "BudgetExceededError",

@@ -30,11 +30,7 @@ MOST_COUNT = 2**63 - 1
 
 
 def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> int:
-    """Return an argument's value as an ``int``.
-
-    Raises:
-        ValueError: It is not a whole number of at least `least`, and at most `most`.
-    """
+    """Return an argument's value as an ``int``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or not least <= value <= most:
         bounded = most < MOST_COUNT or (whole and value > most)
@@ -44,11 +40,7 @@ def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> i
 
 
 def number(name: str, value: Any, least: float = -math.inf) -> float:
-    """Return a value, of a file say, as a finite ``float``.
-
-    Raises:
-        ValueError: It is none, or less than `least`.
-    """
+    """Return a value, of a file say, as a finite ``float``."""
     real = isinstance(value, (int, float, np.floating)) and not isinstance(value, bool)
     if not real or not max(least, -sys.float_info.max) <= value <= sys.float_info.max:
         span = f" of at least {least:g}" if math.isfinite(least) else ""
@@ -57,11 +49,7 @@ def number(name: str, value: Any, least: float = -math.inf) -> float:
 
 
 def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
-    """Raise unless an argument has one of the values that it may have.
-
-    Raises:
-        ValueError: It has another one.
-    """
+    """Raise unless an argument has one of the values that it may have."""
     if value not in valid:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, valid))}")
 

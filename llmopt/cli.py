@@ -45,36 +45,28 @@ COMMANDS = {
         "list which models can be asked from here, and what the others lack",
     ),
     "check": Command(
-        "llmopt.commands.check",
-        "send a model one tiny optimization prompt, and say what came back",
+        "llmopt.commands.check", "send a model one tiny optimization prompt, and say what came back"
     ),
-    "ask": Command(
-        "llmopt.service.ask",
-        "print the next points of a search in a file, as JSON",
-    ),
+    "ask": Command("llmopt.service.ask", "print the next points of a search in a file, as JSON"),
     "tell": Command(
-        "llmopt.service.tell",
-        "record what points of a search in a file scored, given as JSON",
+        "llmopt.service.tell", "record what points of a search in a file scored, given as JSON"
     ),
     "status": Command(
         "llmopt.service.status",
         "print the best point of a search in a file, and what was spent, as JSON",
     ),
     "mcp": Command(
-        "llmopt.service.mcp",
-        "serve searches to agents over the Model Context Protocol",
+        "llmopt.service.mcp", "serve searches to agents over the Model Context Protocol"
     ),
     "completion": Command(
         "llmopt.commands.completion",
         "print the script with which bash, zsh or fish completes these commands",
     ),
     "next": Command(
-        "llmopt.commands.next",
-        "answer the requests of a search whose model is folder:DIR",
+        "llmopt.commands.next", "answer the requests of a search whose model is folder:DIR"
     ),
     "estimate": Command(
-        "llmopt.benchmarks.run.estimate",
-        "estimate the tokens and the cost of a run before it",
+        "llmopt.benchmarks.run.estimate", "estimate the tokens and the cost of a run before it"
     ),
     "code": Command(
         "llmopt.benchmarks.code.write_policy",

@@ -165,13 +165,10 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
     names = sorted(set(valid))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     ordered = near + [n for n in names if n not in near]
-    if near and len(ordered) > _LISTED:
-        more = f", and {len(ordered) - _LISTED} more"
-        ordered = ordered[:_LISTED]
-    else:
-        more = ""
-    listed = (", ".join(repr(n) for n in ordered) or "none") + more
-    return f"did you mean {near[0]!r}? Valid: {listed}" if near else f"Valid: {listed}"
+    left = len(ordered) - _LISTED if near else 0
+    listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered)) or "none"
+    more = f", and {left} more" if left > 0 else ""
+    return (f"did you mean {near[0]!r}? " if near else "") + f"Valid: {listed}{more}"
 
 
 def install_hint(extra: str) -> str:

@@ -59,9 +59,6 @@ def open_to_append(path: str | os.PathLike[str]) -> FileIO:
     """Open a regular file, made where it is missing, to read it and to append to it, unbuffered.
 
     A link is not followed: what is appended lands in the folder that the name says.
-
-    Raises:
-        OSError: As of `open_file`.
     """
     return open(path, "a+b", buffering=0, opener=_open_in_place)
 
@@ -96,11 +93,7 @@ def _not_plain(path: str | os.PathLike[str], kind: str) -> OSError:
 
 
 def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> bytes:
-    """Return the whole of a regular file.
-
-    Raises:
-        OSError: See `open_file`; or it is longer than `most` bytes.
-    """
+    """Return the whole of a regular file."""
     with open_file(path, links=links) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -109,11 +102,7 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bo
 
 
 def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> str:
-    """Return the text of a regular file in UTF-8.
-
-    Raises:
-        OSError: See `read_bytes`; or it is not UTF-8.
-    """
+    """Return the text of a regular file in UTF-8."""
     data = read_bytes(path, most=most, links=links)
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
@@ -124,11 +113,7 @@ def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: boo
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return what JSON of somebody else says, which may say it once only.
-
-    Raises:
-        ValueError: It is not valid, has a key twice, or is nested too deep.
-    """
+    """Return what JSON of somebody else says, which may say it once only."""
     try:
         return json.loads(text, object_pairs_hook=_each_key_once)
     except RecursionError:
@@ -244,11 +229,7 @@ def sync_folder(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise where something in a folder is a link, which may lead out of it.
-
-    Raises:
-        StorageError: Something is.
-    """
+    """Raise where something in a folder is a link, which may lead out of it."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
@@ -276,11 +257,7 @@ def seal(text: bytes) -> bytes:
 
 
 def unseal(text: bytes) -> tuple[bytes, bool]:
-    """Return a JSON object without its checksum, and whether it had one.
-
-    Raises:
-        ValueError: It, or its checksum, is not as it was written.
-    """
+    """Return a JSON object without its checksum, and whether it had one."""
     end = text[-_END:]
     found = _SEAL.search(end)
     if found is None:
@@ -310,11 +287,7 @@ def write_json_atomically(path: Path, data: Mapping[str, Any], **options: Any) -
 
 
 def read_json_object(path: Path, *, links: bool = False) -> dict[str, Any]:
-    """Read what `write_json_atomically` wrote; a file without a checksum is an older one.
-
-    Raises:
-        StorageError: It cannot be read, was changed, or holds no JSON object.
-    """
+    """Read what `write_json_atomically` wrote; a file without a checksum is an older one."""
     try:
         text = read_bytes(path, links=links)
     except OSError as error:

@@ -239,10 +239,7 @@ def _rows_of_csv(path: Path) -> list[dict[Any, Any]]:
 
 
 def _of_table(
-    title: str,
-    table: Sequence[Mapping[Any, Any]],
-    objectives: int,
-    rewards: Mapping[str, str],
+    title: str, table: Sequence[Mapping[Any, Any]], objectives: int, rewards: Mapping[str, str]
 ) -> Source:
     columns = {str(name) for row in table for name in row}
     names = columns | {name.removeprefix(_PREFIX) for name in columns}
@@ -251,13 +248,7 @@ def _of_table(
 
 
 def _of_row(row: Mapping[Any, Any], objectives: int, rewards: Mapping[str, str]) -> Row:
-    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names.
-
-    Args:
-        row: Cells by column.
-        objectives: How many rewards a trial of the search has.
-        rewards: What columns of rewards are called here.
-    """
+    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
     row = {rewards.get(str(name), str(name)): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
@@ -377,11 +368,7 @@ class Importer:
         return told, tuple(rows)
 
     def values_of(self, row: Row, table: bool) -> tuple[tuple[Value, ...], list[str]]:
-        """Return a row's point, and what had to be changed.
-
-        Raises:
-            ParameterError: It has none in this space.
-        """
+        """Return a row's point, and what had to be changed."""
         given = {self._names.get(name, name): value for name, value in row.params.items()}
         given.pop(None, None)
         others = [name for name in given if name not in self._space.names]

@@ -112,11 +112,7 @@ class SearchOptions(AskOptions):
 
 
 def _as_json(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a mapping in the form in which a file gives it back.
-
-    Raises:
-        ValueError: It has no such form.
-    """
+    """Return a mapping in the form in which a file gives it back."""
     try:
         if value is not None and not isinstance(value, Mapping):
             raise TypeError("not a mapping")

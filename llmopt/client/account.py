@@ -12,11 +12,7 @@ class Account(Protocol):
     """Whoever says whether one more call may be made."""
 
     def take(self) -> None:
-        """Take one call off.
-
-        Raises:
-            BudgetExceededError: A cap is reached; the call is not to be made.
-        """
+        """Take one call off, or raise `BudgetExceededError` where a cap is reached."""
         ...
 
     def paid(self, tokens: int, cost: float | None) -> None:
@@ -38,11 +34,7 @@ def paying(account: Account) -> Iterator[None]:
 
 
 def take_call() -> None:
-    """Take one call off the account, if there is one; call it right before each request is sent.
-
-    Raises:
-        BudgetExceededError: A cap is reached; nothing is to be sent.
-    """
+    """Take one call off the account, if there is one; call it right before each request is sent."""
     account = _ACCOUNT.get()
     if account is not None:
         account.take()

@@ -79,9 +79,6 @@ def sound(answer: Call, request: Request, key: Secret) -> Call:
 
     The SDKs pass on what they get. A number that cannot be one is taken as unknown, samples
     beyond those asked for are left out, and so is the key, should the server say it.
-
-    Raises:
-        MalformedBody: A sample is no text.
     """
     prompt_tokens = whole(answer.prompt_tokens)
     most = prompt_tokens or 0

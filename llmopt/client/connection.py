@@ -26,11 +26,7 @@ MOST_BYTES = 32 * 2**20
 
 
 def load(module: str, package: str) -> Any:
-    """Import an SDK.
-
-    Raises:
-        ImportError: It is not installed; the message says how to install it.
-    """
+    """Import an SDK."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -117,12 +113,7 @@ class RateLimiter:
 
 
 def check_url(url: str) -> str:
-    """Return `url` without a trailing slash.
-
-    Raises:
-        ValueError: It is not http(s), or it holds a password or a query, which would end
-            up in file names and logs.
-    """
+    """Return `url` without a trailing slash; refuse one whose secrets would end up in logs."""
     shown = "(hidden)" if "@" in url else redact(url)
     try:
         parts = urlsplit(url)
@@ -204,9 +195,6 @@ def whole_body(response: Any) -> Any | None:
     """Return the body of a response that is no stream of events, though one was asked for.
 
     Mappings in it become objects with attributes, as the SDKs have them.
-
-    Raises:
-        ValueError: It is not JSON.
     """
     if "event-stream" in response.headers.get("content-type", ""):
         return None

@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import filelock
 import platformdirs
@@ -222,14 +223,8 @@ def _extract(wheel: Path, fresh: Path) -> None:
             shutil.copyfileobj(packed, unpacked, 1 << 20)
 
 
-def _sha256(file: IO[bytes]) -> str:
-    """Hash a file from its start, and leave it there."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while block := file.read(1 << 20):
-        digest.update(block)
-    file.seek(0)
-    return digest.hexdigest()
+def _sha256(file: BufferedReader) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _tail(log: str) -> str:

@@ -108,11 +108,7 @@ class FolderClient:
             )
 
     def complete(self, request: Request) -> Reply:
-        """Write the request and wait for its answers, one for each sample.
-
-        Raises:
-            ClientError: There was no answer in time, or the folder cannot be read or written.
-        """
+        """Write the request and wait for its answers, one for each sample."""
         start = time.monotonic()
         deadline = None if self.timeout is None else start + self.timeout
         numbers: list[int] = []
@@ -234,11 +230,7 @@ def _say_ended(folder: Path, text: str = "") -> None:
 
 
 def next_request(folder: Path) -> OpenRequest | None:
-    """Return the first open request of a folder, if there is one.
-
-    Raises:
-        FolderError: The file beside it cannot be read.
-    """
+    """Return the first open request of a folder, if there is one."""
     for number in _open_numbers(folder):
         try:
             data = _read_json(folder, number)

@@ -157,11 +157,7 @@ class GeminiClient(RemoteClient):
 
 
 def _collected(chunks: Iterable[Any]) -> Any:
-    """Return the response that came in pieces, as it would have come at once.
-
-    Raises:
-        MalformedBody: It ended before it was complete.
-    """
+    """Return the response that came in pieces, as it would have come at once."""
     parts: dict[int, list[Any]] = {}
     reasons: dict[int, Any] = {}
     usage = version = feedback = None
@@ -189,21 +185,14 @@ def _collected(chunks: Iterable[Any]) -> Any:
 def contents(request: Request) -> list[dict[str, Any]]:
     """Return a request's messages, system ones left out, as the protocol writes them."""
     return [
-        {
-            "role": "model" if m.role == "assistant" else "user",
-            "parts": [{"text": m.content}],
-        }
+        {"role": "model" if m.role == "assistant" else "user", "parts": [{"text": m.content}]}
         for m in request.messages
         if m.role != "system"
     ]
 
 
 def completions(response: Any) -> tuple[Completion, ...]:
-    """Read the samples off a response of either SDK; the model's thoughts are left out.
-
-    Raises:
-        MalformedBody: There is no candidate, and no reason why.
-    """
+    """Read the samples off a response of either SDK; the model's thoughts are left out."""
     if not response.candidates:
         feedback = response.prompt_feedback
         blocked = getattr(feedback, "block_reason", None)

@@ -135,11 +135,7 @@ class Learned:
         return next((guess for guess in guesses if guess not in tried), None)
 
     def keep(self, change: Change, fault: Fault) -> frozenset[str]:
-        """Remember a change with which the server took a request.
-
-        Returns:
-            The parameters that were not known as refused.
-        """
+        """Remember a change that the server took; return what was not known as refused."""
         with self._lock:
             new = change.without - self.refused
             self.refused |= change.without

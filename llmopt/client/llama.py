@@ -49,11 +49,7 @@ def not_installed() -> ImportError:
 
 
 def import_xllamacpp() -> Any:
-    """Import it.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """Import it."""
     # llama.cpp's threads meet hundreds of times a token, and GNU OpenMP's spin while they
     # wait. Where another process wants the same cores, that takes generation down to a
     # twentieth of its speed; a short spin costs nothing on idle cores. The library reads this

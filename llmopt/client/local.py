@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,8 +20,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from llmopt.arguments import one_of
 from llmopt.client.account import take_call
-from llmopt.client.base import Completion, FinishReason, Reply, Request, Style
+from llmopt.client.base import Completion, Reply, Request, Style
 from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.llama import (
@@ -34,6 +34,7 @@ from llmopt.client.llama import (
     wait_for_loads,
 )
 from llmopt.client.network import draw_choices
+from llmopt.client.threads import Lock
 from llmopt.errors import BudgetExceededError, ClientError, ModelNotFoundError
 from llmopt.files import read_bytes
 from llmopt.text import clean
@@ -118,8 +119,7 @@ class LocalClient:
         header: GGUFHeader | None = None,
         verbose: bool = False,
     ) -> None:
-        if style not in ("auto", "chat", "completion"):
-            raise ValueError(f"style={style!r}; expected 'auto', 'chat' or 'completion'")
+        one_of("style", style, ("auto", "chat", "completion"))
         self.style = style
         self.threads = threads
         self.gpu_layers = gpu_layers
@@ -137,7 +137,7 @@ class LocalClient:
         self._start_without_server()
 
     def _start_without_server(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._server: Any = None
         self._key = ""
         self._listen: tuple[str, int, str | None] | None = None
@@ -260,7 +260,10 @@ class LocalClient:
             tokens = sum(self._completion_tokens(answer, chat, request) for answer in answers)
         usages = [answer["usage"] for answer in answers]
         return Reply(
-            tuple(Completion(_text(c, chat), _finish_reason(c["finish_reason"])) for c in choices),
+            tuple(
+                Completion(_text(c, chat), "length" if c["finish_reason"] == "length" else "stop")
+                for c in choices
+            ),
             model=self.name,
             prompt_tokens=sum(u["prompt_tokens"] for u in usages),
             cached_tokens=sum(u["prompt_tokens_details"]["cached_tokens"] for u in usages),
@@ -415,17 +418,15 @@ class LocalClient:
         else:
             body["prompt"] = clean(request.text)
         body["max_tokens"] = MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        if request.temperature is not None:
-            body["temperature"] = request.temperature
-        if request.stop:
-            body["stop"] = list(request.stop)
-        if request.grammar is not None:
-            body["grammar"] = request.grammar
-        elif request.json_schema is not None:
-            body["json_schema"] = dict(request.json_schema)
-        if request.seed is not None:
-            body["seed"] = request.seed
-        return body, chat
+        schema = request.json_schema if request.grammar is None else None
+        optional = {
+            "temperature": request.temperature,
+            "stop": list(request.stop) or None,
+            "grammar": request.grammar,
+            "json_schema": None if schema is None else dict(schema),
+            "seed": request.seed,
+        }
+        return body | {name: v for name, v in optional.items() if v is not None}, chat
 
     def _sample(self, body: Mapping[str, Any], chat: bool, n: int) -> list[dict[str, Any]]:
         """Ask for `n` samples, in as few calls as slots and cache allow."""
@@ -460,11 +461,7 @@ class LocalClient:
     def _call(
         self, call: Callable[[dict[str, Any]], dict[str, Any]], body: dict[str, Any]
     ) -> dict[str, Any]:
-        """Send one call to llama.cpp.
-
-        Raises:
-            ClientError: It was refused.
-        """
+        """Send one call to llama.cpp."""
         try:
             answer = call(body)
         except RuntimeError as error:
@@ -561,10 +558,6 @@ def _draw(probabilities: np.ndarray, request: Request) -> np.ndarray:
 
 def _text(choice: Mapping[str, Any], chat: bool) -> str:
     return (choice["message"]["content"] or "") if chat else choice["text"]
-
-
-def _finish_reason(reason: str | None) -> FinishReason:
-    return "length" if reason == "length" else "stop"
 
 
 _open_clients: weakref.WeakSet[LocalClient] = weakref.WeakSet()

@@ -139,12 +139,7 @@ def _read(name: str, text: str, hint: Any) -> Any:
 
 
 def _convert(kind: type, text: str) -> Any:
-    """Return a text as one of the types.
-
-    Raises:
-        ValueError: It is none.
-        TypeError: It is none.
-    """
+    """Return a text as one of the types."""
     if kind is bool:
         if text.lower() not in _YES + _NO:
             raise ValueError("neither")

@@ -367,11 +367,7 @@ def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:
 
 
 def _collect(stream: Any) -> Call:
-    """Put an answer together that came in pieces.
-
-    Raises:
-        MalformedBody: It ended before it was complete, or it was none.
-    """
+    """Put an answer together that came in pieces."""
     whole = whole_body(stream.response)
     if whole is not None:
         return _read(whole)

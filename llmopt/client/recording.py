@@ -68,11 +68,7 @@ class RecordClient(Wrapper):
         return reply
 
     def _append(self, data: bytes) -> None:
-        """Append lines, after those that could not be written before.
-
-        Raises:
-            StorageError: They could not be written, and are kept.
-        """
+        """Append lines, after those that could not be written before; keep them if they cannot."""
         data = self._unwritten + data
         self._unwritten = data
         begin = (
@@ -250,11 +246,7 @@ class ReplayClient:
 
 
 def _parse(data: bytes, path: Path) -> _Recording:
-    """Return the content of a recording.
-
-    Raises:
-        ClientError: A line is not as it was written.
-    """
+    """Return the content of a recording."""
     recording = _Recording({}, set(), [])
     known: dict[str, Request] = {}
     room = _MOST_UNPACKED
@@ -341,11 +333,7 @@ def _facts(client: Client) -> dict[str, Any]:
 
 
 def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a recording that this version knows.
-
-    Raises:
-        ValueError: One has a value that it cannot have.
-    """
+    """Return the facts of a recording that this version knows."""
     count = (int, type(None))
     kinds: dict[str, Any] = {
         **dict.fromkeys(("style", "default_prompt"), str),
@@ -368,9 +356,6 @@ def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Requ
 
     The line names the other request in ``like``, and the content of its messages is a list of new
     text and of pairs ``[start, end]``: lines of the message in its place there.
-
-    Raises:
-        ValueError: It is not what was recorded, or unfolds to more than `room` characters.
     """
     base = known.get(entry["like"])
     if base is None:

@@ -172,11 +172,7 @@ def get_client(model: str | Client, **options: Any) -> Client:
 
 
 def one_model(client: str | Client | None, model: str | Client | None) -> str | Client:
-    """Return the model that was given under one of its two names; the embedded one for none.
-
-    Raises:
-        TypeError: It was given under both.
-    """
+    """Return the model that was given under one of its two names; the embedded one for none."""
     if client is not None and model is not None:
         raise TypeError(
             f"client={client!r} and model={model!r} are two names of one argument: give one of them"

@@ -265,14 +265,6 @@ class RemoteClient:
 
         A slow or overloaded server, and a key that may not list models, are left to the first
         request.
-
-        Raises:
-            MissingKeyError: No API key was given.
-            RefusedKeyError: The provider does not take it.
-            ModelNotFoundError: The provider does not know the model.
-            ClientError: The server cannot be reached.
-            PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
-            ImportError: The provider's SDK is not installed.
         """
         self.current_price()
         endpoint = self._endpoint()
@@ -332,13 +324,6 @@ class RemoteClient:
 
         Makes as many calls as the samples need, at once where possible. If some of them
         fail, the reply holds what the others brought.
-
-        Raises:
-            MissingKeyError: No API key was given.
-            ModelNotFoundError: The provider does not know the model.
-            ClientError: Any other failure.
-            PriceError: The file that ``LLMOPT_PRICES`` names cannot be read; nothing was sent.
-            ImportError: The provider's SDK is not installed.
         """
         key = self._find_key(self._endpoint())
         self._connected(key)
@@ -374,11 +359,7 @@ class RemoteClient:
             connected[3].close()
 
     def _connected(self, key: Secret) -> tuple[Any, Endpoint]:
-        """Return the SDK's client and its endpoint, made anew after a fork or for another key.
-
-        Raises:
-            ClientError: There is no address to connect to.
-        """
+        """Return the SDK's client and its endpoint, made anew after a fork or for another key."""
         endpoint = self._endpoint()
         with self._lock:
             if self._connection is None or self._connection[:3] != (os.getpid(), key, endpoint):
@@ -426,9 +407,6 @@ class RemoteClient:
         """Make one call, and make it again in another way where the server turns it down for that.
 
         Every time it is sent it is taken off the account.
-
-        Returns:
-            The answer, or what went wrong.
         """
         sdk, endpoint = self._connected(key)
         request = replace(request, max_tokens=self._cap(request))

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from llmopt.client.base import (
-    Completion,
-    Reply,
-    Request,
-)
+from llmopt.client.base import Completion, Reply, Request
 from llmopt.errors import ClientError
 
 Answer: TypeAlias = str | list[str] | Reply | Exception

@@ -56,10 +56,6 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return what `call` returns, or give up on it.
 
     A call that is given up goes on in its thread until it ends by itself.
-
-    Raises:
-        DeadlineExceeded: It took longer than `seconds`.
-        BaseException: Whatever `call` raises.
     """
     results: list[Result] = []
     task = _Task(lambda: results.append(call()))
@@ -76,9 +72,6 @@ def at_once(
     """Return what `call` returns for each argument, in their order; at most `most` run at once.
 
     If the caller is interrupted, no further call begins, and those that run are left alone.
-
-    Raises:
-        BaseException: Whatever a `call` raises.
     """
     waiting = list(enumerate(arguments))
     count = len(waiting)

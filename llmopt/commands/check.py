@@ -114,15 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0 if the answer could be read as a point, 1 if not.
-
-    Raises:
-        LLMOptError: The model could not be asked.
-        ImportError: Its package is not installed.
-    """
+    """Run the subcommand."""
     take_options(vars(args))
     client = get_client(args.model)
     try:

@@ -17,11 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the script.
-
-    Raises:
-        LLMOptError: The package `shtab` is not installed.
-    """
+    """Print the script."""
     try:
         import shtab
     except ModuleNotFoundError:

@@ -144,11 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0.
-    """
+    """Run the subcommand."""
     found = survey()
     if args.json:
         print(json.dumps([asdict(status) for status in found], indent=2))

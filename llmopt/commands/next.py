@@ -84,14 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0 if a request was printed or an answer taken, `ENDED` or `NOTHING_OPEN`.
-
-    Raises:
-        FolderError: The answer cannot be taken, or a file of the folder cannot be read.
-    """
+    """Run the subcommand."""
     if args.answer is not None:
         if sys.stdin.isatty():
             print("llmopt: type the answer and end it with Ctrl-D", file=sys.stderr)

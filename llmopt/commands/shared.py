@@ -14,11 +14,7 @@ from llmopt.files import read_text
 
 
 def load_toml(text: str) -> dict[str, Any]:
-    """Read TOML.
-
-    Raises:
-        ValueError: It is not valid.
-    """
+    """Read TOML."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -80,11 +76,7 @@ def _name(action: argparse.Action) -> str:
 
 
 def _value(action: argparse.Action, value: Any) -> Any:
-    """Return an option's value as the command line would give it.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return an option's value as the command line would give it."""
     if action.nargs == 0 or isinstance(action, argparse.BooleanOptionalAction):
         if not isinstance(value, bool):
             raise ValueError("expected true or false")

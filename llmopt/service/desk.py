@@ -101,11 +101,7 @@ class Desk:
     # -- files ----------------------------------------------------------------------------
 
     def _paths(self, name: Any) -> tuple[Path, Path]:
-        """Return where description and storage of a search are.
-
-        Raises:
-            LLMOptError: The name is none.
-        """
+        """Return where description and storage of a search are."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise LLMOptError(
                 f"name={str(name)[:80]!r}: expected 1 to 64 letters, digits, - and _, such as "
@@ -155,11 +151,7 @@ class Desk:
     # -- what an agent may do -------------------------------------------------------------
 
     def create(self, name: Any, description: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a search, or go on with one of the same description.
-
-        Raises:
-            LLMOptError: The description is not valid, or another search has the name.
-        """
+        """Begin a search, or go on with one of the same description."""
         described, storage = self._paths(name)
         text = json.dumps(description, indent=2)
         if len(text) >= MOST_DESCRIPTION:
@@ -258,11 +250,7 @@ class Desk:
             return [of_trial(t) for t in optimizer.trials[-last:]]
 
     def plot(self, name: Any) -> bytes:
-        """Return a picture of the rewards and the best so far, as PNG.
-
-        Raises:
-            LLMOptError: Matplotlib is not installed, or there are several objectives.
-        """
+        """Return a picture of the rewards and the best so far, as PNG."""
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError:

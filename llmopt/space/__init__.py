@@ -4,11 +4,4 @@ from llmopt.space.dimensions import Categorical, Dimension, Float, Int
 from llmopt.space.space import Space
 from llmopt.space.values import Value
 
-__all__ = [
-    "Categorical",
-    "Dimension",
-    "Float",
-    "Int",
-    "Space",
-    "Value",
-]
+__all__ = ["Categorical", "Dimension", "Float", "Int", "Space", "Value"]

@@ -12,13 +12,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from llmopt.errors import ParameterError, SpaceError
-from llmopt.space.values import (
-    Value,
-    as_number,
-    decimal_places,
-    read_float,
-    read_number,
-)
+from llmopt.space.values import Value, as_number, decimal_places, read_float, read_number
 
 # Integers are encoded as floats and stored as NumPy integers; this covers int64 and uint64.
 _INT_LIMIT = 2**64

@@ -332,9 +332,7 @@ class Space:
         return self._keeping(self.draw, rng) if self._constraints else self.draw(rng)
 
     def _keeping(
-        self,
-        draw: Callable[[np.random.Generator], tuple[Value, ...]],
-        rng: np.random.Generator,
+        self, draw: Callable[[np.random.Generator], tuple[Value, ...]], rng: np.random.Generator
     ) -> tuple[Value, ...]:
         for _ in range(DRAWS):
             values = draw(rng)

@@ -32,11 +32,7 @@ def as_number(value: object) -> float | int | None:
 
 
 def identity(value: Any) -> Hashable:
-    """Return a key that keeps 1, 1.0 and True apart and finds NaN again.
-
-    Raises:
-        TypeError: The value cannot be hashed.
-    """
+    """Return a key that keeps 1, 1.0 and True apart and finds NaN again."""
     if isinstance(value, np.generic):
         value = value.item()
     kind = type(value)
@@ -107,11 +103,7 @@ def choice_to_json(choice: Hashable) -> Any:
 
 
 def choice_from_json(data: Any) -> Hashable:
-    """The choice that `choice_to_json` wrote.
-
-    Raises:
-        SpaceError: The choice was only identified.
-    """
+    """The choice that `choice_to_json` wrote."""
     if not isinstance(data, Mapping):
         return cast(Hashable, data)
     if "float" in data:

@@ -65,12 +65,7 @@ def add_track_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def callbacks_of(names: Sequence[str]) -> tuple[Callback, ...]:
-    """Return the callbacks that ``--track`` names.
-
-    Raises:
-        LLMOptError: There is none of that name.
-        ImportError: Its library is not installed.
-    """
+    """Return the callbacks that ``--track`` names."""
     return tuple(_made(*name.partition(":")[::2]) for name in names)
 
 

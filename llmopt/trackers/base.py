@@ -103,11 +103,7 @@ class Bell:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """Return callbacks as a tuple.
-
-    Raises:
-        TypeError: Something is none, or no sequence of them was given.
-    """
+    """Return callbacks as a tuple."""
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Sequence):
         raise TypeError(f"callbacks={callbacks!r}: expected a list of callbacks")
     for callback in callbacks:

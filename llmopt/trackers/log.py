@@ -35,8 +35,7 @@ class Log(Callback):
         point = _point(search, trial.values)
         shown = None if best is None else best.reward
         self._say(
-            search,
-            f"trial {trial.number} ({trial.source}) {point}: {outcome}{said}; best {shown}",
+            search, f"trial {trial.number} ({trial.source}) {point}: {outcome}{said}; best {shown}"
         )
 
     def sent(self, search: Search, spent: Spent) -> None:
