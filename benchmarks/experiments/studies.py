@@ -1,0 +1,428 @@
+"""Hyper-parameters in Optuna studies whose trials are trained for real.
+
+Question: who has the better setting after 10, 20 and 40 trials: a chat model that reads the task
+and the curves, numeric samplers, or the small network? Protocol: the tasks of
+`llmopt.benchmarks.tasks.studies`, of which six have data that no model can know. The parameters are
+conditional, trials fail, some report curves. Validation rows choose the setting, test rows judge
+it. Each sampler is used as its users use it, with its own start-up. All see the same objective.
+
+The arms of a chat model: ``words`` (the task in words, curves, notes, failures), ``names`` (names,
+ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered choices).
+
+    python -m llmopt.benchmarks.experiments.studies --methods tpe gp cma random default network \
+        network-tpe embedded --seeds 5 --jobs 2
+    python -m llmopt.benchmarks.experiments.studies --methods words --model folder:DIR \
+        --name "a frontier chat model, relayed" --record FILE --tasks bearing --trials 20 --seeds 1
+
+A line of ``studies.jsonl`` is one study and is not run again; the table ``studies.md`` is made from
+this file alone (``--table-only``). Runtime: about an hour of two cores for the methods without a
+chat model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+
+from llmopt._version import __version__
+from llmopt.adapters.optuna import LLMSampler
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.extras import require_packages
+from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+from llmopt.benchmarks.report.table import Table
+from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
+from llmopt.client.recording import RecordClient
+
+RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
+TRIALS, CHECKPOINTS = 40, (10, 20, 40)
+CHAT = ("words", "names", "anonymous")
+METHODS = (
+    *CHAT,
+    "embedded",
+    "network",
+    "network-tpe",
+    "tpe",
+    "gp",
+    "cma",
+    "random",
+    "default",
+)
+LABELS = {
+    "words": "chat model, words and curves",
+    "names": "chat model, names",
+    "anonymous": "chat model, anonymous",
+    "embedded": "embedded model",
+    "network": "network",
+    "network-tpe": "network, TPE beside it",
+    "tpe": "TPE",
+    "gp": "GP",
+    "cma": "CMA-ES",
+    "random": "random search",
+    "default": "textbook's setting",
+}
+
+
+class Hidden:
+    """A trial whose parameters are numbered, and run from 0 to 1 or over letters."""
+
+    def __init__(self, trial: optuna.Trial, names: dict[str, str]) -> None:
+        self._trial, self._names = trial, names
+
+    def _alias(self, name: str) -> str:
+        return self._names.setdefault(name, f"p{len(self._names) + 1}")
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
+        """Suggest a number between the bounds."""
+        share = self._trial.suggest_float(self._alias(name), 0.0, 1.0)
+        return low * (high / low) ** share if log else low + (high - low) * share
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        """Suggest a whole number between the bounds."""
+        return round(min(max(self.suggest_float(name, low, high, log=log), low), high))
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """Suggest one of the choices."""
+        letters = [chr(ord("A") + i) for i in range(len(choices))]
+        chosen = self._trial.suggest_categorical(self._alias(name), letters)
+        return choices[letters.index(chosen)]
+
+    def report(self, value: float, step: int) -> None:
+        """Tell nothing."""
+
+
+class Told:
+    """A trial whose curve is not told."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self._trial = trial
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trial, name)
+
+    def report(self, value: float, step: int) -> None:
+        """Tell nothing."""
+
+
+def make_sampler(cell: Cell, client: Any, task: StudyTask) -> optuna.samplers.BaseSampler:
+    """Return the sampler of a study, as its users would make it."""
+    seed, samplers = cell.seed, optuna.samplers
+    if cell.method in ("random", "default"):
+        return samplers.RandomSampler(seed=seed)
+    if cell.method == "tpe":
+        return samplers.TPESampler(multivariate=True, group=True, seed=seed)
+    if cell.method == "gp":
+        return samplers.GPSampler(seed=seed)
+    if cell.method == "cma":
+        return samplers.CmaEsSampler(seed=seed)
+    options: dict[str, Any] = {"seed": seed, "total": cell.evaluations}
+    if cell.method == "words":
+        options["description"] = task.description
+    if cell.method == "network-tpe":
+        options["partner"] = samplers.TPESampler(multivariate=True, group=True, seed=seed)
+    return LLMSampler(client, **options)
+
+
+def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
+    """Run one study and return its line.
+
+    Args:
+        cell: Which study.
+        source: The model string, where it is not what the results call the model.
+        record: File for the model's requests and answers.
+    """
+    task = STUDIES[cell.task]
+    client: Any = {"network": "network", "network-tpe": "network"}.get(cell.method)
+    if cell.method == "embedded":
+        client = load_model("smollm2", 1)
+    elif cell.method in CHAT:
+        client = load_model(source or cell.model)
+        client = RecordClient(client, record) if record else client
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    logging.getLogger("llmopt").setLevel(logging.ERROR)
+    names: dict[str, str] = {}
+    values: list[float | None] = []
+    tests: list[float | None] = []
+    training = 0.0
+
+    def objective(trial: optuna.Trial) -> float:
+        nonlocal training
+        seen: Any = trial
+        if cell.method == "anonymous":
+            seen = Hidden(trial, names)
+        elif cell.method == "names":
+            seen = Told(trial)
+        asked = _Clock(seen)
+        began = time.perf_counter()
+        values.append(None)
+        tests.append(None)
+        try:
+            judged = task.train(asked, cell.seed)
+        finally:
+            training += time.perf_counter() - began - asked.seconds
+        if not math.isfinite(judged.valid):
+            raise FloatingPointError(f"the validation loss is {judged.valid}")
+        values[-1], tests[-1] = _short(judged.valid), _short(judged.test)
+        if cell.method == "words" and judged.said:
+            trial.set_user_attr("feedback", judged.said)
+        return judged.valid
+
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = make_sampler(cell, client, task)
+        study = optuna.create_study(sampler=sampler)
+        if cell.method == "default":
+            study.enqueue_trial(dict(task.default))
+        count = 1 if cell.method == "default" else cell.evaluations
+        study.optimize(objective, n_trials=count, catch=(Exception,))
+    spent = time.perf_counter() - began - training
+    line = cell.line(
+        values=values,
+        tests=tests,
+        training_seconds=round(training, 2),
+        sampler_seconds=round(spent, 2),
+        llmopt=__version__,
+    )
+    if isinstance(sampler, LLMSampler):
+        usage = sampler.usage
+        line |= {
+            "requests": usage.requests,
+            "tokens": [usage.prompt_tokens, usage.completion_tokens],
+            "proposals": usage.proposals,
+        }
+    return line
+
+
+class _Clock:
+    """A trial that measures how long its sampler takes."""
+
+    def __init__(self, trial: Any) -> None:
+        self._trial, self.seconds = trial, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._trial, name)
+
+        def timed(*args: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return method(*args, **options)
+            finally:
+                self.seconds += time.perf_counter() - began
+
+        return timed
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+# -- the table ----------------------------------------------------------------------------
+
+Key = tuple[str, int]
+
+
+def judged_after(line: Mapping[str, Any], trials: int) -> float | None:
+    """Return the test loss of the setting that validation chose among the first trials."""
+    sound = [
+        (value, test)
+        for value, test in zip(line["values"][:trials], line["tests"], strict=False)
+        if value is not None
+    ]
+    return min(sound)[1] if sound else None
+
+
+def regrets(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, dict[Key, float]]]:
+    """Return each study's regret: by method, trials, and (task, seed).
+
+    0 is the best test loss that any study's choice has on the task and seed, 1 the median of
+    random search's first trials, whose settings are drawn at random; cut at 3.
+    """
+    found: dict[str, dict[int, dict[Key, float]]] = {}
+    keys = {(line["task"], line["seed"]) for line in lines}
+    for task, seed in sorted(keys):
+        own = [line for line in lines if (line["task"], line["seed"]) == (task, seed)]
+        chosen = {
+            (line["method"], n): judged_after(line, n)
+            for line in own
+            for n in CHECKPOINTS
+            if line["method"] == "default" or len(line["values"]) >= n or line.get("stopped")
+        }
+        drawn = [t for r in own if r["method"] == "random" for t in r["tests"] if t is not None]
+        if not drawn:
+            continue
+        known = [value for value in chosen.values() if value is not None]
+        best, middle = min(known), float(np.median(drawn))
+        for (method, n), value in chosen.items():
+            regret = 3.0 if value is None else (value - best) / max(middle - best, 1e-12)
+            found.setdefault(method, {}).setdefault(n, {})[task, seed] = min(regret, 3.0)
+    return found
+
+
+def by_task(values: Mapping[Key, float]) -> dict[str, float]:
+    """Return the mean regret of each task over its seeds."""
+    tasks = sorted({task for task, _ in values})
+    return {t: float(np.mean([v for (task, _), v in values.items() if task == t])) for t in tasks}
+
+
+def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the Markdown page."""
+    found = regrets(lines)
+    methods = [m for m in METHODS if m in found]
+    text = [
+        "# Studies",
+        "",
+        "Test loss of the setting that validation chose, as regret: 0 is the best of all studies "
+        "of a task and seed, 1 the median of random settings. Every study counts.",
+        "",
+        "```",
+        "python -m llmopt.benchmarks.experiments.studies --table-only",
+        "```",
+        "",
+        "## All tasks",
+        "",
+        "Mean over tasks of the mean over seeds; mean rank on the studies that all methods with "
+        "five seeds have; seconds that the sampler took for a trial; requests of a study.",
+        "",
+    ]
+    wide = [m for m in methods if len(found[m].get(TRIALS, {})) >= 40]
+    rows = []
+    for m in methods:
+        own = [line for line in lines if line["method"] == m]
+        means = [
+            np.mean(list(by_task(found[m][n]).values())) if n in found[m] else math.nan
+            for n in CHECKPOINTS
+        ]
+        rank = [_mean_rank(found, wide, m, n) if m in wide else "" for n in CHECKPOINTS]
+        trials = sum(len(line["values"]) for line in own)
+        asked = [line["requests"] / len(line["values"]) for line in own if "requests" in line]
+        rows.append(
+            [
+                LABELS[m],
+                str(len(own)),
+                *("" if math.isnan(x) else f"{x:.3f}" for x in means),
+                *rank,
+                f"{sum(line['sampler_seconds'] for line in own) / trials:.2f}",
+                f"{np.mean(asked):.2f}" if asked else "",
+            ]
+        )
+    head = ["method", "studies", *(f"{n} trials" for n in CHECKPOINTS)]
+    head += [*(f"rank at {n}" for n in CHECKPOINTS), "s a trial", "requests a trial"]
+    text += Table.of(head, rows).markdown()
+    for main in ("words", "network-tpe"):
+        if main in found:
+            text += _duels(found, main, methods)
+    for n in CHECKPOINTS:
+        text += ["", f"## Each task after {n} trials", "", "Mean regret over seeds.", ""]
+        shown = [m for m in methods if n in found[m]]
+        table = {m: by_task(found[m][n]) for m in shown}
+        text += Table.of(
+            ["task", *(LABELS[m] for m in shown)],
+            [
+                [
+                    task + ("" if STUDIES[task].known else " *"),
+                    *(f"{table[m][task]:.3f}" if task in table[m] else "" for m in shown),
+                ]
+                for task in STUDIES
+                if any(task in table[m] for m in shown)
+            ],
+        ).markdown()
+    text += ["", "*: data made here, which no model can know."]
+    return "\n".join([*text, ""])
+
+
+def _mean_rank(
+    found: Mapping[str, Mapping[int, Mapping[Key, float]]], wide: Sequence[str], m: str, n: int
+) -> str:
+    shared = set.intersection(*(set(found[w].get(n, {})) for w in wide))
+    places = [ranks([-found[w][n][key] for w in wide])[wide.index(m)] for key in sorted(shared)]
+    return f"{np.mean(places):.2f}" if places else ""
+
+
+def _duels(
+    found: Mapping[str, Mapping[int, Mapping[Key, float]]], main: str, methods: Sequence[str]
+) -> list[str]:
+    """Return how a method stands against each other one, task by task."""
+    rows = []
+    for n in CHECKPOINTS:
+        tests = {}
+        for rival in methods:
+            if rival == main or n not in found[main] or n not in found[rival]:
+                continue
+            ours, theirs = by_task(found[main][n]), by_task(found[rival][n])
+            shared = [t for t in ours if t in theirs]
+            gaps = [theirs[t] - ours[t] for t in shared]
+            if gaps:
+                tests[rival] = gaps
+        adjusted = holm([paired_test(g) for g in tests.values()])
+        for (rival, gaps), p in zip(tests.items(), adjusted, strict=True):
+            drawn = np.random.default_rng(0).choice(gaps, (2000, len(gaps))).mean(axis=1)
+            low, high = np.quantile(drawn, [0.025, 0.975])
+            ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
+            rows.append(
+                [
+                    str(n),
+                    LABELS[rival],
+                    f"{ahead} : {behind}",
+                    f"{np.mean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]",
+                    format_p(p),
+                ]
+            )
+    head = ["trials", "rival", "tasks ahead : behind", "mean lead in regret [95 %]", "p (Holm)"]
+    title = f"## {LABELS[main][0].upper()}{LABELS[main][1:]}, against each"
+    return ["", title, "", *Table.of(head, rows).markdown()]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=STUDIES, default=list(STUDIES))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS[3:])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--trials", type=int, default=TRIALS)
+    parser.add_argument("--model", default="", help="model string of the chat model's arms")
+    parser.add_argument("--name", help="what the results call the model; its string without")
+    parser.add_argument("--record", default="", help="file for a model's requests and answers")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table-only", action="store_true", help="run nothing")
+    args = parser.parse_args(argv)
+    if not args.table_only:
+        _run(args)
+    page = make_table(read_lines(args.results))
+    args.results.with_suffix(".md").write_text(page, encoding="utf-8")
+    print(page)
+
+
+def _run(args: argparse.Namespace) -> None:
+    needs = [name for task in args.tasks for name in STUDIES[task].needs]
+    needs += ["torch", "scipy"] if "gp" in args.methods else []
+    needs += ["cmaes"] if "cma" in args.methods else []
+    require_packages("the experiment studies", list(dict.fromkeys(["sklearn", *needs])))
+    cells = [
+        Cell.make(task, m, seed, args.trials, (args.name or args.model) if m in CHAT else "")
+        for seed in range(args.first_seed, args.first_seed + args.seeds)
+        for task in args.tasks
+        for m in args.methods
+    ]
+    run = partial(run_cell, source=args.model, record=args.record)
+    run_pool(cells, run, args.results, jobs=args.jobs, summary=_summary)
+
+
+def _summary(line: Line) -> str:
+    value = judged_after(line, TRIALS)
+    return "nothing" if value is None else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    main()

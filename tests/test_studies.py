@@ -1,0 +1,94 @@
+"""The tuning tasks, and the experiment that searches them."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import pytest
+
+from llmopt.benchmarks.engine.cell import Cell
+
+optuna = pytest.importorskip("optuna")
+pytest.importorskip("sklearn")
+
+from llmopt.benchmarks.experiments import studies  # noqa: E402
+from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
+
+BAD = {
+    "bearing": {"band_low_hz": 1500.0, "band_width_hz": 900.0},
+    "brewery": {"recent_lags": 0, "periods_looked_back": 0},
+    "drift": {"gradient_rate": 1.0, "gradient_shrinkage": 1e-6},
+    "gears": {"width": 128, "layers": 4},
+}
+
+
+def needs(task):
+    for name in STUDIES[task].needs:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.parametrize("task", STUDIES)
+def test_the_textbooks_setting_is_trained_and_a_seed_repeats_it(task):
+    needs(task)
+    found = [
+        STUDIES[task].train(optuna.trial.FixedTrial(dict(STUDIES[task].default)), seed)
+        for seed in (0, 0, 1)
+    ]
+    assert found[0] == found[1] != found[2]
+    assert all(math.isfinite(x) for j in found for x in (j.valid, j.test))
+    assert found[0].valid != found[0].test
+
+
+@pytest.mark.parametrize("task", BAD)
+def test_a_setting_can_fail(task):
+    needs(task)
+    params = {**STUDIES[task].default, **BAD[task]}
+    with pytest.raises((ValueError, FloatingPointError, MemoryError), match=r"\w+ \w+"):
+        STUDIES[task].train(optuna.trial.FixedTrial(params), 0)
+
+
+def test_there_are_enough_tasks_of_each_kind():
+    assert len(STUDIES) >= 10
+    assert sum(not task.known for task in STUDIES.values()) >= 4
+
+
+@pytest.mark.parametrize("method", ["random", "tpe", "network", "anonymous", "default"])
+def test_a_study_chooses_by_validation_and_is_judged_by_test(method, monkeypatch):
+    answers = llmopt_client()
+    monkeypatch.setattr(studies, "load_model", lambda *_: answers)
+    line = studies.run_cell(Cell.make("brewery", method, 3, 6, "m" * (method == "anonymous")))
+    count = 1 if method == "default" else 6
+    assert len(line["values"]) == len(line["tests"]) == count
+    best = min((v, i) for i, v in enumerate(line["values"]) if v is not None)[1]
+    assert studies.judged_after(line, 40) == line["tests"][best]
+    assert ("requests" in line) == (method in ("network", "anonymous"))
+
+
+def llmopt_client():
+    from llmopt import ScriptedClient
+
+    return ScriptedClient(["p1: 0.5, p2: 0.5"] * 50)
+
+
+def made(method, task, seed, values):
+    cell = Cell.make(task, method, seed, len(values))
+    line = cell.line(values=values, tests=[v if v is None else v + 1 for v in values])
+    return {**line["cell"], **line, "sampler_seconds": 1.0}
+
+
+def test_a_regret_is_of_the_choice_so_far_and_the_table_shows_it():
+    lines = [
+        made("random", "drift", 0, [4.0, 3.0, 2.0] + [2.0] * 37),
+        made("tpe", "drift", 0, [None] * 10 + [1.0] * 30),
+        made("default", "drift", 0, [5.0]),
+    ]
+    found = studies.regrets(lines)
+    assert found["tpe"][10]["drift", 0] == 3.0  # nothing yet
+    assert found["tpe"][20]["drift", 0] == 0.0
+    assert found["random"][10]["drift", 0] == pytest.approx(1.0)
+    assert found["default"][40]["drift", 0] == 3.0
+    page = studies.make_table(lines)
+    assert "| TPE | 1 | 3.000 | 0.000 | 0.000 |" in page
+    assert "drift *" in page
