@@ -151,7 +151,6 @@ class History:
         noisy: Whether measuring a point again gives another reward: `rank` then heeds by how
             much. True of a history that is `merged`.
         metrics: What the objectives are called, one name for each; none if not known.
-        partial: Whether points may come again, as they differ in parameters not asked for now.
     """
 
     trials: tuple[Trial, ...] = ()
@@ -159,7 +158,6 @@ class History:
     directions: tuple[Direction, ...] = ("maximize",)
     noisy: bool = False
     metrics: tuple[str, ...] = ()
-    partial: bool = False
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:

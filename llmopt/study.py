@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llmopt.text import clean, cut
+from llmopt.text import clean, cut, describe_curve
 
 MOST_TEXT = 20_000  # characters of one text out of a storage
 _MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
+_LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
 """Of our attributes of a trial."""
 
@@ -79,6 +80,19 @@ def numbered(attrs: Mapping[str, Any], key: str, start: int = 0) -> Iterator[str
             return
         length += len(part)
         yield part
+
+
+def curve_of(trial: Any, direction: str) -> str:
+    """Return in one line what a trial reported, thinned; see `describe_curve`."""
+    values = ((step, number_of(value)) for step, value in sorted(trial.intermediate_values.items()))
+    curve = ((step, math.nan if value is None else value) for step, value in values)
+    return describe_curve(curve, direction)
+
+
+def duration_of(trial: Any) -> str:
+    """Say how long a trial took, where that was long enough to tell something."""
+    seconds = trial.duration.total_seconds() if trial.duration else 0.0
+    return f"took {float(f'{seconds:.2g}'):.0f} s" if seconds >= _LONG else ""
 
 
 def violated(trial: Any) -> dict[str, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections.abc import Iterable
 
 _MOST_CHARACTERS = 500  # of an exception's line
 _SHORT = 200
+_CURVE = 10  # values of a curve that are shown, about
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _REPEATED = re.compile(r"(.)\1+")
 _SENTENCE = re.compile(r"(?<=[.!?;])[ ]+")  # between two sentences
@@ -73,6 +76,30 @@ def cut_sentences(text: str, most: int, longest: int) -> str:
 def short(value: object) -> str:
     """Return a value as text that fits into a message."""
     return cut(repr(value), _SHORT)
+
+
+def describe_curve(curve: Iterable[tuple[float, float]], direction: str) -> str:
+    """Return the values of a curve in one line, thinned: early ones lie closer together.
+
+    Args:
+        curve: Pairs of a step and the value there, in order.
+        direction: ``"minimize"`` or ``"maximize"``: which value is named as the best.
+
+    Returns:
+        The line; nothing for fewer than two values.
+    """
+    pairs = list(curve)
+    if len(pairs) < 2:
+        return ""
+    last = len(pairs) - 1
+    places = {round(last ** (k / (_CURVE - 1))) for k in range(_CURVE)} | {0, last}
+    shown = ", ".join(f"{pairs[i][0]:.10g}: {pairs[i][1]:.4g}" for i in sorted(places))
+    finite = [(value, step) for step, value in pairs if math.isfinite(value)]
+    best = ""
+    if finite:
+        value, step = (max if direction == "maximize" else min)(finite, key=lambda pair: pair[0])
+        best = f" (best {value:.4g} at {step:.10g})"
+    return f"curve {shown}{best}"
 
 
 MOST_CHARACTERS = 12

@@ -279,7 +279,7 @@ def test_a_branch_is_neither_left_nor_drawn_at_random():
     trials = [
         Trial(i, None, (k,), (r,)) for i, (k, r) in enumerate([("good", 1.0), ("bad", 0.0)] * 15)
     ]
-    state = Situation(space, History(tuple(trials)), 31, seed=4, partial=True)
+    state = Situation(space, History(tuple(trials)), 31, seed=4, noisy=True)
     query = ColumnsPrompt().prepare(state)
     kinds = [query.read("", i).values[0] for i in range(200)]
     assert 30 < kinds.count("bad") < 80

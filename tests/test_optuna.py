@@ -39,8 +39,9 @@ from llmopt import (
     parse_parameters,
 )
 from llmopt.adapters.optuna import LLMSampler
+from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
 from llmopt.client.base import Message, Request
-from llmopt.prompt import Query, Situation, get_prompt
+from llmopt.prompt import Query, Situation
 
 # Registered before its import, so that a failure in Optuna's suite shows the values.
 pytest.register_assert_rewrite("optuna.testing.pytest_samplers")
@@ -437,138 +438,122 @@ def conditional(trial: optuna.Trial) -> float:
 
 
 class TestConditional:
-    def test_groups_that_occur_together_are_asked_together_and_only_when_needed(self):
-        replies = [
-            "depth: 3, kind: net\nnets are better",
-            "decay: 0.25, rate: 0.75\nslowly",
-            "depth: 4, kind: tree",
-            "prune: 0.5",
-        ]
-        sampler = make(replies)
-        study = study_of(sampler)
-        net = {"depth": 2, "kind": "net", "rate": 0.1, "decay": 0.2}
-        study.enqueue_trial(net)
-        study.enqueue_trial({"depth": 1, "kind": "tree", "prune": 0.9})
-        study.optimize(conditional, n_trials=2)
-        assert requests(sampler) == []
-        study.optimize(conditional, n_trials=2)
-        assert study.trials[2].params == {"depth": 3, "kind": "net", "rate": 0.75, "decay": 0.25}
-        assert study.trials[3].params == {"depth": 4, "kind": "tree", "prune": 0.5}
-        base, group = (r.text for r in requests(sampler)[:2])
-        assert "rate: <value>" not in base
-        assert "depth: 1, kind: tree; f = 1.9; feedback: together with prune = 0.9" in base
-        assert "already set for this proposal: depth = 3, kind = 'net'" in group
-        assert "decay: 0.20, rate: 0.10; f = 0.3" in group
-        assert "f = 1.9" not in group
-        attributes = study.trials[2].user_attrs
-        assert attributes["llmopt:explanation"] == "nets are better\nslowly"
-
-    def test_equal_choices_are_no_repeat_while_other_parameters_differ(self):
-        script = ["kind: net", "rate: 0.5, decay: 0.5", "kind: net", "rate: 0.6, decay: 0.5"]
-        sampler = make(script)
-        study = study_of(sampler)
-
-        def objective(trial):
-            if trial.suggest_categorical("kind", ["tree", "net"]) == "net":
-                return trial.suggest_float("rate", 0, 1) + trial.suggest_float("decay", 0, 1)
-            return 3.0
-
-        study.enqueue_trial({"kind": "net", "rate": 0.1, "decay": 0.2})
-        study.enqueue_trial({"kind": "tree"})
-        study.optimize(objective, n_trials=4)
-        assert sampler.usage.rejected == {}
-        assert study.trials[3].params == {"kind": "net", "rate": 0.6, "decay": 0.5}
-
     @staticmethod
     def branches(trial: optuna.Trial) -> float:
         if trial.suggest_categorical("k", ["a", "b"]) == "a":
             return trial.suggest_float("u", 0, 10)
         return trial.suggest_float("v", 0, 10)
 
-    def branched(self, replies, **options):
-        """Return the study of two branches after four given trials and one of the model."""
-        sampler = make(replies, prompt="words", **options)
+    def branched(self, replies, prompt="words", **options):
+        """Return the study of two branches, with two trials in each, and its sampler."""
+        sampler = make(replies, prompt=prompt, **options)
         study = study_of(sampler)
-        for given in (
-            {"k": "b", "v": 7},
-            {"k": "a", "u": 9},
-            {"k": "b", "v": 5},
-            {"k": "a", "u": 3},
-        ):
-            study.enqueue_trial(
-                given, user_attrs={"words": "the default"} if given.get("u") == 9 else {}
-            )
-        study.optimize(self.branches, n_trials=6)
-        assert sampler.usage.fallbacks == 0
-        return study, [r.text for r in requests(sampler)]
-
-    ANSWERS = (
-        "Lesson: none\nHypothesis: a is better\nStart from: #4\nProposal:\nk: a",
-        "Hypothesis: less u\nStart from: #2\nProposal:\nu: 2.5",
-        "Hypothesis: a again\nStart from: #5\nProposal:\nk: a",
-        "Hypothesis: u as low as can be\nStart from: #3\nProposal:\nu: 1.5",
-    )
-
-    @pytest.mark.defect(1)
-    def test_a_start_is_read_in_the_numbering_of_its_own_request(self):
-        study, (_, _, base, group) = self.branched(self.ANSWERS)
-        assert "#5 | 2.5 | a | #4, none of these" in base
-        assert "-0.5 against #4, its start" in base
-        assert "#3 | 2.5 | 2.5 | #2: u 3 -> 2.5" in group
-        assert "-0.5 against #2, its start" in group
-        # The trial's notes have both answers, as they came.
-        assert study.trials[4].user_attrs["llmopt:explanation"].count("Start from: #") == 2
-        # A start that another worker reads is the same one.
-        again = make(["Start from: #1\nProposal:\nk: b", "Start from: #1\nProposal:\nv: 1"])
-        again._model.prompt = get_prompt("words")
-        study.sampler = again
-        study.optimize(self.branches, n_trials=1)
-        assert "#5 | 2.5 | a | #4, none of these" in requests(again)[0].text
-
-    @pytest.mark.defect(1)
-    def test_each_group_keeps_its_own_hypothesis(self):
-        _, (_, _, base, group) = self.branched(self.ANSWERS)
-        assert 'hypothesis: "a is better"' in base
-        assert "less u" not in base
-        assert 'hypothesis: "less u"' in group
-        assert "a is better" not in group
+        for given in ({"k": "b", "v": 7}, {"k": "a", "u": 9}, {"k": "b", "v": 5}):
+            words = {"words": "the default"} if given.get("u") == 9 else {}
+            study.enqueue_trial(given, user_attrs=words)
+        study.optimize(self.branches, n_trials=3)
+        assert requests(sampler) == []
+        return study, sampler
 
     @pytest.mark.defect(1)
     @pytest.mark.parametrize("prompt", ["words", "props", "opro"])
-    def test_what_depends_on_other_parameters_is_not_said_of_some_alone(self, prompt):
-        sampler = make(["k: a", "u: 1"], prompt=prompt, total=20)
-        study = study_of(sampler)
-        study.enqueue_trial({"k": "a", "u": 9}, user_attrs={"words": "the default"})
-        study.enqueue_trial({"k": "b", "v": 5})
-        study.optimize(self.branches, n_trials=3)
-        base, group = (r.text for r in requests(sampler))
-        assert "together with u = 9.0 it is the default" in base
-        assert "together with v = 5.0" in base
-        assert "together with k = 'a' it is the default" in group
-        for text in (base, group):
-            assert not re.search(r"is the default\.|of (at most )?20", text)
-        for wrong in ("not propose it twice", "Never repeat", "differs from all"):
-            assert wrong not in base  # in the group u = 9 would be the same trial
-        whole = make(["x: 1, y: 1"], prompt=prompt, total=20)
-        study = study_of(whole)
-        study.enqueue_trial({"x": 2, "y": 2}, user_attrs={"words": "the default"})
-        study.optimize(bowl, n_trials=2)
-        assert "x: 2.0, y: 2 is the default." in requests(whole)[0].text
-        assert "20" in requests(whole)[0].text
-
-    @pytest.mark.defect(1)
-    @pytest.mark.xfail(strict=True, reason="a branch is asked for with a request of its own")
-    def test_a_point_of_a_conditional_space_is_one_request_and_one_row(self):
-        sampler = make(["k: a, u: 2.5", "k: b, v: 2.5"], prompt="words")
+    def test_a_point_of_a_conditional_space_is_one_request_and_one_row(self, prompt):
+        sampler = make(["k: a, u: 2.5", "k: b, v: 2.5"], prompt=prompt)
         study = study_of(sampler)
         study.enqueue_trial({"k": "a", "u": 9})
         study.enqueue_trial({"k": "b", "v": 5})
         study.optimize(self.branches, n_trials=4)
         assert [t.params for t in study.trials[2:]] == [{"k": "a", "u": 2.5}, {"k": "b", "v": 2.5}]
         assert sampler.usage.requests == 2
+        text = requests(sampler)[0].text
+        assert "u: a number from 0" in text
+        assert "only with k = a" in text
+        assert ("#2 | 5 | b | – | 5" if prompt == "words" else "k: b, v: 5.0") in text
+
+    def test_groups_of_parameters_and_what_tells_when_they_are_there(self):
+        replies = [
+            "depth: 3, kind: net, rate: 0.75, decay: 0.25\nslowly",
+            "depth: 4, kind: tree, prune: 0.5",
+        ]
+        sampler = make(replies)
+        study = study_of(sampler)
+        study.enqueue_trial({"depth": 2, "kind": "net", "rate": 0.1, "decay": 0.2})
+        study.enqueue_trial({"depth": 1, "kind": "tree", "prune": 0.9})
+        study.optimize(conditional, n_trials=4)
+        assert study.trials[2].params == {"depth": 3, "kind": "net", "rate": 0.75, "decay": 0.25}
+        assert study.trials[3].params == {"depth": 4, "kind": "tree", "prune": 0.5}
+        text = requests(sampler)[0].text
+        assert "rate: a number from 0.00 to 1.00 with 2 decimals, only with kind = net" in text
+        assert "prune: a number from 0.00 to 1.00 with 2 decimals, only with kind = tree" in text
+        assert "depth: 1, kind: tree, prune: 0.90; f = 1.9\n" in text
+        assert study.trials[2].user_attrs["llmopt:explanation"] == "slowly"
+
+    ANSWERS = (
+        "Lesson: none\nHypothesis: a is better\nStart from: #2\nProposal:\nu: 3",
+        "Hypothesis: less u\nStart from: #3\nProposal:\nk: a, u: 2.5",
+        "Hypothesis: back\nStart from: #4\nProposal:\nk: b",
+        "Hypothesis: back\nStart from: #4\nProposal:\nk: b, v: 4",
+    )
+
+    @pytest.mark.defect(1)
+    def test_a_start_from_another_branch_takes_what_this_one_needs(self):
+        study, sampler = self.branched(self.ANSWERS)
+        study.optimize(self.branches, n_trials=3)
+        assert [t.params for t in study.trials[3:]] == [
+            {"k": "a", "u": 3.0},
+            {"k": "a", "u": 2.5},
+            {"k": "b", "v": 4.0},
+        ]
+        *_, refused, last = (r.text for r in requests(sampler))
+        assert "#5 | 2.5 | a | 2.5 | – | #3: k b -> a, u – -> 2.5, v 5 -> –" in refused
+        assert "-2.5 against #3, its start" in refused
+        assert 'hypothesis: "a is better"' in refused
+        assert "there is no value for `v`" in last
+        # A start that another worker reads is the same one.
+        again = make(["Start from: #6\nProposal:\nv: 1"], prompt="words")
+        study.sampler = again
+        study.optimize(self.branches, n_trials=1)
+        assert "#3: k b -> a, u – -> 2.5, v 5 -> –" in requests(again)[0].text
+        assert study.trials[-1].params == {"k": "b", "v": 1.0}
+
+    @pytest.mark.defect(1)
+    def test_the_points_of_one_answer_serve_the_next_trials(self):
+        answer = "Start from: #2\nProposal:\nu: 4\n\nStart from: #3\nProposal:\nv: 4\n"
+        study, sampler = self.branched([answer, "Proposal: stop"])
+        study.optimize(self.branches, n_trials=9)
+        assert [t.params for t in study.trials[3:]] == [{"k": "a", "u": 4}, {"k": "b", "v": 4}, {}]
+        assert sampler.usage.requests == 2
+        assert sampler.usage.proposals["llm"] == 2
+
+    def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
+        sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
+        study = study_of(sampler)
+
+        def objective(trial):
+            x, y = trial.suggest_float("x", 0, 5), trial.suggest_float("y", 0, 5)
+            return x + y + (trial.suggest_float("z", 0, 1) if trial.number in (1, 3) else 0)
+
+        for _ in range(3):
+            study.enqueue_trial(
+                {"x": study._storage.get_n_trials(study._study_id), "y": 0, "z": 0.25}
+            )
+        study.optimize(objective, n_trials=4)
+        first, second = requests(sampler)[0].text, requests(sampler)[-1].text
+        assert "z: a number from 0.00 to 1.00 with 2 decimals, not in every point" in first
+        assert "already set for this proposal: x = 1.0, y = 1.0" in second
+        assert study.trials[3].params == {"x": 1, "y": 1, "z": 0.5}
+
+    def test_the_embedded_models_prompt_asks_for_all_at_once(self):
+        sampler = LLMSampler(GaussianGrammarClient(), n_startup_trials=8, seed=1)
+        study = study_of(sampler)
+        study.optimize(conditional, n_trials=30)
+        assert sampler.usage.requests == 22
+        assert {t.params["kind"] for t in study.trials[8:]} == {"net", "tree"}
+        assert sampler.usage.fallbacks == 0
 
     def test_a_whole_repeat_is_refused(self):
-        sampler = make(["kind: tree", "kind: net", "rate: 0.10", "rate: 0.9"])
+        replies = ["kind: tree", "kind: net, rate: 0.10", "kind: net, rate: 0.9"]
+        sampler = make(replies)
         study = study_of(sampler)
 
         def objective(trial):
@@ -583,7 +568,7 @@ class TestConditional:
         assert study.trials[2].params == {"kind": "net", "rate": 0.9}
 
     def test_a_new_parameter_is_drawn_once_and_then_asked_for(self):
-        sampler = make(["x: 1.5", "x: 2.5", "z: 0.25"])
+        sampler = make(["x: 1.5", "x: 2.5, z: 0.25"])
         study = study_of(sampler)
         told(study, {"x": FloatDistribution(0, 5)}, {"x": 0.5}, 1.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import pickle
 import re
 
@@ -115,14 +114,13 @@ class TestOptuna:
             copied.sampler = worker
             trial = copied.ask()
             bowl(trial)
-            (group,) = worker._asker._groups.values()
-            emitter = group.emitter.partner
-            view = group.reader.view(copied, copied.get_trials()[:-1], -1, {}, _decomposed(copied))
+            emitter = worker._asker._emitter.partner.numbers
+            view = worker._asker._reader.view(copied, copied.get_trials()[:-1], -1)
             emitter._follow(view.history)
             means.append(np.array(emitter._strategy.mean))
         assert np.array_equal(*means)
 
-    def test_groups_of_numbers_under_a_choice(self, caplog):
+    def test_the_numbers_of_the_best_branch_are_searched(self):
         def objective(trial) -> float:
             kind = trial.suggest_categorical("kind", ["a", "b"])
             if kind == "a":
@@ -139,16 +137,19 @@ class TestOptuna:
             ScriptedClient(answer), prompt="props", partner="cma", n_startup_trials=6, seed=3
         )
         study = optuna.create_study(sampler=one)
-        optuna.logging.enable_propagation()
-        try:
-            with caplog.at_level(logging.WARNING):
-                study.optimize(objective, n_trials=40)
-        finally:
-            optuna.logging.disable_propagation()
-        (said,) = {id(r): r.getMessage() for r in caplog.records}.values()
-        assert said.startswith("The model alone proposes 'kind': 'kind' is a choice")
-        assert {"llm", "cma"} <= {source(t) for t in study.trials[6:]}
-        assert study.best_value < 0.2
+        study.optimize(objective, n_trials=40)
+        found = [t for t in study.trials[6:] if source(t) == "cma"]
+        assert len(found) > 5
+        assert {source(t) for t in study.trials[6:]} == {"llm", "cma"}
+        for trial in found:
+            assert (
+                trial.params["kind"]
+                == min((t for t in study.trials[: trial.number]), key=lambda t: t.value).params[
+                    "kind"
+                ]
+            )
+        assert study.best_value < 0.05
+        assert one.usage.requests == sum(source(t) == "llm" for t in study.trials)
 
     def test_several_objectives(self):
         study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler())
@@ -164,13 +165,6 @@ class TestOptuna:
         with pytest.raises(LLMOptError, match=re.escape(install_hint("bench"))):
             sampler()
         sampler(partner=None)
-
-
-def _decomposed(study):
-    from llmopt.adapters.optuna.history import learned
-    from llmopt.adapters.optuna.space import decompose
-
-    return decompose(learned(study.get_trials(deepcopy=False)))
 
 
 def optimizer(parametrization=None, budget=100, **options):

@@ -6,56 +6,44 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import optuna
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from llmopt.adapters.optuna.history import GroupHistory, View, hints, learned
+from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import Ledger
+from llmopt.adapters.optuna.partner import BestBranch
 from llmopt.adapters.optuna.records import annotate, publish, write_dashboard_note
-from llmopt.adapters.optuna.space import Distributions, ParameterGroup, decompose
+from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
 from llmopt.adapters.words import warn
 from llmopt.client.base import client_name
 from llmopt.client.ready import is_permanent
-from llmopt.errors import SearchStopped, SpaceError
+from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
-from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
-from llmopt.search.scheduler import Partner, make_scheduler
+from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.constraints import Constraint
 
-# Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
-logger = optuna.logging.get_logger("optuna.llmopt")
-
 _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
-_GROUPS_KEPT = 64
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A point that no trial has taken yet; see `annotate`."""
+    """A point that no trial has taken yet, with its parameters in Optuna's form; see `annotate`."""
 
     proposal: Proposal
+    params: Mapping[str, Any]
     start: int | None = None
     cost: float | None = None
     model: str = ""
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Parameters that are proposed together: their history, and who proposes them."""
-
-    reader: GroupHistory
-    emitter: Emitter
 
 
 class Asker:
@@ -67,8 +55,8 @@ class Asker:
         constraints: Linear inequalities over the study's parameters.
         batch_size: Points asked for at a time.
         hints: Names of the study's user attributes that are shown; ``None`` for all.
-
-    Attributes:
+        known: Parameters that are known before the first trial.
+        curves: Whether the values that a trial reported are shown.
         notes: Whether to write notes for optuna-dashboard.
     """
 
@@ -79,46 +67,63 @@ class Asker:
         constraints: Sequence[Constraint],
         batch_size: int,
         hints: Sequence[str] | None,
+        known: Distributions,
+        curves: bool,
+        notes: bool,
     ) -> None:
-        make_scheduler(partner, model, None)  # a wrong argument is told at once
-        self._model, self._partner, self._constraints = model, partner, constraints
-        self._batch_size, self._hints, self._total = batch_size, hints, model.total
-        self.notes = False
-        self._offers: dict[tuple[Any, ...], deque[_Offer]] = {}
+        self._model, self._constraints = model, constraints
+        self._emitter: Emitter = make_scheduler(partner, model, None)
+        if isinstance(self._emitter, Scheduler):
+            self._emitter.partner = BestBranch(self._emitter.partner)
+        self._batch_size, self._hints, self._known = batch_size, hints, known
+        self._curves, self._notes = curves, notes
+        self._offers: dict[object, deque[_Offer]] = {}
+        self._ends: dict[object, SearchStopped] = {}
         self._ledger = Ledger()
         self._forget()
 
     def _forget(self) -> None:
         """Drop what is rebuilt from the storage."""
         self._process = os.getpid()
-        self._groups: dict[tuple[str, ...], _Group] = {}
+        self._reader: StudyHistory | None = None
         self._said: set[object] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_groups"}
+        return {k: v for k, v in self.__dict__.items() if k != "_reader"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
+
+    def space(self, trials: Sequence[FrozenTrial]) -> StudySpace:
+        """Return the parameters of a study with these trials."""
+        return StudySpace(learned(trials), self._known)
 
     def propose(
         self,
         study: Study,
         trial: FrozenTrial,
         trials: Sequence[FrozenTrial],
-        distributions: Distributions,
+        space: StudySpace,
         given: Mapping[str, Any],
         entropy: tuple[int, ...],
+        *,
+        needed: str = "",
+        left_out: Iterable[str] = (),
+        may_stop: bool = False,
     ) -> dict[str, Any]:
-        """Propose a group of parameters for a trial, and let other workers see it.
+        """Propose the parameters of a trial, and let other workers see them.
 
         Args:
             study: The study.
             trial: The trial.
             trials: All trials of the study.
-            distributions: The parameters to propose.
+            space: The study's parameters.
             given: What is already set in the trial.
             entropy: Seed of everything random, with the trial's number.
+            needed: A parameter that the trial needs, whatever the others.
+            left_out: Parameters that are not asked for.
+            may_stop: Whether the model may end the search.
 
         Raises:
             LLMOptError: The model failed and ``on_error="raise"``; or with any, where it
@@ -129,53 +134,51 @@ class Asker:
             # What the process asked for that this one was forked from is not its own.
             self._process = os.getpid()
             self._offers.clear()
+            self._ends.clear()
         self._ledger.attach(self._model.meter, study)
-        parameters = decompose(learned(trials))
-        group = self._group(distributions)
-        whole = group.reader.group.space
-        context = {n: v for n, v in given.items() if n not in distributions}
-        outside = {n: v for n, v in context.items() if n in parameters.latest}
-        look = partial(
-            group.reader.view,
-            study,
-            number=trial.number,
-            context=outside,
-            parameters=parameters,
-        )
-        place = (study.study_name, getattr(study, "_bracket_id", None), whole)
-        offers = deque() if context else self._offers.setdefault(place, deque())
+        self._model.options = replace(self._model.options, may_stop=may_stop)
+        if self._reader is None or self._reader.space.distributions != space.distributions:
+            noisy = self._model.options.noisy
+            self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+        look = partial(self._reader.view, study, number=trial.number)
+        place = study.study_name, getattr(study, "_bracket_id", None)
+        offers = self._offers.setdefault(place, deque())
+        notes = hints(study, self._hints, given)
         view = look(trials)
-        space = constrained(whole, self._constraints, context)
-        self._say_ends(space, view)
+        free = space.with_given(given, needed, self._constraints, left_out)
+        self._say_ends(space.space, view)
         for round_ in range(_CLASH_ROUNDS + 1):
-            rng = np.random.default_rng((*entropy, trial.number, len(context), round_))
+            rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
             if round_ < _CLASH_ROUNDS:
-                batch = 1 if context else self._batch_size
-                notes = hints(study, self._hints, context)
-                offer = self._next(offers, view, group, space, rng, batch, notes)
+                offer = None if given else self._waiting(offers, view, space)
+                if offer is None and not given and (end := self._ends.pop(place, None)):
+                    raise end
+                if offer is None:
+                    self._ask(place, view, space, free, rng, notes, bool(given))
+                offer = offer or offers.popleft()
             else:
                 trouble = "other workers took all the points that it gave"
-                offer = _Offer(self._fall_back(space, view, rng, trouble))
+                drawn = self._fall_back(free, view, rng, trouble)
+                offer = _Offer(drawn, space.params(drawn.values))
             try:
-                view, lost = self._take(study, trial, group.reader.group, offer, view, look, rng)
+                view, lost = self._take(study, trial, space, offer, given, view, look, rng)
             except BaseException:
                 offers.appendleft(offer)  # it is paid for: the next trial gets it
                 with contextlib.suppress(Exception):
-                    publish(study, trial, group.reader.group, {})
+                    publish(study, trial, space, given)
                 raise
             if not lost:
                 break
             self._discard(offer)
-        if not offers:
-            self._offers.pop(place, None)
-        return group.reader.group.params(offer.proposal.values)
+        return dict(offer.params)
 
     def _take(
         self,
         study: Study,
         trial: FrozenTrial,
-        group: ParameterGroup,
+        space: StudySpace,
         offer: _Offer,
+        given: Mapping[str, Any],
         before: View,
         look: Callable[[Sequence[FrozenTrial]], View],
         rng: np.random.Generator,
@@ -190,20 +193,19 @@ class Asker:
         Returns:
             The study as it is now, and whether the point is lost.
         """
-        key = group.space.key(offer.proposal.values)
+        key = space.key(offer.params)
         again = self._model.options.noisy or key in before.taken
         started = time.monotonic()
-        publish(study, trial, group, group.params(offer.proposal.values))
+        publish(study, trial, space, offer.params)
         for pause in (0.0, rng.uniform(0, _CLASH_PAUSE)):
             time.sleep(pause * (time.monotonic() - started))
             view = look(study.get_trials(deepcopy=False))
             if again or key not in view.taken:
-                paid = (offer.start, offer.cost, offer.model)
-                annotate(study, trial, group.distributions, offer.proposal, *paid)
-                if self.notes:
+                annotate(study, trial, offer.proposal, offer.start, offer.cost, offer.model)
+                if self._notes:
                     write_dashboard_note(study, trial)
                 return view, False
-        publish(study, trial, group, {})
+        publish(study, trial, space, given)
         return view, True
 
     def _discard(self, offer: _Offer) -> None:
@@ -211,48 +213,56 @@ class Asker:
         self._model.meter.count_proposal(offer.proposal.source, -1)
         self._model.meter.count_rejection("taken meanwhile")
 
-    def _next(
-        self,
-        offers: deque[_Offer],
-        view: View,
-        group: _Group,
-        space: Space,
-        rng: np.random.Generator,
-        n: int,
-        notes: tuple[str, ...],
-    ) -> _Offer:
-        """Return the next point that is not taken, asking for more if none is left."""
-        may_repeat = self._model.options.noisy or len(view.taken) >= space.cardinality
+    def _waiting(self, offers: deque[_Offer], view: View, space: StudySpace) -> _Offer | None:
+        """Return the next point that was paid for and is not taken, if there is one."""
         while offers:
             offer = offers.popleft()
-            if may_repeat or space.key(offer.proposal.values) not in view.taken:
+            key = space.key(offer.params)
+            if self._model.options.noisy or (key is not None and key not in view.taken):
                 return offer
             self._discard(offer)
-        # Of a group that not all trials have, nobody knows how many points are planned.
-        self._model.total = self._total if view.whole else None
+        return None
+
+    def _ask(
+        self,
+        place: object,
+        view: View,
+        space: StudySpace,
+        free: Space,
+        rng: np.random.Generator,
+        notes: tuple[str, ...],
+        one: bool,
+    ) -> None:
+        """Put new points before those that wait; `one` asks for a single point."""
         with self._model.meter.asking() as draft:
             try:
-                points = group.emitter.propose(
-                    space, view.history, rng, n, taken=view.taken, notes=notes
+                points = self._emitter.propose(
+                    free,
+                    view.history,
+                    rng,
+                    1 if one else self._batch_size,
+                    taken=view.taken,
+                    notes=notes,
                 )
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
                 if stopped or self._model.options.on_error == "raise":
                     raise
-                points = [self._fall_back(space, view, rng, f"{type(error).__name__}: {error}")]
+                points = [self._fall_back(free, view, rng, f"{type(error).__name__}: {error}")]
+        if draft.stop is not None:
+            self._ends[place] = draft.stop
         replies = [reply for _, reply in draft.replies]
         costs = [reply.cost for reply in replies if reply.cost is not None]
         asked = sum(p.source == "llm" for p in points)
         share = sum(costs) / asked if asked and len(costs) == len(replies) else None
         model = replies[-1].model if replies else ""
+        found = []
         for p in points:
-            paid = p.source == "llm"
-            offers.append(
-                _Offer(p, view.start_of(p.explanation), share, model) if paid else _Offer(p)
-            )
+            paid = (view.start_of(p.explanation), share, model) if p.source == "llm" else ()
+            found.append(_Offer(p, space.params(p.values), *paid))
+        self._offers[place].extendleft(reversed(found))
         for text in draft.warnings:
             warn(text)
-        return offers.popleft()
 
     def _fall_back(
         self, space: Space, view: View, rng: np.random.Generator, trouble: str
@@ -264,28 +274,6 @@ class Asker:
         )
         self._model.meter.count_proposal("fallback")
         return Proposal(draw_new(space, set(view.taken), rng), "fallback")
-
-    def _group(self, distributions: Distributions) -> _Group:
-        names = tuple(distributions)
-        group = self._groups.get(names)
-        if group is None or group.reader.group.distributions != distributions:
-            if len(self._groups) >= _GROUPS_KEPT:
-                self._groups.clear()
-            own = ParameterGroup(distributions)
-            reader = GroupHistory(own, self._constraints, self._model.options.noisy)
-            group = self._groups[names] = _Group(reader, self._emitter(own.space))
-        return group
-
-    def _emitter(self, space: Space) -> Emitter:
-        """Return who proposes the points of a group of parameters."""
-        if self._partner is not None:
-            try:
-                CMAEmitter.check(space)
-            except SpaceError as error:
-                names = ", ".join(map(repr, space.names))
-                self._say(names, f"The model alone proposes {names}: {error}.")
-                return self._model
-        return make_scheduler(self._partner, self._model, None)
 
     def _say_ends(self, space: Space, view: View) -> None:
         """Say where the best trial lies on the end of a range, and has for a while."""
@@ -303,20 +291,3 @@ class Asker:
         if about not in self._said:
             self._said.add(about)
             logger.warning(text)
-
-
-def constrained(space: Space, constraints: Sequence[Constraint], given: Mapping[str, Any]) -> Space:
-    """Return a group's space with the constraints on it, as what is already set leaves them.
-
-    Raises:
-        SpaceError: No point was found that keeps them, or one is over a choice.
-    """
-    own = [c for c in constraints if c.names & set(space.names)]
-    own = [c for c in own if c.names <= {*space.names, *given}]
-    try:
-        return space.constrained([c.given(given) for c in own])
-    except SpaceError as error:
-        if not any(c.names & set(given) for c in own):
-            raise
-        logger.warning(f"What the trial already has breaks a constraint: {error}.")
-        return space

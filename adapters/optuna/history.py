@@ -13,18 +13,19 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.records import (
     is_stopped,
-    part_of,
     read_fixed,
     read_note,
     read_proposal,
+    read_start,
 )
-from llmopt.adapters.optuna.space import Decomposition, Distributions, ParameterGroup
+from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
 from llmopt.prompt.answer import start_of, with_start
-from llmopt.space import Value
 from llmopt.space.constraints import Constraint
 from llmopt.study import (
     amount_of,
+    curve_of,
+    duration_of,
     number_of,
     stderr_of,
     text_of,
@@ -37,7 +38,7 @@ from llmopt.text import cut
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything
 _HINTS = 50  # lines of hints
 _MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
-_NO_POINT = (KeyError, ValueError, TypeError, OverflowError)
+_NO_VALUE = (IndexError, KeyError, ValueError, TypeError, OverflowError)
 _SOURCES = ("warmup", "llm", "drawn", "fallback", "cma")
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -47,14 +48,14 @@ def learned(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     return [t for t in trials if t.state in _STATES and not is_stopped(t)]
 
 
-def known_params(trial: FrozenTrial, latest: Distributions) -> dict[str, Any]:
+def known_params(trial: FrozenTrial, space: StudySpace) -> dict[str, Any]:
     """Return the parameters that a trial has, or is known to get, in Optuna's form."""
     params: dict[str, Any] = {}
     if not trial.state.is_finished():
         for name, value in read_proposal(trial.system_attrs).items():
-            if name in latest:
-                with contextlib.suppress(IndexError, *_NO_POINT):
-                    params[name] = latest[name].to_external_repr(value)
+            if name in space.distributions:
+                with contextlib.suppress(*_NO_VALUE):
+                    params[name] = space.distributions[name].to_external_repr(value)
         params.update(read_fixed(trial.system_attrs))
     params.update(trial.params)
     return params
@@ -94,14 +95,12 @@ def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any])
 
 @dataclass(frozen=True)
 class _Row:
-    """A finished trial as one group of parameters sees it.
+    """A finished trial as a prompt sees it.
 
     Attributes:
         frozen: What the storage returned; as long as it is the same object, so is the row.
-        trial: The trial, or ``None`` if it has no place in the group's space.
+        trial: The trial, or ``None`` if it has no place in the space.
         key: Its point's `Space.key`.
-        rest: Its parameters outside the group, single-valued ones left out.
-        text: The model's answer.
         start: Number of the study's trial that the answer starts from.
         shown_start: Position of that trial as `trial` says it.
         told: Sorts by the order of telling.
@@ -110,8 +109,6 @@ class _Row:
     frozen: FrozenTrial
     trial: Trial | None
     key: Hashable = None
-    rest: tuple[tuple[str, Any], ...] = ()
-    text: str = ""
     start: int | None = None
     shown_start: int | None = None
     told: tuple[datetime, int] = (datetime.min, 0)
@@ -125,13 +122,11 @@ class View:
         history: Finished trials in the order of telling, and the points of unfinished ones.
         taken: Keys of the points that would make this trial the repeat of another.
         numbers: Number in the study of each trial of `history`.
-        whole: Whether the trials have no other parameters.
     """
 
     history: History
     taken: frozenset[Hashable]
     numbers: tuple[int, ...] = ()
-    whole: bool = True
 
     def start_of(self, explanation: str) -> int | None:
         """Return the study's number of the trial that an answer starts from, if it names one."""
@@ -139,81 +134,53 @@ class View:
         return self.numbers[named - 1] if named and named <= len(self.numbers) else None
 
 
-class GroupHistory:
-    """Reads a study's trials as the history of one group of parameters.
+class StudyHistory:
+    """Reads a study's trials as a history.
 
     Finished trials never change, so each is converted once; which trials there are is
     read from the storage at every call.
 
     Args:
-        group: The parameters.
-        constraints: Linear inequalities over the study's parameters.
+        space: The study's parameters.
+        constraints: Linear inequalities over them.
         noisy: Whether repeated measurements of a point are one trial.
+        curves: Whether the values that a trial reported are shown.
     """
 
     def __init__(
-        self,
-        group: ParameterGroup,
-        constraints: Sequence[Constraint] = (),
-        noisy: bool = False,
+        self, space: StudySpace, constraints: Sequence[Constraint], noisy: bool, curves: bool
     ) -> None:
-        self.group = group
-        self._constraints = constraints
-        self._noisy = noisy
+        self.space = space
+        self._constraints, self._noisy, self._curves = constraints, noisy, curves
         self._rows: dict[int, _Row] = {}
 
-    def view(
-        self,
-        study: Study,
-        trials: Sequence[FrozenTrial],
-        number: int,
-        context: Mapping[str, Any],
-        parameters: Decomposition,
-    ) -> View:
-        """Return the history for the proposal of one trial.
-
-        Args:
-            study: The study, for its directions.
-            trials: All its trials.
-            number: The trial that the proposal is for.
-            context: That trial's parameters outside the group, as far as they are set.
-            parameters: The study's parameters.
-        """
-        finished = []
+    def view(self, study: Study, trials: Sequence[FrozenTrial], number: int) -> View:
+        """Return the history for the proposal of one trial, by its number."""
+        directions: tuple[Direction, ...] = tuple(
+            "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
+        )
+        finished, points = [], []
         for trial in trials:
             if trial.state.is_finished():
                 row = self._rows.get(trial.number)
                 if row is None or row.frozen is not trial:
-                    objectives = len(study.directions)
-                    row = self._row(trial, parameters, objectives)
-                    self._rows[trial.number] = row
+                    row = self._rows[trial.number] = self._row(trial, directions)
                 if row.trial is not None:
                     finished.append(row)
+            elif trial.number != number:
+                values = self.space.flatten(known_params(trial, self.space))
+                if values is not None:
+                    points.append(values)
         finished.sort(key=lambda row: row.told)
-        open_points, running = self._unfinished(trials, number, context, parameters)
-        taken = {row.key for row in finished if _could_repeat(row.rest, context)} | running
-        directions: tuple[Direction, ...] = tuple(
-            "maximize" if d.name == "MAXIMIZE" else "minimize" for d in study.directions
-        )
         places = self._places(finished)
         told = self._told(finished, places)
-        history = History(
-            told,
-            open_points,
-            directions,
-            metrics=metrics_of(study),
-            partial=any(
-                row.key not in taken
-                for row, trial in zip(finished, told, strict=True)
-                if trial.state == "complete"
-            ),
-        )
+        history = History(told, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
+        key = self.space.space.key
         if self._noisy:
-            history = history.merged(self.group.space.key)
+            history = history.merged(key)
         numbers = {place: number for number, place in reversed(places.items())}
         shown = tuple(numbers[place] for place in range(len(numbers)))
-        whole = not any(row.rest for row in finished)
-        return View(history, frozenset(taken), shown, whole)
+        return View(history, frozenset([*(r.key for r in finished), *map(key, points)]), shown)
 
     def _places(self, finished: Sequence[_Row]) -> dict[int, int]:
         """Return the position at which each trial of the study is shown, by its number."""
@@ -234,54 +201,22 @@ class GroupHistory:
             start = None if row.start is None else places.get(row.start)
             if trial.number != position or start != row.shown_start:
                 words = trial.explanation
-                if row.text:
-                    words = with_start(row.text, None if start is None else start + 1)
+                if trial.source == "llm":
+                    words = with_start(words, None if start is None else start + 1)
                 trial = replace(trial, number=position, explanation=words)
                 row = replace(row, trial=trial, shown_start=start)
                 self._rows[row.frozen.number] = row
             told.append(trial)
         return tuple(told)
 
-    def _unfinished(
-        self,
-        trials: Sequence[FrozenTrial],
-        number: int,
-        context: Mapping[str, Any],
-        parameters: Decomposition,
-    ) -> tuple[tuple[tuple[Value, ...], ...], set[Hashable]]:
-        points: list[tuple[Value, ...]] = []
-        keys: set[Hashable] = set()
-        for trial in trials:
-            if trial.state.is_finished() or trial.number == number:
-                continue
-            params = known_params(trial, parameters.latest)
-            try:
-                values = self.group.flatten(params)
-            except _NO_POINT:
-                continue
-            points.append(values)
-            # A trial that will get further parameters is not a repeat yet.
-            whole = frozenset(params.keys() & parameters.latest.keys()) in parameters.shapes
-            rest = self._rest(params, parameters.latest)
-            if whole and _could_repeat(rest, context):
-                keys.add(self.group.space.key(values))
-        return tuple(points[-_MOST_OPEN:]), keys
-
-    def _rest(
-        self, params: Mapping[str, Any], latest: Distributions
-    ) -> tuple[tuple[str, Any], ...]:
-        own = self.group.distributions
-        return tuple((n, v) for n, v in params.items() if n in latest and n not in own)
-
-    def _row(self, frozen: FrozenTrial, parameters: Decomposition, objectives: int) -> _Row:
-        try:
-            values = self.group.flatten(frozen.params)
-        except _NO_POINT:
+    def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row:
+        values = None if is_stopped(frozen) else self.space.flatten(frozen.params)
+        if values is None:
             return _Row(frozen, None)
-        if is_stopped(frozen):
-            return _Row(frozen, None)
-        rewards, state, reason = _outcome(frozen, objectives)
+        rewards, state, reason = _outcome(frozen, len(directions))
         remarks = [reason, *(text_of(words) for words in told_of(frozen.user_attrs, "feedback"))]
+        if self._curves:
+            remarks[1:1] = [curve_of(frozen, directions[0]), duration_of(frozen)]
         broken = violated(frozen)
         if broken:
             shown = ", ".join(f"{n} = {c:g}" for n, c in broken.items())
@@ -290,12 +225,7 @@ class GroupHistory:
         words = read_fixed(frozen.system_attrs) and "; ".join(
             map(text_of, told_of(frozen.user_attrs, "words"))
         )
-        rest = self._rest(frozen.params, parameters.latest)
-        if rest:  # what the value and the user's words are about, too
-            others = ", ".join(f"{name} = {value!r}" for name, value in rest)
-            remarks.append(f"together with {others}" + (f" it is {words}" if words else ""))
-        part = part_of(frozen, self.group.distributions)
-        text = "" if words else part.text if part else text_of(read_note(frozen, "explanation"))
+        text = words or with_start(text_of(read_note(frozen, "explanation")), None)
         trial = Trial(
             number=frozen.number,
             params=dict(frozen.params),
@@ -303,10 +233,8 @@ class GroupHistory:
             rewards=rewards,
             state=state,
             feedback="; ".join(r for r in remarks if r),
-            source="user"
-            if words
-            else _source(part.source if part else read_note(frozen, "source")),
-            explanation=with_start(text, None) if text else "" if rest else words or "",
+            source="user" if words else _source(read_note(frozen, "source")),
+            explanation=text,
             prompt_tokens=amount_of(read_note(frozen, "prompt_tokens")),
             completion_tokens=amount_of(read_note(frozen, "completion_tokens")),
             seconds=amount_of(read_note(frozen, "seconds")),
@@ -316,15 +244,7 @@ class GroupHistory:
         )
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)
-        key = self.group.space.key(values)
-        return _Row(frozen, trial, key, rest, text, part.start if part else None, told=told)
-
-
-def _could_repeat(rest: Sequence[tuple[str, Any]], context: Mapping[str, Any]) -> bool:
-    """Whether a trial agrees with this one in everything outside the group."""
-    if len(rest) != len(context):
-        return False
-    return all(name in context and context[name] == value for name, value in rest)
+        return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
 
 
 def _source(source: Any) -> Source:
@@ -345,7 +265,7 @@ def _outcome(frozen: FrozenTrial, objectives: int) -> tuple[tuple[float, ...] | 
         if value is not None:
             return (value,), "pruned", f"stopped at step {step}"
         return None, "pruned", ""
-    return None, "failed", ""
+    return None, "failed", text_of(read_note(frozen, "error"))
 
 
 def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTrial:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from llmopt.adapters.optuna.space import ParameterGroup
+from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
 from llmopt.study import PREFIX, amount_of, note_of, numbered, text_of
+from llmopt.text import first_line
 
 # Optuna's own samplers split what they store at this length, for databases with short columns.
 CHUNK = 2045
 _PROPOSAL = PREFIX + "proposal"
-_PARTS = PREFIX + "parts"
+_FRAMES = 8  # calls between Optuna's loop and a sampler's `after_trial`, at most
+_START = PREFIX + "start"
 
 
 def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
@@ -26,22 +28,10 @@ def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
     return study._storage.get_trial(trial._trial_id)
 
 
-def publish(
-    study: Study, trial: FrozenTrial, group: ParameterGroup, params: Mapping[str, Any]
-) -> None:
-    """Let other workers see what a running trial will evaluate.
-
-    Args:
-        study: The study.
-        trial: The trial.
-        group: The parameters that are proposed together.
-        params: Their values; without them, an earlier proposal for the group is withdrawn.
-    """
-    known = read_proposal(current(study, trial).system_attrs)
-    for name, distribution in group.distributions.items():
-        known.pop(name, None)
-        if name in params:
-            known[name] = distribution.to_internal_repr(params[name])
+def publish(study: Study, trial: FrozenTrial, space: StudySpace, params: Mapping[str, Any]) -> None:
+    """Let other workers see what a running trial will evaluate; nothing withdraws it."""
+    own = space.distributions
+    known = {n: own[n].to_internal_repr(value) for n, value in params.items() if n in own}
     _write_json(study, trial, _PROPOSAL, known)
 
 
@@ -51,38 +41,10 @@ def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     return found if isinstance(found, dict) else {}
 
 
-@dataclass(frozen=True)
-class Part:
-    """What one request gave to a trial: a trial in a conditional space takes several.
-
-    Attributes:
-        names: The parameters that were asked for.
-        source: Who proposed them.
-        text: What the model said about them.
-        start: Number of the study's trial that the answer starts from, if it names one.
-    """
-
-    names: frozenset[str]
-    source: str
-    text: str = ""
-    start: int | None = None
-
-
-def part_of(trial: FrozenTrial, names: Collection[str]) -> Part | None:
-    """Return the part of a trial that a group of parameters came with, if any."""
-    listed = _read_json(trial.system_attrs, _PARTS)
-    told = text_of(read_note(trial, "explanation"))
-    found: Part | None = None
-    most = 0
-    for entry in listed if isinstance(listed, list) else ():
-        try:
-            own, source, first, last, start = entry
-            shared = len(frozenset(own).intersection(names))
-            if shared > most and isinstance(source, str) and isinstance(start, int | None):
-                found, most = Part(frozenset(own), source, told[first:last], start), shared
-        except (TypeError, ValueError):
-            continue  # a storage may hold anything
-    return found
+def read_start(trial: FrozenTrial) -> int | None:
+    """Return the number of the study's trial that the answer behind a trial starts from, if any."""
+    found = _read_json(trial.system_attrs, _START)
+    return found if type(found) is int else None
 
 
 def read_fixed(system_attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,18 +62,16 @@ def is_stopped(trial: FrozenTrial) -> bool:
 def annotate(
     study: Study,
     trial: FrozenTrial,
-    names: Collection[str],
     proposal: Proposal,
     start: int | None = None,
     cost: float | None = None,
     model: str = "",
 ) -> None:
-    """Show in a trial where its proposal came from; several groups of one trial add up.
+    """Show in a trial where its proposal came from; several proposals for one trial add up.
 
     Args:
         study: The study.
         trial: The trial.
-        names: The parameters that were proposed.
         proposal: What was proposed.
         start: Number of the study's trial that the answer starts from.
         cost: Its share of the cost in US dollars, if known.
@@ -121,8 +81,6 @@ def annotate(
     notes: dict[str, Any] = {"source": proposal.source}
     if read_note(now, "source") == "fallback":
         notes["source"] = "fallback"
-    told = text_of(read_note(now, "explanation"))
-    first = len(told)
     if proposal.source == "llm":
         amounts = {
             "prompt_tokens": proposal.prompt_tokens,
@@ -134,13 +92,11 @@ def annotate(
             if amount:  # a provider that does not count says 0, which is worth no write
                 notes[name] = amount_of(read_note(now, name)) + amount
         notes["model"] = model
+        told = [text_of(read_note(now, "explanation")), proposal.explanation]
         if proposal.explanation:
-            told += ("\n" if told else "") + proposal.explanation
-            first, notes["explanation"] = len(told) - len(proposal.explanation), told
-    listed = _read_json(now.system_attrs, _PARTS)
-    parts = listed if isinstance(listed, list) else []
-    parts.append([sorted(names), proposal.source, first, len(told), start])
-    _write_json(study, trial, _PARTS, parts)
+            notes["explanation"] = "\n".join(filter(None, told))
+    if start is not None:
+        _write_json(study, trial, _START, start)
     write_notes(study, trial, notes)
 
 
@@ -151,6 +107,23 @@ def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> N
         for i, part in enumerate(parts):
             key = f"{PREFIX}{name}:{i}" if i else PREFIX + name
             study._storage.set_trial_user_attr(trial._trial_id, key, part)
+
+
+def raised_in_objective() -> str:
+    """Return what an objective raised, where ``study.optimize`` is telling that the trial failed.
+
+    Optuna keeps it nowhere but in a variable of its loop. Elsewhere there is nothing to return.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+        if frame.f_code.co_name == "_run_trial":
+            error = frame.f_locals.get("func_err")
+            if isinstance(error, Exception):
+                return f"{type(error).__name__}: {first_line(error)}".removesuffix(": ")
+    return ""
 
 
 def write_dashboard_note(study: Study, trial: FrozenTrial) -> None:

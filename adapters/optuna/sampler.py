@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from optuna import TrialPruned
@@ -25,7 +25,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.asking import Asker, constrained, logger
+from llmopt.adapters.optuna.asking import Asker
 from llmopt.adapters.optuna.history import (
     known_params,
     learned,
@@ -33,14 +33,17 @@ from llmopt.adapters.optuna.history import (
 )
 from llmopt.adapters.optuna.records import (
     current,
+    raised_in_objective,
     read_fixed,
     read_note,
+    read_proposal,
     write_notes,
 )
 from llmopt.adapters.optuna.space import (
     Distributions,
-    ParameterGroup,
-    decompose,
+    StudySpace,
+    logger,
+    read_space,
     trouble_with,
 )
 from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number
@@ -55,6 +58,7 @@ from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.locks import Lock
 from llmopt.search.scheduler import Partner
+from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
 
 __all__ = ["LLMSampler"]
@@ -141,12 +145,14 @@ class LLMSampler(BaseSampler):
         *,
         client: str | Client | None = None,
         prompt: str | Path | Prompt = "auto",
-        n_startup_trials: int = 10,
+        n_startup_trials: int | Literal["auto"] = "auto",
         seed: int | None = None,
         independent_sampler: BaseSampler | None = None,
         warn_independent_sampling: bool = True,
         batch_size: int = 1,
         hints: Sequence[str] | None = None,
+        space: Mapping[str, BaseDistribution | Dimension] | Space | None = None,
+        intermediate: bool = True,
         partner: Partner | None = None,
         constraints: str | Iterable[str] = (),
         dashboard_notes: bool = False,
@@ -156,7 +162,6 @@ class LLMSampler(BaseSampler):
         check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):
             raise ValueError(f"hints={hints!r}: expected a list of names, such as [{hints!r}]")
-        self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
         self.batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
         self.hints = None if hints is None else tuple(hints)
         self._warn_independent = warn_independent_sampling
@@ -171,8 +176,15 @@ class LLMSampler(BaseSampler):
                 name="optuna_dashboard",
             )
         self._entropy = _entropy(seed)
-        self._asker = Asker(self._model, partner, self._constraints, self.batch_size, self.hints)
-        self._asker.notes = dashboard_notes
+        known = {} if space is None else read_space(space)
+        self._asker = Asker(
+            self._model, partner, self._constraints, self.batch_size, self.hints, known,
+            intermediate, dashboard_notes,
+        )  # fmt: skip
+        self._may_stop = self._model.options.may_stop
+        if n_startup_trials == "auto":
+            n_startup_trials = self._model.start_up()
+        self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
         self._lock, self._checked = Lock(), False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -263,7 +275,12 @@ class LLMSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Pass the call on to the independent sampler; results are read from the storage."""
+        """Keep the reason of a failure, and pass the call on to the independent sampler.
+
+        Results are read from the storage.
+        """
+        if state == TrialState.FAIL and (reason := raised_in_objective()):
+            write_notes(study, trial, {"error": reason})
         if self._independent_sampler is not None:
             self._independent_sampler.after_trial(study, trial, state, values)
 
@@ -277,8 +294,8 @@ class LLMSampler(BaseSampler):
         """
         if self._partner is not None and len(study.directions) > 1:
             raise ValueError(several_objectives(len(study.directions)))
-        parameters = decompose(learned(study.get_trials(deepcopy=False)))
-        return {n: d for n, d in parameters.base.items() if not trouble_with(n, d)}
+        space = StudySpace(learned(study.get_trials(deepcopy=False)))
+        return {n: space.distributions[n] for n in space.base}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -295,18 +312,21 @@ class LLMSampler(BaseSampler):
         """
         self._check_ready()
         trials = study.get_trials(deepcopy=False)
-        if not self._asks(trials) or not (search_space or learned(trials)):
+        given = {**read_fixed(trial.system_attrs), **trial.params}
+        space = self._asker.space(trials)
+        if not self._asks(trials) or not (space or learned(trials)):
             with self._lock:
                 self._model.meter.count_proposal("warmup")
             write_notes(study, trial, {"source": "warmup"})
-            return self._draw_together(trial, search_space)
-        given = {**read_fixed(trial.system_attrs), **trial.params}
-        wanted = {n: d for n, d in search_space.items() if n not in given}
+            return self._draw_together(trial, search_space, given)
         try:
-            return self._propose(study, trial, trials, wanted, given)
+            # A sampler around this one, such as `PartialFixedSampler`, takes some away.
+            left_out = set(space.base) - search_space.keys() if learned(trials) else ()
+            found = self._propose(study, trial, trials, space, given, left_out=left_out)
         except SearchStopped as stopped:
             self._stop(study, trial, stopped)
             return {}
+        return {n: v for n, v in found.items() if n in search_space and n not in given}
 
     def sample_independent(
         self,
@@ -324,14 +344,15 @@ class LLMSampler(BaseSampler):
             LLMOptError: As in `sample_relative`.
             TrialPruned: The model ended the search.
         """
-        trials = study.get_trials(deepcopy=False)
-        source = read_note(current(study, trial), "source") if self._asks(trials) else "warmup"
+        now = current(study, trial)
+        source = read_note(now, "source")
         if source == "stopped":
             raise TrialPruned("the model ended the search")
-        if source != "warmup":
+        trials = study.get_trials(deepcopy=False)
+        if source != "warmup" and self._asks(trials):
             try:
                 value, reason = self._sample_conditional(
-                    study, trial, trials, param_name, param_distribution
+                    study, now, trials, param_name, param_distribution
                 )
             except SearchStopped as stopped:
                 self._stop(study, trial, stopped)
@@ -356,14 +377,20 @@ class LLMSampler(BaseSampler):
         study: Study,
         trial: FrozenTrial,
         trials: Sequence[FrozenTrial],
-        distributions: Distributions,
+        space: StudySpace,
         given: Mapping[str, Any],
+        **options: Any,
     ) -> dict[str, Any]:
-        """Propose parameters for a trial that has some already."""
-        if not distributions:
+        """Propose the parameters of a trial that has some already."""
+        if not space.distributions.keys() - given.keys():
             return {}
+        may_stop = self._may_stop
+        if may_stop is None:  # where no loop can be stopped, a stop would end nothing
+            may_stop = not given and _in_loop(study)
         with self._lock:
-            return self._asker.propose(study, trial, trials, distributions, given, self._entropy)
+            return self._asker.propose(
+                study, trial, trials, space, given, self._entropy, may_stop=may_stop, **options
+            )
 
     def _stop(self, study: Study, trial: FrozenTrial, stopped: SearchStopped) -> None:
         """End ``study.optimize`` after this trial, which is pruned at its first suggestion."""
@@ -378,15 +405,16 @@ class LLMSampler(BaseSampler):
         """Whether start-up is over."""
         return len(learned(trials)) >= self.n_startup_trials
 
-    def _draw_together(self, trial: FrozenTrial, search_space: Distributions) -> dict[str, Any]:
+    def _draw_together(
+        self, trial: FrozenTrial, search_space: Distributions, given: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Draw a start-up trial's parameters so that they keep the constraints there are."""
-        given = {**read_fixed(trial.system_attrs), **trial.params}
-        wanted = {n: d for n, d in search_space.items() if n not in given}
-        if not self._constraints or self._independent_sampler is not None or not wanted:
+        space = StudySpace([], {n: d for n, d in search_space.items() if n not in given})
+        if not self._constraints or self._independent_sampler is not None or not space:
             return {}
-        group = ParameterGroup(wanted)
         rng = np.random.default_rng((*self._entropy, trial.number))
-        return group.params(constrained(group.space, self._constraints, given).sample(rng))
+        free = space.with_given(given, constraints=self._constraints)
+        return space.params(free.sample(rng))
 
     def _draw(
         self, study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -414,32 +442,29 @@ class LLMSampler(BaseSampler):
         distribution: BaseDistribution,
     ) -> tuple[Any, str]:
         """Return the model's value for a parameter, or why there is none."""
-        parameters = decompose(learned(trials))
-        group = parameters.group_of(name)
-        if not group:
-            return None, "no finished trial has this parameter"
-        if trouble := trouble_with(name, distribution):
-            return None, f"a model cannot be asked for it ({trouble})"
-        now = current(study, trial)
-        known = known_params(now, parameters.latest)
-        if name not in known and name in parameters.base:
-            return None, "trials without it finished after this one had begun"
-        if name not in known:
-            # Its own present distribution, which may differ from that of earlier trials.
-            wanted = {
-                n: distribution if n == name else d
-                for n, d in group.items()
-                if n not in known and (n == name or not trouble_with(n, d))
-            }
-            known |= self._propose(study, now, trials, wanted, known)
+        found = read_proposal(trial.system_attrs)
+        if name not in found:
+            space = self._asker.space(trials)
+            if name not in space.distributions:
+                trouble = trouble_with(name, distribution)
+                known = any(name in t.params for t in learned(trials))
+                return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
+            given = known_params(trial, space)
+            self._propose(study, trial, trials, space, given, needed=name)
+            found = read_proposal(current(study, trial).system_attrs)
         reason = "its range changes from trial to trial, so that the value proposed is not in it"
-        if name not in known:
-            return None, reason
         try:
-            inside = distribution._contains(distribution.to_internal_repr(known[name]))
-        except ValueError:
-            inside = False
-        return known[name], "" if inside else reason
+            if distribution._contains(found[name]):
+                return distribution.to_external_repr(found[name]), ""
+        except (KeyError, ValueError, TypeError, IndexError):
+            pass
+        return None, reason
+
+
+def _in_loop(study: Study) -> bool:
+    """Whether ``study.optimize`` is running in this thread."""
+    local = getattr(getattr(study, "_study", study), "_thread_local", None)
+    return bool(getattr(local, "in_optimize_loop", False))
 
 
 def _entropy(seed: int | None) -> tuple[int, ...]:

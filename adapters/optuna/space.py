@@ -1,11 +1,12 @@
-"""Optuna's distributions as an llmopt space, and parameters that occur together as groups."""
+"""Optuna's distributions as an llmopt space, and what tells when a parameter is part of a trial."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import optuna
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -16,6 +17,12 @@ from optuna.trial import FrozenTrial
 
 from llmopt.errors import SpaceError
 from llmopt.space import Categorical, Dimension, Float, Int, Space, Value
+from llmopt.space.branches import BranchedSpace, Condition, find_conditions
+from llmopt.space.constraints import Constraint
+from llmopt.space.values import ABSENT
+
+# Below Optuna's own logger, so that its handler and `optuna.logging.set_verbosity` apply.
+logger = optuna.logging.get_logger("optuna.llmopt")
 
 Distributions = dict[str, BaseDistribution]
 
@@ -52,6 +59,36 @@ def _hashable(choice: Any) -> Any:
     return choice
 
 
+def read_space(space: Mapping[str, BaseDistribution | Dimension] | Space) -> Distributions:
+    """Return the distributions of parameters that a user names beforehand.
+
+    Raises:
+        SpaceError: Something else than a distribution or a dimension is among them.
+    """
+    if isinstance(space, Space):
+        space = dict(zip(space.names, space.dimensions, strict=True))
+    if not isinstance(space, Mapping):
+        raise SpaceError(
+            f"space={space!r}: expected a mapping of names to distributions, such as "
+            '{"lr": FloatDistribution(1e-5, 0.1, log=True)}'
+        )
+    found: Distributions = {}
+    for name, one in space.items():
+        if isinstance(one, Categorical):
+            found[name] = CategoricalDistribution(one.choices)  # type: ignore[arg-type]
+        elif isinstance(one, Float):
+            found[name] = FloatDistribution(one.low, one.high, log=one.log, step=one.step)
+        elif isinstance(one, Int):
+            found[name] = IntDistribution(one.low, one.high, log=one.log, step=one.step or 1)
+        elif isinstance(one, BaseDistribution):
+            found[name] = one
+        else:
+            raise SpaceError(f"space[{name!r}]={one!r}: expected a distribution of Optuna's")
+        if trouble := trouble_with(name, found[name]):
+            raise SpaceError(f"space[{name!r}]: {trouble}")
+    return found
+
+
 def trouble_with(name: str, distribution: BaseDistribution) -> str:
     """Return why a model cannot be asked for this parameter; empty if it can."""
     try:
@@ -61,84 +98,122 @@ def trouble_with(name: str, distribution: BaseDistribution) -> str:
     return ""
 
 
-class ParameterGroup:
-    """Parameters that are proposed together, as a space.
+class StudySpace:
+    """The parameters that a study's trials have had, as one space.
 
-    Args:
-        distributions: Their distributions; `Space` has them in this order.
-    """
-
-    def __init__(self, distributions: Mapping[str, BaseDistribution]) -> None:
-        self.distributions = dict(distributions)
-        self.space = Space({n: dimension(d) for n, d in self.distributions.items()})
-
-    def flatten(self, params: Mapping[str, Any]) -> tuple[Value, ...]:
-        """Return a trial's parameters as a flat point.
-
-        Raises:
-            KeyError: The trial lacks a parameter.
-            ValueError: A parameter is not in its (present) range or not among its choices.
-        """
-        values = []
-        for (name, distribution), own in zip(
-            self.distributions.items(), self.space.dimensions, strict=True
-        ):
-            value = params[name]
-            if isinstance(own, Categorical):
-                value = own.choices[int(distribution.to_internal_repr(value))]
-            values.append(value)
-        return self.space.check(values)
-
-    def params(self, values: tuple[Value, ...]) -> dict[str, Any]:
-        """Return a flat point as parameters in Optuna's form."""
-        stored = self.space.to_json_values(values)
-        return {
-            name: d.to_external_repr(v) if isinstance(d, CategoricalDistribution) else v
-            for (name, d), v in zip(self.distributions.items(), stored, strict=True)
-        }
-
-
-@dataclass(frozen=True)
-class Decomposition:
-    """The parameters of a study by their occurrence in its finished trials.
-
-    Attributes:
-        latest: Each parameter's distribution in the latest trial that has it, by name.
-        shapes: The sets of names that occurred as one whole trial, single-valued
-            parameters left out.
-        base: Those that every trial has.
-    """
-
-    latest: Distributions
-    shapes: frozenset[frozenset[str]]
-    base: Distributions
-
-    def group_of(self, name: str) -> Distributions:
-        """Return the parameters that occur in the very trials in which this one does."""
-        if name not in self.latest:
-            return {}
-        having = [shape for shape in self.shapes if name in shape]
-        without = [shape for shape in self.shapes if name not in shape]
-        together = frozenset.intersection(*having).difference(*without) if having else frozenset()
-        return {n: d for n, d in self.latest.items() if n in together}
-
-
-def decompose(trials: Iterable[FrozenTrial]) -> Decomposition:
-    """Find which parameters occur together in finished trials.
-
-    The result does not depend on the order in which a storage keeps a trial's parameters,
-    which the gRPC proxy does not keep at all: names are sorted.
+    A trial need not have all: what it lacks is `ABSENT`. Parameters with a single value, and such
+    as a model cannot be asked for, are left out.
 
     Args:
         trials: Complete and pruned trials, by number.
+        known: Parameters that are known beforehand.
+
+    Attributes:
+        distributions: Each parameter's distribution in the latest trial that has it, by name.
+        base: Names of the parameters that every trial has.
+        space: The space; none of its parameters counts as missing where a point lacks it.
+        optional: When a parameter is there, by name: see `BranchedSpace`.
     """
-    latest: Distributions = {}
-    raw_shapes: dict[frozenset[str], None] = {}
-    for trial in trials:
-        distributions = trial.distributions
-        latest.update(distributions)
-        raw_shapes[frozenset(distributions)] = None
-    latest = {n: latest[n] for n in sorted(latest) if not latest[n].single()}
-    shapes = frozenset(shape.intersection(latest) for shape in raw_shapes) - {frozenset()}
-    common = frozenset.intersection(*shapes) if shapes else frozenset()
-    return Decomposition(latest, shapes, {n: d for n, d in latest.items() if n in common})
+
+    def __init__(
+        self, trials: Sequence[FrozenTrial], known: Mapping[str, BaseDistribution] | None = None
+    ) -> None:
+        latest = dict(known or {})
+        for trial in trials:
+            latest.update(trial.distributions)
+        # Sorted, since the gRPC proxy does not keep the order of a trial's parameters.
+        self.distributions: Distributions = {
+            n: latest[n]
+            for n in sorted(latest)
+            if not latest[n].single() and not trouble_with(n, latest[n])
+        }
+        self.base: list[str] = []
+        self.optional: Mapping[str, Condition | None] = {}
+        if not self.distributions:
+            return
+        dimensions = {n: dimension(d) for n, d in self.distributions.items()}
+        self.space = BranchedSpace(dimensions, dict.fromkeys(dimensions))
+        self._dimensions = dimensions
+        self.base = [n for n in dimensions if all(n in t.distributions for t in trials)]
+        if len(self.base) == len(dimensions):
+            return
+        points = [self._values(trial.params) for trial in trials]
+        self.optional = find_conditions(points, dimensions)
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
+        """Return parameters in the form of the space, those left out that do not belong to it."""
+        values: dict[str, Value] = {}
+        for name in params.keys() & self.distributions.keys():
+            own, value = self._dimensions[name], params[name]
+            with contextlib.suppress(ValueError, TypeError, OverflowError):
+                if isinstance(own, Categorical):
+                    value = own.choices[int(self.distributions[name].to_internal_repr(value))]
+                values[name] = own.check(value)
+        return values
+
+    def __bool__(self) -> bool:
+        return bool(self.distributions)
+
+    def flatten(self, params: Mapping[str, Any]) -> tuple[Value, ...] | None:
+        """Return a trial's parameters as a flat point; ``None`` if one is not in its range now."""
+        values = self._values(params)
+        if not values or len(values) < len(params.keys() & self.distributions.keys()):
+            return None
+        return tuple(values.get(name, ABSENT) for name in self.distributions)
+
+    def key(self, params: Mapping[str, Any]) -> Hashable | None:
+        """Return the `Space.key` of parameters in Optuna's form; ``None`` outside the space."""
+        values = self.flatten(params)
+        return None if values is None else self.space.key(values)
+
+    def with_given(
+        self,
+        given: Mapping[str, Any],
+        needed: str = "",
+        constraints: Sequence[Constraint] = (),
+        left_out: Iterable[str] = (),
+    ) -> Space:
+        """Return the space of the points that go on from what a trial already has.
+
+        Args:
+            given: The trial's parameters.
+            needed: A parameter that the trial needs, whatever the others.
+            constraints: Linear inequalities over the study's parameters.
+            left_out: Parameters that are not asked for, as another sampler sets them.
+
+        Raises:
+            SpaceError: No point was found that keeps the constraints, or one is over a choice.
+        """
+        optional = {n: c for n, c in self.optional.items() if n != needed}
+        fixed = {**dict.fromkeys(left_out, ABSENT), **self._values(given)}
+        space = BranchedSpace(self._dimensions, optional, fixed)
+        return constrained(space, constraints, given)
+
+    def params(self, values: Sequence[Value]) -> dict[str, Any]:
+        """Return a flat point as parameters in Optuna's form."""
+        params = {}
+        for (name, found), own, value in zip(
+            self.distributions.items(), self.space.dimensions, values, strict=True
+        ):
+            if value is not ABSENT:
+                code = own.code(value)
+                choice = isinstance(found, CategoricalDistribution)
+                params[name] = found.to_external_repr(code) if choice else code
+        return params
+
+
+def constrained(space: Space, constraints: Sequence[Constraint], given: Mapping[str, Any]) -> Space:
+    """Return a space with the constraints on it, as what is already set leaves them.
+
+    Raises:
+        SpaceError: No point was found that keeps them, or one is over a choice.
+    """
+    own = [c for c in constraints if c.names & (set(space.names) - given.keys())]
+    own = [c for c in own if c.names <= {*space.names, *given}]
+    try:
+        return space.constrained([c.given(given) for c in own])
+    except SpaceError as error:
+        if not any(c.names & given.keys() for c in own):
+            raise
+        logger.warning(f"What the trial already has breaks a constraint: {error}.")
+        return space

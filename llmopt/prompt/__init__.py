@@ -36,8 +36,8 @@ The variables:
 - ``description``: the task in words, may be empty; ``notes``: further lines;
 - ``evidence``: the history for a model that weighs it, an `Evidence`; ``noisy``: whether a
   point may be measured again; ``may_stop``: whether an answer may end the search; ``points``: the
-  most points in one answer; ``partial``: whether f depends on parameters, too, that are not
-  asked for now;
+  most points in one answer; ``asked``: the labels of the parameters that are not set already;
+  ``branched``: whether a point may lack some of them;
 - ``step_size``: search step in words; ``optimum``: hint at the best value, or none.
 """
 

@@ -28,6 +28,7 @@ from llmopt.prompt.parse import (
     strip_thinking,
 )
 from llmopt.space import Float, Space, Value
+from llmopt.space.values import ABSENT
 from llmopt.text import cut, cut_sentences
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class AnswerReader:
                 reason = (
                     "the reasoning was not followed by an answer" if text.strip() else "it is empty"
                 )
-                raise ParseError(f"{reason}; {expected_values(self.labels, self._where)}", text)
+                raise ParseError(f"{reason}; {self._expected}", text)
             found = None if self.form is None else self.form.read(said)
             return self._each(self._blocks(said) if found is None else found)
         except ParseError as error:
@@ -295,11 +296,18 @@ class AnswerReader:
     def _where(self) -> str:
         return "the line after `Proposal:`" if self.last else "the first line"
 
+    @property
+    def _expected(self) -> str:
+        """Say where the values are expected, and in which form."""
+        names = [self.labels[i] for i in self.space.asked]
+        whole = not any(map(self.space.condition, self.space.asked))
+        return expected_values(names, self._where, whole)
+
     def _first(self, text: str) -> Answer:
         reader = Reader(text, self.space, self.labels)
         found = reader.first()
         if found is None:
-            reason = f"{missing_values(reader)}; {expected_values(self.labels, self._where)}"
+            reason = f"{missing_values(reader)}; {self._expected}"
             raise ParseError(reason, text)
         return Answer(analysis=found.rest, values=found.values)
 
@@ -333,7 +341,7 @@ class AnswerReader:
             if found is not None:
                 return replace(notes_of(found.rest), values=found.values)
             trouble = self._missing(reader)
-        reason = f"{trouble}; {expected_values(self.labels, self._where)}"
+        reason = f"{trouble}; {self._expected}"
         if self.changes and self.points:
             reason += ', or name the point that it changes as "Start from: #number"'
         raise ParseError(reason, text)
@@ -355,7 +363,8 @@ class AnswerReader:
             if _SCORED.search(block):
                 continue
             bare = re.sub(r"[\s\\]", "", block)
-            ends_named = (self.labels[0], self.labels[-1])
+            needed = self.space.missing({}) or [*self.space.asked]
+            ends_named = (self.labels[needed[0]], self.labels[needed[-1]])
             named = all(re.sub(r"[\s\\]", "", name) in bare for name in ends_named)
             if named or (not marks and bare and sum(map(str.isalpha, bare)) <= 12):
                 yield start, block
@@ -406,7 +415,7 @@ class AnswerReader:
             values = base or [*points, *(o.values for o in others.values())][0]
             return Reading(values, answer.explanation, False, True, start if base else None)
         given = {} if answer.stop else dict(answer.values)
-        if len(given) < len(labels):
+        if len(given) < len(self.space.asked):
             if answer.start == "zero":
                 base = zero_point(self.space)
             if start is not None and base is None:
@@ -415,14 +424,15 @@ class AnswerReader:
                     f'{len(points)}, or "new" and all values',
                     "",
                 )
-            if base is None or answer.stop:
-                missing = [i for i in range(len(labels)) if i not in given]
+            if base is not None and not answer.stop:
+                given = {**dict(enumerate(base)), **given}
+            missing = self.space.missing(given)
+            if missing or not given:
                 reason = no_values(missing, labels) if given else "no parameter values were found"
                 if answer.stop:
                     reason += ", and this search takes no stop: propose the point that tells most"
-                raise ParseError(f"{reason}; {expected_values(labels, self._where)}", "")
-            given = {**dict(enumerate(base)), **given}
-        flat = [given[i] for i in range(len(labels))]
+                raise ParseError(f"{reason}; {self._expected}", "")
+        flat = [given.get(i, ABSENT) for i in range(len(labels))]
         values, clipped = settle(flat, self.space, labels, self.out_of_range, "")
         return Reading(values, answer.explanation, clipped, start=start)
 

@@ -51,8 +51,6 @@ class Situation:
         noisy: Whether a point may be measured again.
         may_stop: Whether an answer may end the search.
         points: The most points that one answer may give; the same through a whole search.
-        partial: Whether f depends on parameters, too, that are not asked for now: a point may
-            come again beside other values of these.
     """
 
     space: Space
@@ -69,7 +67,6 @@ class Situation:
     noisy: bool = False
     may_stop: bool = False
     points: int = 1
-    partial: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", clean(self.description))

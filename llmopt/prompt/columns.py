@@ -46,8 +46,10 @@ from llmopt.prompt.letters import (
 from llmopt.prompt.options import changed_options, check_count, check_positive
 from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.space import Space, Value
+from llmopt.space.branches import filled
 from llmopt.space.dimensions import Categorical
 from llmopt.space.moves import step_lengths
+from llmopt.space.values import ABSENT
 
 ELITES = 20
 """Trials of a line, as the adapter was trained."""
@@ -171,6 +173,7 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
+        situation = _filled(situation)
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if not numeric:
@@ -291,6 +294,18 @@ class ColumnsPrompt:
         if leading is not None:
             trend[leading] = math.inf
         return sorted(np.argsort(-trend, kind="stable")[:count].tolist())
+
+
+def _filled(situation: Situation) -> Situation:
+    """Return a situation in which no point lacks a value: they are drawn at random."""
+    space, history = situation.space, situation.history
+    trials = tuple(
+        t
+        if ABSENT not in t.values
+        else replace(t, values=filled(space, t.values, np.random.default_rng(t.number)))
+        for t in history.trials
+    )
+    return replace(situation, history=replace(history, trials=trials))
 
 
 def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
@@ -427,8 +442,7 @@ class _ChoicesReader:
     def of(cls, situation: Situation) -> _ChoicesReader:
         space, history = situation.space, situation.history
         known = (*(t.values for t in history.trials), *history.pending)
-        again = situation.noisy or situation.partial
-        tried = None if again else frozenset(map(space.key, known))
+        tried = None if situation.noisy else frozenset(map(space.key, known))
         return cls(_Choices.of(situation), space, tried)
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:

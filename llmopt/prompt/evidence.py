@@ -24,6 +24,7 @@ from llmopt.history import History, Trial
 from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
 from llmopt.prompt.words import FEEDBACK_CHARS, names_of, quoted
 from llmopt.space import Float, Space
+from llmopt.space.values import ABSENT
 from llmopt.text import cut, cut_sentences, estimate_tokens
 
 _MAX_CHANGES = 6  # changed parameters that are listed by name
@@ -62,7 +63,6 @@ class Evidence:
         feedback_limit: Characters of feedback shown for one trial.
         budget: Tokens of the log; ``None`` for no limit.
         count: Counts the tokens of a text.
-        partial: See `Situation`.
     """
 
     history: History
@@ -72,7 +72,6 @@ class Evidence:
     feedback_limit: int = FEEDBACK_CHARS
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
-    partial: bool = False
     _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
 
     # -- the log --------------------------------------------------------------------------
@@ -211,12 +210,13 @@ class Evidence:
         point that was drawn, has four digits, or as many as tell it from the best point before.
         """
         dimension, value = self.space.dimensions[index], trial.values[index]
-        if not isinstance(dimension, Float) or dimension.step is not None:
+        if value is ABSENT or not isinstance(dimension, Float) or dimension.step is not None:
             return self.space.format(index, value)
         digits = 9
         if trial.source in _TUNED or (trial.source != "llm" and len(self.labels) > _COLUMNS):
             best = self._bests[trial.number]
             other = value if best is None else best.values[index]
+            other = value if other is ABSENT else other
             digits = min(telling(float(value), float(other), 4), 9)
         return number(float(value), digits)
 
@@ -237,7 +237,8 @@ class Evidence:
     def values(self, trial: Trial) -> str:
         """Return all values of a point by action: those that are not 0, or all in their order."""
         n = len(self.labels)
-        named = {i for i in range(n) if not self._sparse or trial.values[i] != 0}
+        hidden = (ABSENT, 0) if self._sparse else (ABSENT,)
+        named = {i for i in range(n) if trial.values[i] not in hidden}
         if not named:
             return "all 0"
         parts = []
@@ -376,7 +377,7 @@ class Evidence:
             return f"{text}: {self.values(trial)}" if shown else text
         changed = self._changed(parent, trial)
         if not changed:
-            return f"#{parent.number + 1}" + (", none of these" if self.partial else " again")
+            return f"#{parent.number + 1} again"
         if wide and len(changed) > max(_LISTED, len(self.labels) // 3):
             return f"#{parent.number + 1}, {len(changed)} changed, now {self.values(trial)}"
         most = len(changed) if wide else _MAX_CHANGES

@@ -21,12 +21,13 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.prompt.values import BEFORE_VALUE, NUMBER, ValueMatcher, end_of
 from llmopt.space import Float, Int, Space, Value
+from llmopt.space.values import ABSENT
 
 OutOfRange = Literal["clip", "reject"]
 
@@ -139,6 +140,8 @@ class Reader:
         self.space = space
         self.labels = labels
         self.n = len(labels)
+        self.needed = set(space.missing({}))
+        self.whole = len(self.needed) == self.n
         self.matchers = [ValueMatcher(space, i) for i in range(self.n)]
         self.unreadable: dict[int, str] = {}
         self.lengths: list[int] = []
@@ -149,8 +152,12 @@ class Reader:
     def first(self) -> Found | None:
         """Return the first complete answer, by the order in this module's docstring."""
         by_line: dict[int, list[_Assignment]] = {}
+        line = -2
         for item in self.assignments:
-            by_line.setdefault(item.line, []).append(item)
+            if not self.whole and item.line == line + 1:  # no line tells that it is the last one
+                by_line[item.line] = by_line.pop(line)
+            line = item.line
+            by_line.setdefault(line, []).append(item)
         in_lines = [s for items in by_line.values() for s in self._complete_sets(items)]
         echoes = [s for s in in_lines if self._is_echo(s)]
         answers = [s for s in in_lines if not self._is_echo(s)]
@@ -173,7 +180,8 @@ class Reader:
 
     def _from_set(self, items: list[_Assignment]) -> Found:
         by_index = {item.index: item.value for item in items}
-        return self._found([by_index[i] for i in range(self.n)], max(i.end for i in items))
+        found = self._found((), max(i.end for i in items))
+        return replace(found, values=dict(sorted(by_index.items())))
 
     def _line_end(self, position: int) -> int:
         after = bisect_right(self.line_ends, position - 1)
@@ -225,11 +233,15 @@ class Reader:
         current: dict[int, _Assignment] = {}
         for item in items:
             if item.index in current:
+                if self.needed <= current.keys():
+                    yield list(current.values())
                 current = {}
             current[item.index] = item
             if len(current) == self.n:
                 yield list(current.values())
                 current = {}
+        if current and self.needed <= current.keys():
+            yield list(current.values())
 
     def _is_echo(self, items: list[_Assignment]) -> bool:
         end = max(item.end for item in items)
@@ -251,11 +263,12 @@ class Reader:
                 continue
             values = self._from_json(data)
             if values is not None:
-                return start, self._found(values, end, _json_explanation(data))
+                found = self._found((), end, _json_explanation(data))
+                return start, replace(found, values=values)
             start = self.text.find("{", end)
         return None
 
-    def _from_json(self, data: Any) -> list[Value] | None:
+    def _from_json(self, data: Any) -> dict[int, Value] | None:
         nodes = [data]
         if isinstance(data, dict):
             nodes += [v for v in data.values() if isinstance(v, dict)]
@@ -263,20 +276,22 @@ class Reader:
             leaves = {_label_key(k).casefold(): v for k, v in _leaves(node)}
             for names in (self.labels, self.space.names):
                 keys = [_label_key(name).casefold() for name in names]
-                if len(set(keys)) == self.n and all(k in leaves for k in keys):
-                    read = [
-                        m.from_json(leaves[k]) for m, k in zip(self.matchers, keys, strict=True)
-                    ]
-                    bad = [i for i, value in enumerate(read) if value is None]
+                given = {i: leaves[k] for i, k in enumerate(keys) if k in leaves}
+                if len(set(keys)) == self.n and given and self.needed <= given.keys():
+                    read = {i: self.matchers[i].from_json(v) for i, v in given.items()}
+                    bad = [i for i, v in read.items() if v is None]
+                    bad = [i for i in bad if i in self.needed or given[i] is not None]
                     if not bad:
-                        return [value[0] for value in read if value is not None]
-                    self.unreadable.update({i: str(leaves[keys[i]])[:40] for i in bad})
+                        return {i: value[0] for i, value in read.items() if value is not None}
+                    self.unreadable.update({i: str(given[i])[:40] for i in bad})
         return None
 
     # Lists
 
     def _list(self) -> Found | None:
         best: tuple[list[Value], int] | None = None
+        if not self.whole:
+            return None  # nothing tells whose the values are
         start = 0
         for end in [*self.line_ends, len(self.text)]:
             first = end_of(_LINE_PREFIX, self.text, start)
@@ -340,7 +355,7 @@ def settle(
     outside = []
     for index, value in enumerate(values):
         dimension = space.dimensions[index]
-        if not isinstance(dimension, Float | Int):
+        if value is ABSENT or not isinstance(dimension, Float | Int):
             continue
         if not math.isfinite(value):
             raise ParseError(f"`{names[index]}` must be a finite number", raw)
@@ -363,7 +378,7 @@ def missing_values(reader: Reader) -> str:
     names = reader.labels
     seen = {item.index for item in reader.assignments}
     unreadable = {i: t for i, t in reader.unreadable.items() if i not in seen}
-    missing = [i for i in range(len(names)) if i not in seen and i not in unreadable]
+    missing = [i for i in sorted(reader.needed) if i not in seen and i not in unreadable]
     if unreadable:
         index, got = min(unreadable.items())
         reason = f"`{names[index]}` has no readable value (got {got!r})"
@@ -384,11 +399,12 @@ def no_values(missing: Sequence[int], names: Sequence[str]) -> str:
     return f"there is no value for {listed}{more}"
 
 
-def expected_values(names: Sequence[str], where: str) -> str:
-    """Say where the values are expected, and in which form."""
+def expected_values(names: Sequence[str], where: str, whole: bool = True) -> str:
+    """Say where the values are expected, and in which form; `whole` says that all are."""
     shown = names if len(names) <= 4 else (*names[:2], "…", names[-1])
     form = ", ".join(n if n == "…" else f"{n}: <value>" for n in shown)
-    return f"{where} must give all {len(names)} values as `{form}`"
+    count = f"all {len(names)} values" if whole else "the values that the point has"
+    return f"{where} must give {count} as `{form}`"
 
 
 def _label_key(label: str) -> str:

@@ -88,7 +88,8 @@ class Form:
             else:
                 fields[_CHANGES] = changes
         else:
-            fields[_POINT] = _object({key: self._value(i) for i, key in enumerate(self._keys)})
+            asked = self._space.asked
+            fields[_POINT] = _object({self._keys[i]: self._value(i) for i in asked})
         if self.may_stop:
             fields[_STOP] = {"type": "boolean"}
         return _object(fields)
@@ -98,6 +99,10 @@ class Form:
         return [k for k, name in self.reasons.items() if (self.several and name in _OWN) == own]
 
     def _value(self, index: int) -> dict[str, Any]:
+        value = self._any_value(index)
+        return {"anyOf": [value, {"type": "null"}]} if self._space.condition(index) else value
+
+    def _any_value(self, index: int) -> dict[str, Any]:
         dimension = self._space.dimensions[index]
         if not isinstance(dimension, Categorical):
             return {"type": "integer" if isinstance(dimension, Int) else "number"}
@@ -116,8 +121,9 @@ class Form:
             several = f'"{_POINTS}": [{{{", ".join([*own, changes])}}}, …]'
             fields.append(several if self.several else changes)
         else:
-            few = list(self._keys)[:3]
-            more = ", …" if len(self._keys) > len(few) else ""
+            asked = [self._keys[i] for i in self._space.asked]
+            few = asked[:3]
+            more = ", …" if len(asked) > len(few) else ""
             values = ", ".join(f'"{key}": <value>' for key in few)
             fields.append(f'"{_POINT}": {{{values}{more}}}')
         if self.may_stop:
@@ -178,12 +184,14 @@ class Form:
             if place is None:
                 unknown.append(str(name))
                 continue
+            if value is None and self._space.condition(place):
+                continue
             read = ValueMatcher(self._space, place).from_json(value)
             if read is None:
                 got = cut(json.dumps(value), 40)
                 raise ParseError(f"`{self._labels[place]}` has no readable value (got {got})", "")
             point[place] = read[0]
-        if unknown and len(point) < len(self._labels):
+        if unknown and self._space.missing(point):
             raise ParseError(unknown_names(unknown, self._labels), "")
         return point
 

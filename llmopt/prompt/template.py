@@ -181,7 +181,6 @@ class TemplatePrompt:
             self.feedback_chars,
             self.log_tokens,
             budget.count,
-            situation.partial,
         )
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -322,6 +321,7 @@ class TemplatePrompt:
     ) -> dict[str, Any]:
         space = situation.space
         pending = [describe_params(v, space, labels) for v in situation.history.pending]
+        asked = [labels[i] for i in space.asked]
         return {
             "begin_user": _BEGIN_USER,
             "style": style,
@@ -329,7 +329,7 @@ class TemplatePrompt:
             "labels": labels,
             "parameters": describe_space(space, labels, decimals=not self.changes),
             "zero": len(space) > 8 and zero_point(space) is not None,
-            "answer": ", ".join(f"{label}: <value>" for label in labels),
+            "answer": ", ".join(f"{label}: <value>" for label in asked),
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions, situation.history.metrics),
             "objectives": names_of(situation.history.directions, situation.history.metrics),
@@ -345,7 +345,8 @@ class TemplatePrompt:
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
             "points": self._most(situation),
-            "partial": situation.partial,
+            "asked": asked,
+            "branched": any(map(space.condition, range(len(space)))),
         }
 
     def _compile(self) -> jinja2.Template:

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from llmopt.history import Direction, Trial
 from llmopt.space import Categorical, Dimension, Float, Space, Value
+from llmopt.space.values import ABSENT
 from llmopt.text import cut
 
 FEEDBACK_CHARS = 2600
@@ -48,7 +49,8 @@ class Entry:
 
 def describe_params(values: tuple[Value, ...], space: Space, labels: Sequence[str]) -> str:
     """Return flat values as ``"a: 1.0, b: 2.5"``."""
-    return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in enumerate(values))
+    shown = ((i, v) for i, v in enumerate(values) if v is not ABSENT)
+    return ", ".join(f"{labels[i]}: {space.format(i, v)}" for i, v in shown)
 
 
 def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry:
@@ -91,6 +93,7 @@ def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = Tr
         decimals: Whether the number of decimals that is shown is named.
     """
     texts = [_describe_dimension(space, i, d, decimals) for i, d in enumerate(space.dimensions)]
+    texts = [f"{t}, {c}" if (c := space.condition(i)) else t for i, t in enumerate(texts)]
     if not decimals and (line := _describe_weights(labels, texts)):
         return [line]
     lines = []

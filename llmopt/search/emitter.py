@@ -43,6 +43,12 @@ from llmopt.text import cut
 
 logger = logging.getLogger(__name__)
 
+NUMBERS_FIRST = 10
+"""Points that are drawn at random first for a model that sees numbers only."""
+
+WORDS_FIRST = 1
+"""The same for a model that reads words, where no description tells it what to design."""
+
 _POINTS = 4  # most points of one answer of a chat model
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 _FALLBACK_DRAWS = 100
@@ -147,6 +153,12 @@ class ModelEmitter:
                 "several answers of one request"
             )
         return self.options.points
+
+    def start_up(self) -> int:
+        """Return how many points are drawn before the model is asked, where nobody says."""
+        if not getattr(self.prompt, "changes", False):
+            return NUMBERS_FIRST
+        return 0 if self.options.description.strip() else WORDS_FIRST
 
     @property
     def client(self) -> Client:
@@ -337,7 +349,6 @@ class ModelEmitter:
             noisy=self.options.noisy,
             may_stop=bool(self.options.may_stop),
             points=self.points,
-            partial=history.partial and not self.options.noisy,
         )
         query = self.prompt.prepare(situation)
         if (query.request.n, query.request.seed) == (samples, seed):
@@ -412,7 +423,7 @@ class ModelEmitter:
         Raises:
             ParseError: It breaks a constraint or is not new; this is counted.
         """
-        values, clipped = reading.values, reading.clipped
+        values, clipped = space.settle(reading.values), reading.clipped
         if broken := space.broken(values):
             if self.options.out_of_range == "reject":
                 self.meter.count_rejection("constraint")
@@ -518,7 +529,8 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
     counts = [int(dimension.count) for dimension in space.dimensions]
     at = [int(rng.integers(count)) for count in counts]
     for _ in itertools.count() if not space.constraints else range(len(seen) + _MOST_COUNTED):
-        values = tuple([d.value(k) for d, k in zip(space.dimensions, at, strict=True)])
+        drawn = [d.value(k) for d, k in zip(space.dimensions, at, strict=True)]
+        values = space.settle(drawn)
         if space.key(values) not in seen and space.admits(values):
             return values
         for place, count in enumerate(counts):
@@ -542,10 +554,7 @@ def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
     count = space.cardinality
     if not _MOST_LEFT < count <= _MOST_COUNTED or count - len(seen) > min(_MOST_LEFT, count / 2):
         return ()
-    axes = [[d.value(k) for k in range(int(d.count))] for d in space.dimensions]
-    left = tuple(
-        v for v in itertools.product(*axes) if space.key(v) not in seen and space.admits(v)
-    )
+    left = tuple(values for values in space.points() if space.key(values) not in seen)
     return left if len(left) <= _MOST_LEFT else ()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmopt.errors import SpaceError, did_you_mean
+from llmopt.space.values import ABSENT
 
 _MOST_TEXT = 2000  # characters of one constraint
 _ROUNDING = 1e-9  # as a share of the terms, and as an amount where they are small
@@ -39,8 +40,11 @@ class Constraint:
         """Return by how much a point breaks it; 0 if it does not.
 
         Args:
-            point: A number for each of the parameters that it names.
+            point: A number for each of the parameters that it names; where it lacks one, the
+                constraint is kept.
         """
+        if any(point[name] is ABSENT for name, _ in self.factors):
+            return 0.0
         terms = [factor * point[name] for name, factor in self.factors]
         total = math.fsum(terms) + self.constant
         slack = _ROUNDING * (1.0 + abs(self.constant) + math.fsum(map(abs, terms)))

@@ -221,8 +221,7 @@ class Space:
                     )
         self._anchor = find_anchor(self)
         if self.cardinality <= _MOST_COUNTED:
-            axes = [[d.value(k) for k in range(int(d.count))] for d in self.dimensions]
-            self.cardinality = float(sum(map(self.admits, itertools.product(*axes))))
+            self.cardinality = float(len(self.points()))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -288,14 +287,7 @@ class Space:
         return self._layout.build(iter(self.check(values)))
 
     def validate(self, params: Any) -> Any:
-        """Check parameters and return a copy of them in their exact form.
-
-        Args:
-            params: Parameters in the form the space was given in.
-
-        Raises:
-            ParameterError: See `flatten`.
-        """
+        """Check parameters as `flatten` does, and return a copy of them in their exact form."""
         return self._layout.build(iter(self.flatten(params)))
 
     def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
@@ -305,6 +297,30 @@ class Space:
             ParameterError: See `flatten`.
         """
         return tuple([d.check(v) for d, v in self._pairs(values)])
+
+    # What `BranchedSpace` knows more of: parameters that are set, and such as a point may lack.
+
+    @property
+    def asked(self) -> Sequence[int]:
+        """Positions of the parameters that an answer may give."""
+        return range(len(self.names))
+
+    def missing(self, point: Mapping[int, Value]) -> list[int]:
+        """Return the positions of the values that a point still needs."""
+        return [i for i in range(len(self.names)) if i not in point]
+
+    def condition(self, index: int) -> str:
+        """Say in words when a parameter is there; nothing where it always is."""
+        return ""
+
+    def settle(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return a flat point with what is given, and without what it cannot have."""
+        return tuple(values)
+
+    def points(self) -> list[tuple[Value, ...]]:
+        """Return all points of a finite space that keep the constraints, each once."""
+        axes = [[d.value(k) for k in range(int(d.count))] for d in self.dimensions]
+        return [values for values in itertools.product(*axes) if self.admits(values)]
 
     def _pairs(self, values: Sequence[Value]) -> Iterable[tuple[Dimension, Value]]:
         self._check_length(values)
@@ -370,10 +386,7 @@ class Space:
     # Moving onto valid or shown values ------------------------------------------------
 
     def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Move each number to the nearest valid value.
-
-        Args:
-            values: One scalar for each dimension; numbers may be out of range.
+        """Move each number, which may be out of range, to the nearest valid value.
 
         Raises:
             ParameterError: A number is NaN or not a number, or a choice is unknown.
@@ -383,24 +396,14 @@ class Space:
     def round(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Move each number to the nearest valid value that a prompt can show.
 
-        Where the nearest such value lies beyond a bound, the next one inside is taken.
-
-        Args:
-            values: One scalar for each dimension; numbers may be out of range.
-
-        Raises:
-            ParameterError: See `clip`.
+        Where the nearest such value lies beyond a bound, the next one inside is taken. See `clip`.
         """
         return tuple([d.round(v) for d, v in self._pairs(values)])
 
     # Constraints --------------------------------------------------------------------
 
     def broken(self, values: Sequence[Value]) -> dict[str, float]:
-        """Return which constraints a flat point breaks, and by how much.
-
-        Args:
-            values: One valid scalar for each dimension.
-        """
+        """Return which constraints a flat point breaks, and by how much."""
         if not self._constraints:
             return {}
         point = dict(zip(self.names, values, strict=True))

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Hashable, Mapping
 from decimal import Decimal
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -14,6 +14,26 @@ from llmopt.errors import SpaceError
 
 # One scalar of one dimension: a float, an int, or a choice, which may be any hashable.
 Value: TypeAlias = Any
+
+
+class _Absent:
+    """The value of a parameter that a point does not have; there is one object of it."""
+
+    _only: ClassVar[_Absent | None] = None
+
+    def __new__(cls) -> _Absent:
+        if cls._only is None:
+            cls._only = super().__new__(cls)
+        return cls._only
+
+    def __repr__(self) -> str:
+        return "–"
+
+    def __reduce__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT = _Absent()
 
 
 def as_number(value: object) -> float | int | None:
