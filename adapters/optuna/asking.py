@@ -147,6 +147,7 @@ class Asker:
         view = look(trials)
         free = space.with_given(given, needed, self._constraints, left_out)
         self._say_ends(space.space, view)
+        offer: _Offer | None
         for round_ in range(_CLASH_ROUNDS + 1):
             rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
             if round_ < _CLASH_ROUNDS:
@@ -155,7 +156,7 @@ class Asker:
                     raise end
                 if offer is None:
                     self._ask(place, view, space, free, rng, notes, bool(given))
-                offer = offer or offers.popleft()
+                    offer = offers.popleft()
             else:
                 trouble = "other workers took all the points that it gave"
                 drawn = self._fall_back(free, view, rng, trouble)
