@@ -147,16 +147,12 @@ class Asker:
         view = look(trials)
         free = space.with_given(given, needed, self._constraints, left_out)
         self._say_ends(space.space, view)
-        offer: _Offer | None
         for round_ in range(_CLASH_ROUNDS + 1):
             rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
             if round_ < _CLASH_ROUNDS:
-                offer = None if given else self._waiting(offers, view, space)
-                if offer is None and not given and (end := self._ends.pop(place, None)):
-                    raise end
-                if offer is None:
+                if given or not self._waiting(place, view, space):
                     self._ask(place, view, space, free, rng, notes, bool(given))
-                    offer = offers.popleft()
+                offer = offers.popleft()
             else:
                 trouble = "other workers took all the points that it gave"
                 drawn = self._fall_back(free, view, rng, trouble)
@@ -214,15 +210,21 @@ class Asker:
         self._model.meter.count_proposal(offer.proposal.source, -1)
         self._model.meter.count_rejection("taken meanwhile")
 
-    def _waiting(self, offers: deque[_Offer], view: View, space: StudySpace) -> _Offer | None:
-        """Return the next point that was paid for and is not taken, if there is one."""
+    def _waiting(self, place: object, view: View, space: StudySpace) -> bool:
+        """Whether a point waits that was paid for; those that are taken by now are discarded.
+
+        Raises:
+            SearchStopped: None waits, and the answer that they came from ended the search.
+        """
+        offers = self._offers[place]
         while offers:
-            offer = offers.popleft()
-            key = space.key(offer.params)
+            key = space.key(offers[0].params)
             if self._model.options.noisy or (key is not None and key not in view.taken):
-                return offer
-            self._discard(offer)
-        return None
+                return True
+            self._discard(offers.popleft())
+        if place in self._ends:
+            raise self._ends.pop(place)
+        return False
 
     def _ask(
         self,
