@@ -55,7 +55,7 @@ class FastEvaluator:
         self._plain = task.evaluator()
         self.policy = self._plain.policy
         self.step_cap = self._plain.step_cap
-        self._env = task.make_env()
+        self._env: Any = task.make_env()
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # Others may live in a module of the user's, or have arguments of their own.
         self.batched = (
