@@ -62,16 +62,60 @@ def watched(rows, *, policy=POLICY, names=NAMES, actions=None, ends="terminated"
     return statistics, Evaluation(tuple(returns), tuple(lengths))
 
 
-def test_the_first_line_says_what_came_of_every_episode():
-    text = statistics_text([[(0, 0)] * 3, [(0, 0)] * 2])
-    assert text.startswith(
-        "Mean return 3.5 ± 0.5 (standard error, n = 2), 1.4 a step; return in steps, "
-        "terminated unless marked: 3 in 3, 4 in 2."
+def test_the_first_lines_say_what_came_of_every_start():
+    lines = statistics_text([[(0, 0)] * 3, [(0, 0)] * 2]).splitlines()
+    assert lines[:2] == [
+        "Mean return 3.5 over 2 starts, 1.4 a step; returns in steps: 3 in 3, 4 in 2.",
+        "The parts of the mean return: reward_up 5; reward_cost -1.5.",
+    ]
+
+
+def report(parts, returns=None, steps=4, ends=()):
+    """The report of episodes in whose steps `info` names parts, each a list over the episodes."""
+    statistics = EpisodeStatistics(POLICY, *NAMES)
+    count = len(next(iter(parts.values())))
+    returns = returns or [steps * sum(values[e] for values in parts.values()) for e in range(count)]
+    for e in range(count):
+        info = {name: values[e] for name, values in parts.items()}
+        for k in range(steps):
+            last = k == steps - 1
+            seen = np.zeros(2)
+            early = last and e not in ends
+            statistics(Step(e, seen, np.zeros(1), returns[e] / steps, seen, early, last, info))
+    return statistics.text(Evaluation(tuple(returns), (steps,) * count)).splitlines()
+
+
+def test_each_start_is_a_row_with_the_parts_that_differ():
+    parts = {
+        "reward_near": [1.0, 2.0, 9.0],
+        "reward_calm": [-1.0, -4.0, -2.0],
+        "reward_up": [5.0] * 3,
+    }
+    lines = report(parts, ends=(1,))
+    assert lines[0].endswith(
+        "return (reward_calm; the rest is reward_near) in steps, ended early unless marked: "
+        "20 (-4) in 4, 12 (-16) in 4 (limit), 48 (-8) in 4."
     )
-    assert text.splitlines()[1] == (
-        "Parts of it, sums over an episode, mean [least, largest]: reward_up 5 [4, 6]; "
-        "reward_cost -1.5 [-3, 0]."
+    assert lines[1] == (
+        "The parts of the mean return: reward_near 16; reward_calm -9.3333; reward_up 20."
     )
+
+
+@pytest.mark.parametrize(
+    ("parts", "returns", "said"),
+    [
+        ({"reward_run": [3.0], "ctrl_cost": [1.0]}, [8.0], "reward_run 12; ctrl_cost -4"),
+        ({"reward_run": [3.0], "ctrl_cost": [-1.0]}, [8.0], "reward_run 12; ctrl_cost -4"),
+        ({"reward_run": [3.0], "bonus": [1.0]}, [10.0], "reward_run 12; bonus 4; the rest -6"),
+        ({"reward": [2], "reward_run": [3], "penalty": [1]}, [8.0], "reward_run 12; penalty -4"),
+        ({"reward": [2.5]}, [10.0], ""),
+    ],
+    ids=["a cost", "a negative cost", "the rest", "the whole is no part", "only the whole"],
+)
+def test_parts_sum_to_the_return(parts, returns, said):
+    line = f"The parts of the mean return: {said}."
+    assert (line in report(parts, returns)) == bool(said)
+    assert any(each.startswith("The parts") for each in report(parts, returns)) == bool(said)
 
 
 def statistics_text(*args, **options):
@@ -81,7 +125,7 @@ def statistics_text(*args, **options):
 
 def test_episodes_that_all_reach_the_limit_are_said_once():
     text = statistics_text([[(0, 0)] * 3] * 2, ends="limit")
-    assert "each 3 steps, step limit; returns 3, 6." in text
+    assert "each 3 steps, step limit; returns: 3, 6." in text
     assert "ended early" not in text
 
 
@@ -121,12 +165,14 @@ def test_the_period_that_most_observations_share_is_told():
 def test_the_second_half_and_the_end_are_told():
     rows = [[(float(k), -1.0) for k in range(20)]]
     text = statistics_text(rows)
-    assert "angle 14.5 ± 2.87 [0, 19]; speed -1 ± 0 [-1, -1]" in text
+    assert "angle 14.5 ± 2.87 [0, 19] (55% at a bound); speed -1 ± 0 [-1, -1]" in text
     assert (
         "1 of 1 ended early with angle above all it was before (119), after 20 steps. Seen 10 "
         "steps before, at the end: angle 10, 119; speed -1, 99." in text
     )
-    assert "In the episode, at steps 0, 3, 6, 9, 10, 12, 15, 19: angle 0, 3, 6, 9, 10," in text
+    assert (
+        "At steps 2, 3, 4, 6, 8, 11, 14, 19 of it: angle 2, 3, 4, 6, 8, 11, 14, 19; speed" in text
+    )
     assert "At the end of the episodes, mean [least, largest]: is_success 0." in text
 
 
@@ -153,9 +199,9 @@ def test_an_oscillation_is_traced_at_its_peaks():
     angle = np.sin(2 * np.pi * (k - 5) / 40)
     rows = list(zip(angle, np.cos(2 * np.pi * (k - 5) / 40) + 0.01 * k, strict=True))
     text = statistics_text([rows], ends="limit")
-    line = next(t for t in text.splitlines() if t.startswith("In the episode"))
-    head = "In the episode, at peaks of angle, at steps 15, 55, 135, 175, 255, 295, 335, 375: "
-    assert line.startswith(head + "angle 1, 1, 1, 1, 1, 1, 1, 1; speed 0.15, 0.55, 1.35, 1.75, ")
+    line = next(t for t in text.splitlines() if t.startswith("At peaks"))
+    head = "At peaks of angle, steps 15, 55, 135, 175, 255, 295, 335, 375 of it: "
+    assert line.startswith(head + "angle always 1; speed 0.15, 0.55, 1.35, 1.75, ")
 
 
 def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monkeypatch):
@@ -182,9 +228,9 @@ def test_what_touches_the_ground_is_told_with_its_place_in_the_oscillation(monke
         ("episode_reward", [1, 2, 3], "At the end of the episodes, mean [{} 3"),
         ("total_cost", [4, 4, 9], "At the end of the episodes, mean [{} 9"),
         ("reward", [1, 2, 3], "At the end of the episodes, mean [{} 3"),
-        ("bonus", [0, 2, 3], "Parts of it, sums over an episode, mean [{} 5"),
-        ("consumption_cost", [1, 1, 2], "Parts of it, sums over an episode, mean [{} 4"),
-        ("reward_up", [2, 2, 2], "Parts of it, sums over an episode, mean [{} 6"),
+        ("bonus", [0, 2, 3], "The parts of the mean return: bonus 5"),
+        ("consumption_cost", [1, 1, 2], "The parts of the mean return: consumption_cost -4"),
+        ("reward_up", [2, 2, 2], "The parts of the mean return: reward_up 6"),
     ],
 )
 def test_what_is_summed_already_is_not_summed_again(name, values, said):
@@ -195,28 +241,38 @@ def test_what_is_summed_already_is_not_summed_again(name, values, said):
     assert said.format(f"least, largest]: {name}") in statistics.text(Evaluation((3.0,), (3,)))
 
 
-@pytest.mark.parametrize("kind", ["noise", "constant", "ramp", "short"])
+@pytest.mark.parametrize("kind", ["noise", "constant", "ramp", "short", "settling", "twice"])
 def test_what_does_not_oscillate_has_no_period(kind):
     n = 20 if kind == "short" else 400
+    t = np.arange(n)
     rng = np.random.default_rng(0)
     rows = {
         "noise": rng.normal(size=(n, 2)),
         "constant": np.ones((n, 2)),
         "ramp": np.outer(np.arange(n), [1.0, 2.0]),
         "short": np.sin(np.arange(n)[:, None] * np.ones(2)),
+        "settling": (np.exp(-t / 30) * np.cos(2 * np.pi * t / 40))[:, None] * np.ones(2),
+        "twice": np.cos(2 * np.pi * t / 120)[:, None] * np.ones(2),
     }[kind]
     assert "oscillation" not in statistics_text([rows.tolist()], ends="limit")
 
 
-def test_the_worst_episode_is_traced_where_one_is_worse_and_a_usual_one_otherwise():
-    statistics, _ = watched([[(float(e), 1.0)] * 4 for e in range(3)])
-    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (4, 4, 4)))
+def test_the_worst_start_is_traced_beside_a_median_one_where_they_differ():
+    statistics, _ = watched([[(float(e), 0.02 * k * (e + 1)) for k in range(30)] for e in range(3)])
+    different = statistics.text(Evaluation((5.0, -4.0, 9.0), (30,) * 3))
     assert (
-        "In the worst episode, number 2 (return -4), at steps 0, 1, 2, 3: angle 1, 1, 1, 1;"
-        in different
+        "At steps 2, 5, 13, 29 of start 2, the worst one (-4) | start 1, a median one (5): angle "
+        "always 1 | always 0; speed 0.08, 0.2, 0.52, 1.16 | 0.04, 0.1, 0.26, 0.58;" in different
     )
-    alike = statistics.text(Evaluation((5.2, 5.1, 5.0), (4, 4, 4)))
-    assert "In a usual episode, number 2 (return 5.1)," in alike
+    alike = statistics.text(Evaluation((5.2, 5.1, 5.0), (30,) * 3))
+    assert "At steps 2, 3, 5, 7, 10, 15, 21, 29 of start 2, a median one (5.1): angle" in alike
+
+
+def test_a_course_near_zero_keeps_its_digits():
+    k = np.arange(200)
+    rows = np.stack([8 * np.exp(-k / 20), 0.0 * k], axis=1)
+    line = statistics_text([rows.tolist()], ends="limit").splitlines()[-2]
+    assert "angle 7.24, 6.55, 5.1, 3.42, 1.62, 0.42, 0.034, 0; speed always 0" in line
 
 
 def ending(ends, limit=()):
@@ -269,11 +325,9 @@ def test_each_probe_speaks_for_itself():
     recording = statistics.recording
     recording.evaluation = outcome
     said = {probe.__name__: fit(probe(recording), 10_000) for probe in PROBES}
-    assert said["parts"].startswith("Parts of it, sums over an episode")
+    assert said["parts"].startswith("The parts of the mean return: reward_up 60")
     assert said["endings"].startswith("2 of 2 ended early with angle above all it was before")
-    assert (
-        said["facts"] == "At the end of the episodes, mean [least, largest]: is_success 0 [0, 0]."
-    )
+    assert said["facts"] == "At the end of the episodes, mean [least, largest]: is_success 0."
     assert {name for name, text in said.items() if not text} == {
         *("quarters", "contacts", "last_steps", "visited"),
     }
@@ -353,7 +407,7 @@ def test_the_parts_of_the_reward_add_up():
     with Task("Swimmer-v5").evaluator() as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.ones(18), (2,), watch=statistics)
-    line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("Parts"))
+    line = next(t for t in statistics.text(outcome).splitlines() if t.startswith("The parts"))
     parts = [float(p.rstrip(".").split()[-1]) for p in line.split(": ")[1].split("; ")]
     assert sum(parts) == pytest.approx(outcome.mean, rel=1e-3)
 
@@ -390,7 +444,7 @@ def test_pictures_are_not_kept():
     with CameraTask().evaluator() as evaluator:
         statistics = EpisodeStatistics(evaluator.policy)
         outcome = evaluator.evaluate(np.zeros(1802), (0, 2), watch=statistics)
-        assert statistics.text(outcome).startswith("Mean return 1 ± 0")
+        assert statistics.text(outcome).startswith("Mean return 1 over 2 starts")
         assert not statistics.recording.episodes[0].seen
 
 

@@ -9,6 +9,8 @@ import numpy as np
 
 _MIN_STEPS = 16  # fewer steps show no oscillation
 _PERIODIC = 0.4  # least autocorrelation one period later
+_DOMINANT = 0.4  # least share of the reference's variance that oscillates
+_PERIODS = 2.5  # least periods in the second half of an episode
 _COHERENT = 0.5  # least agreement of a phase lag between episodes
 
 
@@ -60,6 +62,8 @@ def common_wave(episodes: Sequence[np.ndarray], observed: int) -> Wave | None:
     # Lags against the same signal for every policy, where it takes part.
     first = next((i for i in range(observed) if share[i] > 0.3 and amplitude[i] > 1e-6), first)
     amplitude, lag, share, agree = _phases(signals, period, first)
+    if share[first] < _DOMINANT or not _lasts([s[:, first] for s in signals], period):
+        return None
     lags = {
         i: float(lag[i])
         for i in range(len(lag))
@@ -69,6 +73,15 @@ def common_wave(episodes: Sequence[np.ndarray], observed: int) -> Wave | None:
         return None
     other = {i: periods[i][0] for i in strong if abs(periods[i][0] / period - 1) >= 0.1}
     return Wave(first, period, {**lags, first: 0.0}, other)
+
+
+def _lasts(columns: list[np.ndarray], period: float) -> bool:
+    """Whether an oscillation goes on: a few periods, and not dying away as what settles does."""
+    if min(map(len, columns)) < _PERIODS * period:
+        return False
+    halves = [[half.std() for half in np.array_split(column, 2)] for column in columns]
+    before, after = np.mean(halves, axis=0)
+    return bool(after >= 0.5 * before)
 
 
 def peaks(column: np.ndarray, period: float) -> list[int]:

@@ -23,6 +23,7 @@ from llmopt.text import clean
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept
 _NAME, _FACTS = 100, 100  # characters of a name in `info`, and names, that are noted
 _PARTS = ("reward", "cost", "penalty", "bonus")  # names in `info` of parts of the reward
+_COSTS = ("cost", "penalty")
 # and of what is summed already
 _SO_FAR = re.compile(r"(?<![a-z])(cumul|accum|total|episod|return|sum(?![a-z]))")
 
@@ -172,19 +173,12 @@ class Recording:
         """What ever touched the ground."""
         return sorted({name for e in self.episodes for touched in e.touched for name in touched})
 
-    def limits(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the bounds of the actions, flat."""
-        space = self.policy.action_space
-        if not isinstance(space, spaces.Box):
-            return np.full(1, -np.inf), np.full(1, np.inf)
-        return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
-
     @functools.cached_property
     def wave(self) -> Wave | None:
         """The common oscillation of observations, actions and contacts, in this order."""
         if not (self._waves and self.shows_numbers):
             return None
-        (low, high), bodies = self.limits(), self.bodies
+        (low, high), bodies = bounds_of(self.policy.action_space), self.bodies
         rows = []
         for e in self.episodes:
             ground = [[float(name in touched) for name in bodies] for touched in e.touched]
@@ -192,12 +186,46 @@ class Recording:
             rows.append(np.hstack([np.stack(e.seen), np.clip(np.stack(e.done), low, high), table]))
         return common_wave(rows, len(self.inputs))
 
+    def reward_parts(self) -> dict[str, np.ndarray]:
+        """Return the parts of the return by name, for each episode, so that they sum to it.
+
+        A part that `info` names with the other sign, as a cost, is turned; what no part explains
+        is the rest.
+        """
+        totals = np.array([e.total for e in self.episodes])
+        none = Part()
+        named = {
+            name: np.array([e.parts.get(name, none).sum for e in self.episodes])
+            for name in names_of(self.episodes, "parts")
+            if not self.summed_already(name)
+        }
+        turned = {
+            name: -sums if any(p in name.lower() for p in _COSTS) and sums.min() >= 0 else sums
+            for name, sums in named.items()
+        }
+        for table in (named, turned):
+            found = {n: sums for n, sums in table.items() if not _same(sums, totals)}
+            if not found or _same(sum(found.values()), totals):
+                return found
+        return {**found, "the rest": totals - sum(found.values())}
+
     def summed_already(self, name: str) -> bool:
         """Whether a part is a sum since the start, so that its last value is what counts."""
         parts = [e.parts[name] for e in self.episodes if name in e.parts]
         if is_sum(name):
             return True
         return all(p.running for p in parts) and any(p.sum != p.last for p in parts)
+
+
+def bounds_of(space: spaces.Space[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of the numbers of a space, flat; infinite ones where it has none."""
+    if not isinstance(space, spaces.Box):
+        return np.full(1, -np.inf), np.full(1, np.inf)
+    return np.ravel(space.low).astype(float), np.ravel(space.high).astype(float)
+
+
+def _same(sums: Any, totals: np.ndarray) -> bool:
+    return bool(np.allclose(sums, totals, rtol=1e-4, atol=1e-6 * (1 + np.abs(totals).max())))
 
 
 def is_sum(name: str) -> bool:

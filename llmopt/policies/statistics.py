@@ -17,7 +17,7 @@ from gymnasium import spaces
 from llmopt.policies.episode import TERMINATED, Step
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
-from llmopt.policies.recording import Part, Recording, Track, names_of
+from llmopt.policies.recording import Recording, Track, bounds_of, names_of
 from llmopt.policies.rollout import Evaluation
 from llmopt.prompt.words import FEEDBACK_CHARS
 
@@ -26,12 +26,14 @@ MAX_FEEDBACK = FEEDBACK_CHARS
 
 _LISTED_EPISODES = 20
 _DIFFERENT = 0.05  # standard deviation of the returns, as a share of their mean size
-_TRACED = 8  # steps of an episode that are shown
+_TRACED, _TRACED_EACH = 8, 4  # steps that are shown of an episode, and of each of two
 _ROOM_FOR_LAGS = 800  # characters of a text; a shorter one has none
 _LEAST_PERIOD = 6  # steps; shorter ones are chattering
 _LEAST_PEAKS = 3  # peaks of an oscillation that are shown in place of other steps
 _GROUPS = 3  # ways in which episodes ended early
 _LISTED_FACTS = 8
+_SELDOM = 0.005  # share of the steps at a bound, which is not told below
+_PARTS = 3  # parts of the return that are listed start by start
 
 
 class Line(NamedTuple):
@@ -139,7 +141,7 @@ def failure(rec: Recording) -> Iterator[Line]:
 
 
 def outcome(rec: Recording) -> Iterator[Line]:
-    """Say returns, lengths and ends of the episodes."""
+    """Say how each episode went: its return, the parts of it that differ, its length and end."""
     returns, episodes = rec.evaluation.returns, rec.episodes
     lengths = [len(e.rewards) for e in episodes]
     per_step = _short(sum(returns) / sum(lengths)) + " a step"
@@ -147,12 +149,8 @@ def outcome(rec: Recording) -> Iterator[Line]:
         end = _end(episodes[0])
         yield Line("", [f"Return {_figure(returns[0])}, {per_step}; {lengths[0]} steps, {end}"])
         return
-    error = rec.evaluation.standard_error
-    items = [
-        f"Mean return {_figure(float(np.mean(returns)))}"
-        + (f" ± {_short(error)}" if error is not None else "")
-        + f" (standard error, n = {len(returns)}), {per_step}"
-    ]
+    mean = f"Mean return {_figure(float(np.mean(returns)))} over {len(returns)} starts"
+    items = [f"{mean}, {per_step}"]
     same = len(set(lengths)) == 1 and len({e.end for e in episodes}) == 1
     if same:
         items.append(f"each {lengths[0]} steps, {_end(episodes[0])}")
@@ -163,15 +161,19 @@ def outcome(rec: Recording) -> Iterator[Line]:
             ends = Counter(map(_end, episodes))
             items.append(", ".join(f"{n} × {end}" for end, n in ends.most_common()))
             items.append(f"{min(lengths)} to {max(lengths)} steps")
-    elif same:
-        items.append(f"returns {_listed(returns)}")
     else:
-        each = (
-            f"{r} in {n}" + ("" if e.end == TERMINATED else " (limit)")
-            for r, n, e in zip(_digits(returns), lengths, episodes, strict=True)
-        )
-        note = ", terminated unless marked" if any(e.end == TERMINATED for e in episodes) else ""
-        items.append(f"return in steps{note}: {', '.join(each)}")
+        differing, rest = _differing(rec)
+        head = f"return ({', '.join(differing)}; the rest is {rest})" if rest else "returns"
+        each = _digits(returns)
+        if differing:
+            rows = zip(*(_alike(sums) for sums in differing.values()), strict=True)
+            each = [f"{r} ({', '.join(row)})" for r, row in zip(each, rows, strict=True)]
+        if not same:
+            marks = ["" if e.end == TERMINATED else " (limit)" for e in episodes]
+            each = [f"{r} in {n}{m}" for r, n, m in zip(each, lengths, marks, strict=True)]
+            head += " in steps"
+            head += ", ended early unless marked" if any(marks) else ""
+        items.append(f"{head}: {', '.join(each)}")
     yield Line("", items)
 
 
@@ -187,19 +189,27 @@ def quarters(rec: Recording) -> Iterator[Line]:
 
 
 def parts(rec: Recording) -> Iterator[Line]:
-    """Say the parts of the reward that `info` names, summed over an episode."""
-    names = [name for name in names_of(rec.episodes, "parts") if not rec.summed_already(name)]
-    none = Part()
-    table = {k: np.array([e.parts.get(k, none).sum for e in rec.episodes]) for k in names}
-    if len(names) == 1 and math.isclose(table[names[0]].sum(), sum(e.total for e in rec.episodes)):
-        return  # it is the reward itself
-    items = []
-    for name, sums in table.items():
-        item = f"{name} {_figure(sums.mean())}"
-        if np.ptp(sums) > _DIFFERENT * np.abs(sums).mean():
-            item += f" [{_short(sums.min())}, {_short(sums.max())}]"
-        items.append(item)
-    yield Line("Parts of it, sums over an episode, mean [least, largest]:", items)
+    """Say the parts of the mean return that `info` names."""
+    items = [f"{name} {_figure(sums.mean())}" for name, sums in rec.reward_parts().items()]
+    yield Line("The parts of the mean return:", items)
+
+
+def _differing(rec: Recording) -> tuple[dict[str, np.ndarray], str]:
+    """Return the parts of the return in which the episodes differ; of the last one the name."""
+    returns = np.array(rec.evaluation.returns)
+    lengths = np.array([len(e.rewards) for e in rec.episodes])
+    least = _DIFFERENT * max(np.ptp(returns), _DIFFERENT * np.abs(returns).mean())
+    found = {
+        name: sums
+        for name, sums in rec.reward_parts().items()
+        # What each step earns is said by the length.
+        if np.ptp(sums) > least and np.ptp(sums / lengths) > 1e-3 * np.abs(sums / lengths).max()
+    }
+    widest = sorted(found, key=lambda name: -float(np.ptp(found[name])))[: _PARTS + 1]
+    if len(widest) < 2:
+        return {}, ""  # the return says it
+    rest = widest[0] if len(found) == len(widest) else "of others, too"
+    return {name: sums for name, sums in found.items() if name in widest[1:]}, rest
 
 
 def facts(rec: Recording) -> Iterator[Line]:
@@ -214,7 +224,7 @@ def facts(rec: Recording) -> Iterator[Line]:
         found.append((name, [e.facts[name] for e in rec.episodes if name in e.facts]))
     items = []
     for name, values in found[:_LISTED_FACTS]:
-        spread = f" [{_short(min(values))}, {_short(max(values))}]" if len(values) > 1 else ""
+        spread = f" [{_short(min(values))}, {_short(max(values))}]" if np.ptp(values) else ""
         items.append(f"{name} {_short(np.mean(values))}{spread}")
     yield Line("At the end of the episodes, mean [least, largest]:", items)
 
@@ -232,12 +242,12 @@ def actions(rec: Recording) -> Iterator[Line]:
             items.append(f"the same for {_short(len(taken) / runs)} steps on average")
         yield Line("Actions taken:", items)
         return
-    low, high = rec.limits()
+    low, high = bounds_of(space)
     items = []
     for j, column in enumerate(done.T):
         item = f"{rec.outputs[j]} {_short(column.mean())} ± {_short(column.std())}"
         under, over = float(np.mean(column <= low[j])), float(np.mean(column >= high[j]))
-        if under + over > 0.005:
+        if under + over > _SELDOM:
             item += f" ({under:.0%} low, {over:.0%} high"
             if max(column.max() - high[j], low[j] - column.min()) > 0:
                 item += f", up to {_short(np.abs(column).max())} in size"
@@ -350,19 +360,22 @@ def observations(rec: Recording) -> Iterator[Line]:
     """Say each observed number in the second half of the episodes, of the full ones if any."""
     if not rec.shows_numbers:
         return
-    episodes, which = rec.episodes, "the episodes"
+    episodes, which = rec.episodes, ""
     lasted = [e for e in episodes if e.end != TERMINATED]
     if 0 < len(lasted) < len(episodes):
-        episodes, which = lasted, f"the {_count(len(lasted), 'episode')} that lasted"
+        episodes, which = lasted, f" in the {_count(len(lasted), 'episode')} that lasted"
     late = np.concatenate([np.stack(e.seen[len(e.seen) // 2 :]) for e in episodes])
     whole = np.concatenate([np.stack(e.seen) for e in episodes])
+    low, high = bounds_of(rec.policy.observation_space)
     items = []
     for i, (name, c, w) in enumerate(zip(rec.inputs, late.T, whole.T, strict=True)):
         mean = _scaled(c.mean(), max(abs(c.mean()), c.std()))
         size = max(abs(w.min()), abs(w.max()))
         ends = f"[{_scaled(w.min(), size)}, {_scaled(w.max(), size)}]"
-        items.append(f"{name} {mean} ± {_short(c.std())} {ends}{_lag(rec, i)}")
-    head = f"Observed in {which}, mean ± sd of the second half [least, largest of all steps]"
+        at = float(np.mean((w <= low[i]) | (w >= high[i])))
+        bound = f" ({at:.0%} at a bound)" if at > _SELDOM else ""
+        items.append(f"{name} {mean} ± {_short(c.std())} {ends}{bound}{_lag(rec, i)}")
+    head = f"Observed{which}, mean ± sd of the second half [least, largest of all steps]"
     if rec.wave is not None:
         head += (
             f" (lag in degrees behind {rec.inputs[rec.wave.reference]} in the oscillation of "
@@ -372,7 +385,7 @@ def observations(rec: Recording) -> Iterator[Line]:
 
 
 def trace(rec: Recording) -> Iterator[Line]:
-    """Say how the worst episode went, or a usual one where none is much worse.
+    """Say how the worst episode went, and a median one beside it; this one alone if all are alike.
 
     Of an oscillation the peaks of the reference are shown: a drift from one to the next
     tells what an episode runs into.
@@ -380,30 +393,44 @@ def trace(rec: Recording) -> Iterator[Line]:
     if not rec.shows_numbers:
         return
     returns, wave = np.array(rec.evaluation.returns), rec.wave
-    differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
     ranks = np.argsort(returns, kind="stable")
-    number = int(ranks[0] if differ else ranks[(len(ranks) - 1) // 2])
-    episode = rec.episodes[number]
-    names, rows = list(rec.inputs), np.stack(episode.seen)
-    steps, at = _grid(len(rows)), "at steps"
-    if wave is not None:
-        tops = peaks(rows[:, wave.reference], wave.period)
-        if wave.period >= _LEAST_PERIOD and len(tops) >= _LEAST_PEAKS:
-            steps, at = _thinned(tops), f"at peaks of {names[wave.reference]}, at steps"
-    if len(steps) < 2:
+    median = int(ranks[(len(ranks) - 1) // 2])
+    differ = len(returns) > 1 and returns.std() > _DIFFERENT * np.abs(returns).mean()
+    numbers = list(dict.fromkeys([int(ranks[0]), median])) if differ else [median]
+    count = _TRACED if len(numbers) == 1 else _TRACED_EACH
+    shown: list[np.ndarray] = []
+    titles: list[str] = []
+    before = ""
+    for number in numbers:
+        rows, kind = np.stack(rec.episodes[number].seen), "steps"
+        steps = _grid(len(rows), count)
+        if wave is not None:
+            tops = peaks(rows[:, wave.reference], wave.period)
+            if wave.period >= _LEAST_PERIOD and len(tops) >= _LEAST_PEAKS:
+                kind, steps = f"peaks of {rec.inputs[wave.reference]}, steps", _thinned(tops, count)
+        if not isinstance(rec.policy.action_space, spaces.Discrete):
+            rows = np.hstack([rows, np.stack(rec.episodes[number].done)])
+        if len(steps) > 1:
+            at = f"{kind} {', '.join(map(str, steps))} of "
+            which = "the worst one" if number != median else "a median one"
+            which = f"start {number + 1}, {which} ({_figure(returns[number])})"
+            titles.append(("" if at == before else at) + (which if len(returns) > 1 else "it"))
+            shown.append(rows[steps])
+            before = at
+    if not shown:
         return
-    which = "the episode"
-    if len(returns) > 1:
-        which = f"{'the worst' if differ else 'a usual'} episode, number {number + 1}"
-        which += f" (return {_figure(returns[number])})"
-    if not isinstance(rec.policy.action_space, spaces.Discrete):
-        names, rows = names + rec.outputs, np.hstack([rows, np.stack(episode.done)])
-    scale = np.abs(rows).max(axis=0)
+    names = rec.inputs + ([] if shown[0].shape[1] == len(rec.inputs) else rec.outputs)
+    scale = np.max([np.abs(rows).max(axis=0) for rows in shown], axis=0)
     items = [
-        f"{n} " + ", ".join(_scaled(rows[k][i], scale[i]) for k in steps)
-        for i, n in enumerate(names)
+        f"{name} " + " | ".join(_course(rows[:, i], scale[i]) for rows in shown)
+        for i, name in enumerate(names)
     ]
-    yield Line(f"In {which}, {at} {', '.join(map(str, steps))}:", items)
+    yield Line(f"At {' | '.join(titles)}:", items)
+
+
+def _course(values: np.ndarray, scale: float) -> str:
+    texts = [_scaled(value, scale, near=True) for value in values]
+    return f"always {texts[0]}" if len(set(texts)) == 1 else ", ".join(texts)
 
 
 def single_episodes(rec: Recording) -> Iterator[Line]:
@@ -448,19 +475,19 @@ def _lag(rec: Recording, signal: int) -> str:
     return f" period {_short(wave.other[signal])}" if signal in wave.other else ""
 
 
-def _grid(length: int) -> list[int]:
-    """Return steps that show how an episode went: a few of its start, then an even grid."""
-    start = [k for k in (0, 3, 10) if k < length]
-    grid = np.linspace(0, length - 1, _TRACED - len(start) + 2)[1:]
-    return sorted({*start, *(int(k) for k in grid)})
+def _grid(length: int, count: int) -> list[int]:
+    """Return steps that show how an episode went, dense after its start, where it is decided."""
+    grid = np.geomspace(min(3, length), length, count) - 1
+    return sorted({*grid.round().astype(int).tolist()})
 
 
-def _thinned(steps: list[int]) -> list[int]:
-    """Return the first, the last three, and others evenly between them."""
-    if len(steps) <= _TRACED:
+def _thinned(steps: list[int], count: int) -> list[int]:
+    """Return the first, the last two or three, and others evenly between them."""
+    if len(steps) <= count:
         return steps
-    places = {*np.linspace(0, len(steps) - 4, _TRACED - 3).astype(int).tolist()}
-    return [steps[i] for i in sorted({*places, *range(len(steps) - 3, len(steps))})]
+    tail = 3 if count > _TRACED_EACH else 2
+    places = {*np.linspace(0, len(steps) - tail - 1, count - tail).astype(int).tolist()}
+    return [steps[i] for i in sorted({*places, *range(len(steps) - tail, len(steps))})]
 
 
 # -- numbers ------------------------------------------------------------------------------
@@ -473,11 +500,22 @@ def _short(number: Any) -> str:
     return f"{value:.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
-def _scaled(number: Any, scale: float) -> str:
-    """Return a number in three significant digits of the largest of its kind."""
-    if not 1e-9 < scale < 1e3:
+def _scaled(number: Any, scale: float, *, near: bool = False) -> str:
+    """Return a number in three significant digits of the largest of its kind.
+
+    Args:
+        number: The number.
+        scale: The size of the largest of its kind.
+        near: Whether a small one has two significant digits of its own.
+    """
+    value = float(number)
+    if not 1e-9 < scale < 1e3 or not math.isfinite(value):
         return _short(number)
-    text = f"{float(number):.{max(0, 2 - math.floor(math.log10(scale)))}f}"
+    if abs(value) < 1e-3 * scale:
+        return "0"
+    places = 2 - math.floor(math.log10(scale))
+    own = 1 - math.floor(math.log10(abs(value))) if near else 0
+    text = f"{value:.{max(0, places, own)}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text in ("-0", "") else text
 
@@ -502,6 +540,12 @@ def _digits(values: Sequence[float]) -> list[str]:
     """Return numbers with four digits, or five where they lie close together."""
     close = len(values) > 0 and np.ptp(values) < 0.01 * np.abs(values).max()
     return [_figure(v) if close else ("0" if abs(v) < 1e-9 else f"{v:.4g}") for v in values]
+
+
+def _alike(values: np.ndarray) -> list[str]:
+    """Return numbers with the decimals that the largest of them has in three digits."""
+    scale = float(np.abs(values).max())
+    return [f"{v:.0f}" if scale >= 100 else _scaled(v, scale) for v in values]
 
 
 def _count(number: int, noun: str) -> str:
