@@ -83,12 +83,12 @@ def test_the_model_is_told_what_is_searched_and_what_happened():
         "judged in the end on fresh starts",
         "car_directional_force<-car_vel",
         "car_directional_force<-car_vel: a number from -",
-        "It is then clipped to its bounds.",
+        "It is clipped to its bounds before the environment sees it: what lies beyond is neither",
         "at most 999 steps",
         "feedback: Mean return",
     ):
         assert told in prompt
-    assert "(standard error, n = 3)" in search.optimizer.trials[1].feedback
+    assert "Mean return 96.44 over 3 starts" in search.optimizer.trials[1].feedback
 
 
 @pytest.mark.parametrize("words", ["names", "none"])

@@ -545,7 +545,7 @@ def test_what_becomes_of_an_action_out_of_bounds_is_told_as_it_acts_here(options
         text = search.optimizer._model.options.description
     assert ("charges) it unclipped" in text) is raw
     assert ("passed on as it is" in text) is raw
-    assert ("It is then clipped to its bounds" in text) is not raw
+    assert ("It is clipped to its bounds" in text) is not raw
 
 
 @pytest.mark.defect(5)

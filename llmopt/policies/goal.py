@@ -228,7 +228,8 @@ def describe_parameters(
             "score is taken, so only differences between scores matter."
         )
     end = (
-        "It is then clipped to its bounds."
+        "It is clipped to its bounds before the environment sees it: what lies beyond is neither "
+        "done nor charged."
         if clipped or policy.clips
         else "It is passed on as it is, also beyond its bounds."
     )
