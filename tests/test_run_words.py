@@ -82,7 +82,7 @@ def test_words_are_given_with_names_errors_and_statistics():
     assert "A car in a valley between two hills" in text
     assert "An episode has at most 999 steps." in text
     assert "# | f | force<-car_position | force<-car_vel | force<-bias | made from" in text
-    assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.]+ \|", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^#\d+ \| -?[\d.]+ ± [\d.e-]+ \|", text, re.MULTILINE)) == 5
     assert text.count("Mean return ") >= 3
     assert "params[0]" not in text
     told = [json.loads(li) for li in Path("r/statistics.jsonl").read_text().splitlines()]
@@ -190,7 +190,7 @@ def test_a_recording_is_replayed_by_the_same_command(monkeypatch, capsys):
     error = capsys.readouterr().err
     assert "holds a recording already" in error
     assert "does not exist" in error
-    assert "--record: . is a folder: give the name of a file" in error
+    assert "--record: . is a folder: give the name of a new file" in error
     assert not Path("d").exists()
 
 
