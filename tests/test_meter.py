@@ -15,7 +15,7 @@ from llmopt import BudgetExceededError, ClientError, Completion, Reply, Scripted
 from llmopt.client.base import Message, Request
 from llmopt.client.retry import complete_with_retries
 from llmopt.search.limits import Limits
-from llmopt.search.meter import Meter
+from llmopt.search.meter import Journal, Meter
 
 
 def request(text: str) -> Request:
@@ -26,18 +26,20 @@ def reply(text: str) -> Reply:
     return Reply((Completion(text),), "m", prompt_tokens=3, completion_tokens=2, cost=0.5)
 
 
-def make(replies, **options) -> Meter:
-    return Meter(ScriptedClient(replies), **options)
+def make(replies, journal=None, **options) -> Meter:
+    meter = Meter(ScriptedClient(replies), **options)
+    meter.journal = journal or meter.journal
+    return meter
 
 
-class File:
+class File(Journal):
     """Stores what is spent, or does not."""
 
     def __init__(self) -> None:
         self.spent = []
         self.full = False
 
-    def __call__(self, spent) -> None:
+    def record(self, spent) -> None:
         if self.full:
             raise StorageError("the disk is full")
         self.spent.append(spent)
@@ -131,7 +133,7 @@ def test_an_ask_inside_an_ask_is_a_part_of_it():
 
 def test_a_send_is_recorded_before_it_returns():
     file = File()
-    meter = make([reply("a"), ClientError("no")], record=file)
+    meter = make([reply("a"), ClientError("no")], journal=file)
     meter.send(request("1"))
     assert [(s.request, s.reply, s.failed) for s in file.spent] == [(request("1"), reply("a"), 0)]
     with pytest.raises(ClientError):
@@ -141,7 +143,7 @@ def test_a_send_is_recorded_before_it_returns():
 
 def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
     file = File()
-    meter = make([reply("a"), reply("b")], record=file)
+    meter = make([reply("a"), reply("b")], journal=file)
     file.full = True
     with caplog.at_level(logging.WARNING), pytest.raises(StorageError), meter.asking():
         assert meter.send(request("1")) == reply("a")
@@ -161,10 +163,11 @@ def test_a_reply_whose_write_fails_is_used_and_written_later(caplog):
 
 
 def test_nothing_is_sent_where_the_check_refuses():
-    def refuse():
-        raise StorageError("closed")
+    class Closed(Journal):
+        def check(self):
+            raise StorageError("closed")
 
-    meter = make([reply("a")], check=refuse)
+    meter = make([reply("a")], Closed())
     with pytest.raises(StorageError, match="closed"):
         meter.send(request("1"))
     assert meter.client.requests == []
@@ -186,7 +189,7 @@ def test_a_copy_has_its_own_account_and_stores_nothing(clone):
     file = File()
     meter = make([reply("a"), reply("b")] * 2)
     meter.send(request("1"))
-    meter.record = file if clone is copy.copy else None
+    meter.journal = file
     other = clone(meter)
     other.send(request("2"))
     assert (meter.usage.requests, other.usage.requests) == (1, 2)
@@ -269,7 +272,7 @@ def no_waiting(monkeypatch):
 def test_calls_given_up_and_lost_samples_count_as_spent_at_unknown_cost(no_waiting):
     file = File()
     lost = Reply((Completion("b"),), cost=0.5, requests=3, unpriced=2)
-    meter = make([given_up(), reply("a"), lost], record=file)
+    meter = make([given_up(), reply("a"), lost], journal=file)
     meter.send(request("1"))
     assert (meter.usage.unpriced, meter.usage.cost) == (1, 0.5)
     meter.send(request("2"))
@@ -279,7 +282,7 @@ def test_calls_given_up_and_lost_samples_count_as_spent_at_unknown_cost(no_waiti
 
 def test_a_cost_cap_ends_with_the_first_call_given_up_and_says_how_to_go_on(no_waiting):
     file = File()
-    meter = make([given_up(), reply("a")], limits=Limits(max_cost=5.0), record=file)
+    meter = make([given_up(), reply("a")], limits=Limits(max_cost=5.0), journal=file)
     with pytest.raises(BudgetExceededError, match=r"1 of the requests were given up.*bill"):
         meter.send(request("1"))
     assert len(meter.client.requests) == 1  # not sent once more
@@ -301,7 +304,7 @@ def test_calls_given_up_add_up_as_in_a_resumed_search(no_waiting):
     lost = [ClientError("late", retryable=True, cost=c, estimated=1) for c in (0.1, 0.2)]
     file = File()
     paid = Reply((Completion("a"),), "m", 3, 0, 2, cost=0.7)
-    meter = make([paid, *lost], record=file)
+    meter = make([paid, *lost], journal=file)
     meter.send(request("1"))
     with pytest.raises(ClientError):
         meter.send(request("2"))

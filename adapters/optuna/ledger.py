@@ -10,13 +10,13 @@ from optuna.study import Study
 
 from llmopt.errors import StorageError
 from llmopt.history import Usage
-from llmopt.search.meter import Meter, Spent
+from llmopt.search.meter import Journal, Meter, Spent
 from llmopt.study import amount_of
 
 _SPENT = "llmopt:spent:"
 
 
-class Ledger:
+class Ledger(Journal):
     """Writes what one sampler object spends, and reads what the others did.
 
     Each object, and each process that it is forked into, has an entry of its own, which only
@@ -46,10 +46,9 @@ class Ledger:
         limits = meter.limits
         if limits.max_requests is None and limits.max_tokens is None and limits.max_cost is None:
             return
-        meter.record, meter.announce = self._record, self._announce
-        meter.total = self.total
+        meter.journal = self
 
-    def total(self) -> Usage:
+    def total(self, own: Usage | None = None) -> Usage:
         """Return what was spent on the study by all whose caps are counted."""
         total = Usage()
         if self._study is None:
@@ -61,7 +60,7 @@ class Ledger:
         _add(total, _entry(self._own.get(study_id, Usage())))
         return total
 
-    def _announce(self, spent: Spent) -> None:
+    def announce(self, spent: Spent) -> None:
         """Count a request that is about to be sent: its worker may be killed before it ends.
 
         Raises:
@@ -69,7 +68,7 @@ class Ledger:
         """
         self._store(self._with(spent, calls=spent.failed + 1))
 
-    def _record(self, spent: Spent) -> None:
+    def record(self, spent: Spent) -> None:
         """Store what one request cost.
 
         Raises:

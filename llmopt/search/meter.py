@@ -96,6 +96,34 @@ class Draft:
     process: int = field(default_factory=os.getpid)
 
 
+class Journal:
+    """Where a meter notes what is spent. This one keeps nothing; see `StoredSearch`."""
+
+    def check(self) -> object:
+        """Raise where nothing may be spent: in a forked child, say, that cannot store a reply."""
+
+    def announce(self, spent: Spent) -> object:
+        """Store that a request is about to be sent, and what calls for it that failed cost.
+
+        Where a kill comes before the reply is stored, the call counts all the same.
+
+        Raises:
+            StorageError: It cannot be stored; nothing is sent.
+        """
+
+    def record(self, spent: Spent) -> object:
+        """Store what a request cost, before `Meter.send` returns.
+
+        Raises:
+            StorageError: It cannot be stored. The reply is used all the same, and storing it is
+                tried again before the next request is sent, and at every `Meter.flush`.
+        """
+
+    def total(self, own: Usage) -> Usage:
+        """Return what counts against the caps, where several meters share them."""
+        return own
+
+
 class _Calls:
     """A client whose calls are announced and paid for, and that knows of one that was cut off."""
 
@@ -135,21 +163,12 @@ class Meter:
         transport_attempts: Calls for one and the same request before a connection error, a
             time-out or an overloaded server counts as a failure; by default what the client
             says, which waits for an overloaded server for minutes.
-        record: Stores what a `send` cost, before `send` returns. Where it raises a
-            `StorageError` the reply is used all the same, and storing it is tried again
-            before the next request is sent and at every `flush`.
-        check: Called before a request is sent; raises where nothing may be spent (in a
-            forked child, say, that cannot store the reply).
-        announce: Stores that a request is about to be sent, and what calls for it that failed
-            have cost. Where a kill comes before the reply is stored, the call counts all the
-            same. Where it raises, nothing is sent.
-        observe: Called when a `send` has ended that sent something; must not raise.
 
     Attributes:
         client: The model.
         limits: The caps; assign new ones to raise them.
-        total: Gives what counts against the caps, where this meter is one of several that share
-            them; ``None`` for its own usage.
+        journal: Notes what is spent. Copies have none.
+        observe: Called when a `send` has ended that sent something; must not raise.
         lock: Held by an ask from its first to its last request.
     """
 
@@ -159,21 +178,14 @@ class Meter:
         limits: Limits | None = None,
         *,
         transport_attempts: int | None = None,
-        record: Callable[[Spent], None] | None = None,
-        check: Callable[[], object] | None = None,
-        announce: Callable[[Spent], object] | None = None,
-        observe: Callable[[Spent], object] | None = None,
     ) -> None:
         self.client = client
         self.limits = limits or Limits()
         if transport_attempts is not None:
             whole_number("transport_attempts", transport_attempts, 1)
         self.transport_attempts = transport_attempts
-        self.record = record
-        self.check = check
-        self.total: Callable[[], Usage] | None = None
-        self.announce = announce
-        self.observe = observe
+        self.journal = Journal()
+        self.observe: Callable[[Spent], object] | None = None
         self.lock = Lock()
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
@@ -214,9 +226,8 @@ class Meter:
 
     def _pay(self, request: Request) -> Reply:
         self.flush()  # first, as the check may count what is stored
-        if self.check is not None:
-            self.check()
-        before = self.usage if self.total is None else self.total()
+        self.journal.check()
+        before = self.journal.total(self.usage)
         self.limits.check(before)
         self._check_priced()
         left = self.limits.max_requests
@@ -236,10 +247,6 @@ class Meter:
                 **more,
             )  # fmt: skip
 
-        def announce() -> None:
-            if self.announce is not None:
-                self.announce(record())
-
         def fail(requests: int, unpriced: int = 0, cost: float = 0.0, estimated: int = 0) -> None:
             lost.add_failure(requests, unpriced, cost, estimated)
             usage = self.usage
@@ -249,7 +256,11 @@ class Meter:
                 usage.cost = had + (lost.cost or 0.0)
             self._usage = usage
 
-        calls = _Calls(self.client, announce, lambda: Account(self.limits, spent()))
+        calls = _Calls(
+            self.client,
+            lambda: self.journal.announce(record()),
+            lambda: Account(self.limits, spent()),
+        )
 
         def count_failure(error: ClientError, attempt: int) -> None:
             with uninterrupted():
@@ -262,12 +273,11 @@ class Meter:
                 self.limits.check_cost(spent())  # before it is sent once more
 
         def store() -> None:
-            if self.record is not None:
-                self._unsaved.append(record())
-                try:
-                    self.flush()
-                except StorageError as error:
-                    logger.warning("kept in memory until it can be stored: %s", error)
+            self._unsaved.append(record())
+            try:
+                self.flush()
+            except StorageError as error:
+                logger.warning("kept in memory until it can be stored: %s", error)
 
         try:
             answer = complete_with_retries(
@@ -296,7 +306,7 @@ class Meter:
                 with uninterrupted():
                     if calls.under_way:  # cut off by Ctrl-C, say: it may be charged for
                         fail(1, self.in_doubt)
-                    if lost.requests or (calls.begun and self.announce is not None):
+                    if lost.requests or calls.begun:
                         store()
             raise
         finally:
@@ -350,9 +360,9 @@ class Meter:
             StorageError: It still cannot be stored.
         """
         with self._writing:
-            while self._unsaved and self.record is not None:
+            while self._unsaved:
                 with uninterrupted():
-                    self.record(self._unsaved[0])
+                    self.journal.record(self._unsaved[0])
                     self._unsaved.popleft()
 
     # -- one ask --------------------------------------------------------------------------
@@ -432,21 +442,19 @@ class Meter:
             source: Where the point came from.
             times: -1 takes back a point that was counted and is not handed out after all.
         """
-        with self._tally() as draft:
-            draft.proposals[source] += times
+        self._count("proposals", source, times)
 
     def count_rejection(self, reason: str) -> None:
         """Count one sample that was not used: as `count_proposal`."""
-        with self._tally() as draft:
-            draft.rejected[reason] += 1
+        self._count("rejected", reason, 1)
 
-    @contextlib.contextmanager
-    def _tally(self) -> Iterator[Draft]:
+    def _count(self, what: str, name: str, times: int) -> None:
         with self.lock:
-            draft = self._open_draft or Draft()
-            yield draft
-            if draft is not self._draft:
-                self._usage = self.usage_with(draft)
+            draft, usage = self._open_draft, self.usage
+            counts = getattr(usage if draft is None else draft, what)
+            counts[name] = counts.get(name, 0) + times
+            if draft is None:
+                self._usage = usage
 
     @property
     def _open_draft(self) -> Draft | None:
@@ -472,10 +480,7 @@ class Meter:
             **self.__dict__,
             "lock": Lock(),
             "_writing": Lock(),
-            "record": None,
-            "check": None,
-            "total": None,
-            "announce": None,
+            "journal": Journal(),
             "observe": None,
             "_paid": self._paid.copy(),
             "_unsaved": deque(),

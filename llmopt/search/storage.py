@@ -12,7 +12,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from llmopt.prompt import get_prompt, is_shipped
 from llmopt.search.eventlog import Event, EventLog
 from llmopt.search.events import Asked, Queued, Snapshot, read_event
 from llmopt.search.locks import uninterrupted
-from llmopt.search.meter import Meter, Metered, Spent
+from llmopt.search.meter import Journal, Meter, Metered, Spent
 from llmopt.search.state import SearchState
 from llmopt.space import Space
 from llmopt.text import short
@@ -87,10 +86,7 @@ class StoredSearch(Metered):
         log.events = []
         self._log = log
         # Without a reference to this search: one that is dropped closes its file at once.
-        meter = self._meter
-        meter.check = log.check
-        meter.record = partial(_append_spent, log)
-        meter.announce = partial(_append_request, log)
+        self._meter.journal = _Spending(log)
 
     def close(self) -> None:
         """Close the storage file. What is known can still be read."""
@@ -100,19 +96,25 @@ class StoredSearch(Metered):
             self._log.close()
 
 
-def _append_request(log: EventLog, spent: Spent) -> None:
-    """Store that a request is about to be sent, and what calls for it that failed cost."""
-    digest = spent.request.digest()
-    log.append({"event": "request", "digest": digest, **_failures(spent, "failed")})
+class _Spending(Journal):
+    """Stores in a search's file what its requests cost."""
 
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
 
-def _append_spent(log: EventLog, spent: Spent) -> None:
-    """Store what a request cost."""
-    if spent.reply is None:
-        log.append({"event": "failure", **_failures(spent, "requests")})
-    else:
-        paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-        log.append({"event": "reply", **paid, **_failures(spent, "failed")})
+    def check(self) -> None:
+        self._log.check()
+
+    def announce(self, spent: Spent) -> None:
+        digest = spent.request.digest()
+        self._log.append({"event": "request", "digest": digest, **_failures(spent, "failed")})
+
+    def record(self, spent: Spent) -> None:
+        if spent.reply is None:
+            self._log.append({"event": "failure", **_failures(spent, "requests")})
+        else:
+            paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
+            self._log.append({"event": "reply", **paid, **_failures(spent, "failed")})
 
 
 def _failures(spent: Spent, name: str) -> Event:
@@ -124,7 +126,7 @@ def _read_failures(event: Event, name: str) -> tuple[int, int, float, int]:
     """Return the arguments of `Usage.add_failure` that an event holds.
 
     Args:
-        event: As `_append_request` and `_append_spent` store it.
+        event: As `_Spending` stores it.
         name: Under which it holds how many calls failed.
 
     Raises:
