@@ -49,8 +49,16 @@ def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
     assert "folder:x" not in texts[0]
     assert "ripple" not in texts[0].lower()
     assert line["best"] == min(line["curve"])
+    assert "Proposal: stop" in texts[0]
     assert line["prompt_tokens"] > 500
     assert line["completion_tokens"] > 20
+
+
+def test_numbers_finish_what_the_model_has_ended(monkeypatch, tmp_path):
+    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"], 14)
+    assert (line["requests"], len(texts)) == (2, 2)
+    assert "expects no further gain" in line["stopped"]
+    assert line["sources"][8:] == ["finish"] * 6
 
 
 def test_the_arm_of_before_asks_for_one_point_and_offers_no_end(monkeypatch, tmp_path):

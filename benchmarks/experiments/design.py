@@ -102,7 +102,7 @@ def search_policy(cell: Cell, client: Client) -> Line:
 def search_function(cell: Cell, client: Client) -> Line:
     """Minimize a function and return what was found, without noise."""
     function, watch = Function(cell.task, cell.seed), Watch()
-    off = {**_OFF, "may_stop": False} if cell.method == "before" else {}
+    off = {**_OFF, "finish": None, "finalists": None, "may_stop": False}
     result = llmopt.minimize(
         function,
         function.space,
@@ -112,7 +112,7 @@ def search_function(cell: Cell, client: Client) -> Line:
         noisy=function.shape.noise > 0,
         callbacks=[watch],
         progress=False,
-        **off,
+        **(off if cell.method == "before" else {}),
     )
     params = result.best.params
     return {
