@@ -556,10 +556,8 @@ def test_the_page_of_a_bent_folder_is_made_or_refused_in_words(tmp_path):
 
 
 def test_code_and_reward_take_every_task_that_run_takes():
-    from llmopt.benchmarks.code.tasks import ALIASES
     from llmopt.benchmarks.tasks import TASKS
 
-    assert set(ALIASES) == {t.alias for t in TASKS if not t.alias.endswith("-published")}
     for task in TASKS:
         found = find_task(task.alias)
         assert found.env_id == find_task(task.id).env_id == task.env_id
@@ -580,7 +578,9 @@ def test_a_model_that_is_too_small_is_warned_of(monkeypatch, tmp_path, capsys):
 
 def open_and_make(folder):
     task = find_task("mountaincar")
-    run = CodeRun(folder, {**options.DEFAULTS, "command": "code", "task": task.name, "model": "m"})
+    run = CodeRun(
+        folder, {**options.defaults("code"), "command": "code", "task": task.name, "model": "m"}
+    )
     with common.make_optimizer(run, task, policy_function(task.make(False)), "", "",
                                Starts(None)):  # fmt: skip
         pass

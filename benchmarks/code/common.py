@@ -186,13 +186,48 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def until_a_cap() -> Iterator[None]:
-    """End a search where a cap is reached; the run is then finished as any other."""
-    try:
-        yield
-    except BudgetExceededError as stop:
-        say(f"stopped: {stop}")
+def conduct(
+    run: CodeRun,
+    task: CodeTask,
+    optimizer: CodeOptimizer,
+    improve: Callable[[], object],
+    report: Callable[[CodeTrial], Mapping[str, Any]],
+) -> None:
+    """Search until the tries or a cap are spent, judge the best on fresh starts, and finish."""
+    with optimizer:
+        run.write_missing(optimizer.trials)
+        best = best_of(optimizer)
+        # A run that was resumed may have found it before it was stopped.
+        if best is None or not task.solved(best.reward):
+            try:
+                improve()
+            except BudgetExceededError as stop:
+                say(f"stopped: {stop}")
+        held_out = None
+        if (best := best_of(optimizer)) is not None:
+            say_solved(task, optimizer, run.config["steps"])
+            held_out = report(best)
+        finish(run, optimizer, held_out)
+
+
+def held_out_of(
+    counts: Mapping[str, int],
+    mean: float | None,
+    error: float | None,
+    rate: float | None,
+    failed: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return what the best is worth on fresh starts, for the folder and the last line.
+
+    A failed episode has no return, so that a policy with one has no mean return.
+    """
+    return {
+        **counts,
+        "mean return": None if mean is None else round(mean, 4),
+        "standard error": None if mean is None or error is None else round(error, 4),
+        "success rate": rate,
+        **failed,
+    }
 
 
 def best_of(optimizer: CodeOptimizer) -> CodeTrial | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +15,122 @@ from llmopt.benchmarks.code.tasks import ALIASES
 from llmopt.code.candidate import STRATEGIES
 from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.reward.sb3 import ALGORITHMS
-from llmopt.commands.shared import add_option_argument, take_options
+from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
 from llmopt.files import read_text
 from llmopt.text import short
 from llmopt.trust import check_given
 
-DEFAULTS: dict[str, Any] = {
-    "steps": 10,
-    "seed": 0,
-    "strategy": "hill-climb",
-    "samples": 4,
-    "width": 3,
-    "answer": "fenced",
-    "hint": "",
-    "initial": "",
-    "repairs": 2,
-    "temperature": None,
-    "max_output_tokens": None,
-    "call_seconds": 10.0,
-    "held_out": 20,
-    "max_requests": None,
-    "max_tokens": None,
-    "max_cost": None,
-    "allow_unsandboxed": False,
-    "record": None,
-    "gif": True,
-}
-FREE = (
-    *("steps", "max_requests", "max_tokens", "max_cost", "allow_unsandboxed", "held_out"),
-    *("record", "gif"),
-)
-"""Settings that a resumed run may change."""
-_COUNTS = ("steps", "samples", "width", "held_out", "episodes", "trainings")
-_RANGES: dict[str, tuple[type, float, float]] = {
-    **dict.fromkeys(_COUNTS, (int, 1, 100_000)),
-    **dict.fromkeys(("max_output_tokens", "max_requests", "max_tokens"), (int, 1, 1e12)),
-    "training": (int, 1, 1e10),
-    "seed": (int, 0, 2**63),
-    "repairs": (int, 0, MOST_AT_ONCE),
-    "temperature": (float, 0, 100),
-    "max_cost": (float, 0, 1e9),
-    "call_seconds": (float, 0.001, 1e6),
-}
-"""Of each number that an option gives: its kind, the least and the most."""
-_TEXTS = ("task", "model", "hint", "initial", "command")
-_CHOICES = {
-    "strategy": STRATEGIES,
-    "answer": ("fenced", "json"),
-    "trainer": ("linear", *ALGORITHMS),
-    "gif": (True, False),
-    "allow_unsandboxed": (True, False),
+
+@dataclass(frozen=True)
+class _Option:
+    """A setting of a run: its default, the type of its values, and what they may be.
+
+    Attributes:
+        help: What it is, in words; empty for one that every command has.
+        range: The least and the most of a number, or else the values that there are.
+        free: Whether a resumed run may change it.
+        command: Which of the two commands has it; both by default.
+    """
+
+    default: Any
+    kind: type
+    help: str = ""
+    range: tuple[Any, ...] = ()
+    free: bool = False
+    command: str = ""
+    metavar: str = "N"
+
+    def expected(self, value: Any) -> str:
+        """Return what a value should be, in words; empty where it is so."""
+        if value is None and self.default is None:
+            return ""
+        valid = self.range or ((True, False) if self.kind is bool else ())
+        if self.kind in (int, float):
+            sound = type(value) is int or type(value) is self.kind
+            sound = sound and valid[0] <= value <= valid[1]
+            what = "a number" if self.kind is float else "a whole number"
+            words = f"{what}, {valid[0]} or more, at most {valid[1]:g}"
+        elif self.kind is list:
+            sound = isinstance(value, list) and all(v in valid for v in value)
+            words = f"some of {', '.join(valid)}"
+        elif valid:
+            sound = any(value == each and type(value) is type(each) for each in valid)
+            words = f"one of {', '.join(map(str, valid))}"
+        else:
+            sound, words = isinstance(value, str), "a text"
+        return "" if sound else words
+
+
+_TEXT = _Option("", str)
+_COUNT, _MANY = (1, 100_000), (1, 1e12)
+_OPTIONS = {
+    "task": _TEXT,
+    "model": _TEXT,
+    "command": _TEXT,
+    "steps": _Option(10, int, "candidates of the model in all", _COUNT, free=True),
+    "strategy": _Option("hill-climb", str, "which try the next one improves", STRATEGIES),
+    "samples": _Option(4, int, "tries from one candidate in a round", _COUNT),
+    "width": _Option(3, int, "candidates that a beam keeps", _COUNT, metavar="W"),
+    "answer": _Option("fenced", str, "form of the answer", ("fenced", "json")),
+    "hint": _Option("", str, "advice for the model", metavar="TEXT"),
+    "initial": _Option("", str, "Python source to begin from, scored first", metavar="FILE"),
+    "repairs": _Option(2, int, "repairs of one answer", (0, MOST_AT_ONCE)),
+    "temperature": _Option(None, float, "sampling temperature", (0, 100), metavar="T"),
+    "max_output_tokens": _Option(
+        None,
+        int,
+        "tokens of an answer, reasoning included (default: 16000, a quarter of a short context)",
+        _MANY,
+    ),
+    "call_seconds": _Option(10.0, float, "limit of one call of code", (0.001, 1e6), metavar="S"),
+    "held_out": _Option(20, int, "fresh starts for the last score", _COUNT, free=True),
+    "episodes": _Option(10, int, "starts that candidates are compared on", _COUNT, metavar="K"),
+    "feedback": _Option(
+        list(FEEDBACK_KINDS),
+        list,
+        "language feedback on the steps that are told: r (reward), hp (good moves), hn (bad "
+        "moves), fp (what the expert would do); for tasks that have it (default: all)",
+        FEEDBACK_KINDS,
+        command="code",
+        metavar="KIND",
+    ),
+    "training": _Option(200, int, "episodes of a training", (1, 1e10), command="reward"),
+    "trainings": _Option(
+        3,
+        int,
+        "trainings under each reward, from different seeds, whose mean counts",
+        _COUNT,
+        command="reward",
+    ),
+    "trainer": _Option(
+        "linear",
+        str,
+        "a linear policy by CMA-ES, or an algorithm of stable-baselines3",
+        ("linear", *ALGORITHMS),
+        command="reward",
+    ),
+    "seed": _Option(0, int, range=(0, 2**63)),
+    "max_requests": _Option(None, int, range=_MANY, free=True),
+    "max_tokens": _Option(None, int, range=_MANY, free=True),
+    "max_cost": _Option(None, float, range=(0, 1e9), free=True),
+    "record": _Option(None, str, free=True),
+    "gif": _Option(True, bool, free=True),
+    "allow_unsandboxed": _Option(False, bool, free=True),
 }
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add the options of both commands. One that is not given is not in the namespace."""
+def defaults(command: str) -> dict[str, Any]:
+    """Return the settings of a run where none are given."""
+    return {
+        name: option.default
+        for name, option in _OPTIONS.items()
+        if option is not _TEXT and option.command in ("", command)
+    }
+
+
+def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    """Add the options of a command. One that is not given is not in the namespace."""
     parser.argument_default = argparse.SUPPRESS
     add = parser.add_argument
     add(
@@ -78,31 +139,17 @@ def add_common(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(ALIASES)}, metaworld:NAME-v3 (code only), or any Gymnasium id",
     )
     add("--model", metavar="M", help="model to ask; it has to be able to write code")
-    add_option_argument(parser)
-    add("--steps", type=int, metavar="N", help="candidates of the model in all (default: 10)")
-    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
-    add(
-        "--strategy",
-        choices=STRATEGIES,
-        help="which try the next one improves (default: hill-climb)",
-    )
-    add("--samples", type=int, metavar="N", help="tries from one candidate in a round (default: 4)")
-    add("--width", type=int, metavar="W", help="candidates that a beam keeps (default: 3)")
-    add("--answer", choices=("fenced", "json"), help="form of the answer (default: fenced)")
-    add("--hint", metavar="TEXT", help="advice for the model")
-    add("--initial", metavar="FILE", help="Python source to begin from, scored first")
-    add("--repairs", type=int, metavar="N", help="repairs of one answer (default: 2)")
-    add("--temperature", type=float, metavar="T", help="sampling temperature")
-    add(
-        "--max-output-tokens",
-        type=int,
-        metavar="N",
-        help="tokens of an answer, reasoning included (default: "
-        "16000, a quarter of a short context)",
-    )
-    add("--call-seconds", type=float, metavar="S", help="limit of one call of code (default: 10)")
-    add("--held-out", type=int, metavar="N", help="fresh starts for the last score (default: 20)")
-    add("--no-gif", dest="gif", action="store_false", help="do not render the best policy")
+    for name, option in _OPTIONS.items():
+        if not option.help or option.command not in ("", command):
+            continue
+        form: dict[str, Any] = {"type": option.kind, "metavar": option.metavar}
+        if option.kind is list:
+            form = {"nargs": "*", "choices": option.range, "metavar": option.metavar}
+        elif option.kind is str and option.range:
+            form = {"choices": option.range}
+        known = "" if option.default in (None, "") or form.get("nargs") else option.default
+        words = f"{option.help} (default: {known})" if known else option.help
+        add(f"--{name.replace('_', '-')}", help=words, **form)
     add(
         "--starts",
         metavar="PATH",
@@ -112,22 +159,14 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="DIR", help="run folder (default: a new one in runs/)")
     add("--resume", action="store_true", help="go on with the run in the folder --out")
     add(
-        "--record",
-        metavar="FILE",
-        help="keep the model's requests and answers; the same command with --model replay:FILE "
-        "plays them again",
-    )
-    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
-    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
-    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
-    add(
         "--allow-unsandboxed",
         action="store_true",
         help="run the model's code even where it cannot be confined",
     )
+    add_run_arguments(parser)
 
 
-def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]) -> CodeRun:
+def open_run(args: argparse.Namespace, command: str) -> CodeRun:
     """Return the run that the arguments name. Nothing is written yet.
 
     Raises:
@@ -153,9 +192,10 @@ def open_run(args: argparse.Namespace, command: str, defaults: Mapping[str, Any]
     if out is None:
         safe = "".join(c if c.isalnum() or c in "-._" else "-" for c in str(given["task"]))
         out = Path("runs") / f"{command}-{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = given if resume else {**DEFAULTS, **defaults, **given}
-    run = CodeRun(out, config, resume=resume, free=FREE)
-    run.config = {**DEFAULTS, **defaults, **run.config}
+    config = given if resume else {**defaults(command), **given}
+    free = tuple(name for name, option in _OPTIONS.items() if option.free)
+    run = CodeRun(out, config, resume=resume, free=free)
+    run.config = {**defaults(command), **run.config}
     run.given_starts = None if starts is None else read_starts(Path(starts))
     if resume:
         # A waiver of the sandbox is not even asked for: it is forgotten.
@@ -172,30 +212,5 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         LLMOptError: It is of another kind, too small or too large.
     """
     for name, value in settings.items():
-        if value is None and DEFAULTS.get(name) is None:
-            continue
-        expected = _expected(name, value)
-        if expected:
-            option = f"--{name.replace('_', '-')}"
-            raise LLMOptError(f"{option} {short(value)}: expected {expected}")
-
-
-def _expected(name: str, value: Any) -> str:
-    """Return what a setting should be, in words; empty where it is so."""
-    if name in _RANGES:
-        kind, least, most = _RANGES[name]
-        sound = type(value) is int or (kind is float and type(value) is float)
-        what = "a number" if kind is float else "a whole number"
-        return (
-            "" if sound and least <= value <= most else f"{what}, {least} or more, at most {most:g}"
-        )
-    if name in _TEXTS:
-        return "" if isinstance(value, str) else "a text"
-    if name in _CHOICES:
-        valid = _CHOICES[name]
-        sound = any(value == each and type(value) is type(each) for each in valid)
-        return "" if sound else f"one of {', '.join(map(str, valid))}"
-    if name == "feedback":
-        sound = isinstance(value, list) and all(v in FEEDBACK_KINDS for v in value)
-        return "" if sound else f"some of {', '.join(FEEDBACK_KINDS)}"
-    return ""
+        if name in _OPTIONS and (expected := _OPTIONS[name].expected(value)):
+            raise LLMOptError(f"--{name.replace('_', '-')} {short(value)}: expected {expected}")

@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 from llmopt.benchmarks.code import classic
+from llmopt.benchmarks.tasks import TASKS
+from llmopt.benchmarks.tasks.table import UnknownTaskError, get_task
 from llmopt.code.language import FEEDBACK_KINDS
 from llmopt.code.policy import PolicyScore
 from llmopt.errors import LLMOptError, SpaceError
-from llmopt.policies.environment import EnvMaker, make_gymnasium, missing_environment
+from llmopt.policies.environment import EnvMaker, make_gymnasium
 from llmopt.policies.goal import draw_start
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.picture import choose_renderer, follow
 from llmopt.policies.statistics import EpisodeStatistics
 from llmopt.policies.words import describe_environment
 
-ALIASES = {
-    "mountaincar": "MountainCarContinuous-v0",
-    "mountaincar-discrete": "MountainCar-v0",
-    "swimmer": "Swimmer-v5",
-    "cartpole": "CartPole-v1",
-    "pendulum": "Pendulum-v1",
-    "acrobot": "Acrobot-v1",
-    "inverted-pendulum": "InvertedPendulum-v5",
-    "inverted-double-pendulum": "InvertedDoublePendulum-v5",
-    "reacher": "Reacher-v5",
-    "hopper": "Hopper-v5",
-    "walker2d": "Walker2d-v5",
-    "halfcheetah": "HalfCheetah-v5",
-    "frozenlake": "FrozenLake-v1",
-    "cliffwalking": "CliffWalking-v1",
-}
+ALIASES = tuple(task.alias for task in TASKS if not task.alias.endswith("-published"))
 """Short names of environments, the same as those of ``llmopt run``."""
-
-_CAPS = {"CliffWalking-v1": 200}
-"""Steps of an episode where the environment sets no limit, as in ``llmopt run``."""
 
 _HIGHEST = {"CartPole-v1": 500.0, "InvertedPendulum-v5": 1000.0}
 """Highest mean returns that there can be, where they are known and can be reached."""
@@ -164,18 +146,20 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
     """
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed, feedback)
-    # `llmopt run` names forms of linear policies, too, which are nothing to code.
-    env_id = re.sub(r"-published$|/(linear|scaled)-v\d.*$", "", name)
-    env_id = ALIASES.get(env_id, env_id)
+    try:
+        known = get_task(name)  # of its form for linear policies nothing is taken
+    except UnknownTaskError as error:
+        raise LLMOptError(f"{error}, or metaworld:TASK-v3") from error
+    env_id = known.env_id
     taught = env_id in classic.TAUGHT
     if not taught and set(feedback) != set(FEEDBACK_KINDS):
         raise LLMOptError(
             f"{name} gives no language feedback, so none can be chosen; that is for "
             f"{', '.join(classic.TAUGHT)} and metaworld:TASK-v3"
         )
-    env = _make(name, env_id)
+    env = make_gymnasium(env_id)
+    cap = known.step_cap(env)
     limit = env.spec.max_episode_steps if env.spec is not None else None
-    cap = limit or _CAPS.get(env_id, 1000)
 
     def make(held_out: bool) -> gym.Env[Any, Any]:
         if taught:
@@ -239,20 +223,6 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
         statistics=statistics,
         draw=draw,
     )
-
-
-def _make(name: str, env_id: str) -> gym.Env[Any, Any]:
-    try:
-        return make_gymnasium(env_id)
-    except LLMOptError as error:
-        if not isinstance(error.__cause__, gym.error.UnregisteredEnv):
-            raise
-        near = get_close_matches(name, [*ALIASES, *gym.registry], n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(map(repr, near))}" if near else ""
-        raise LLMOptError(
-            f"unknown task {name!r}: {hint or missing_environment(name)}. Valid: "
-            f"{', '.join(ALIASES)}, metaworld:TASK-v3, and any Gymnasium id"
-        ) from error
 
 
 def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:

@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
+from llmopt.benchmarks.code import options
 from llmopt.benchmarks.code.common import (
-    best_of,
+    conduct,
     draw,
-    finish,
+    held_out_of,
     make_optimizer,
-    say_solved,
     say_step,
     starts_of,
     telling_how_to_resume,
-    until_a_cap,
 )
 from llmopt.benchmarks.code.folder import CodeRun
-from llmopt.benchmarks.code.options import add_common, open_run
 from llmopt.benchmarks.code.tasks import find_task
-from llmopt.code.candidate import standard_error
-from llmopt.code.language import FEEDBACK_KINDS
+from llmopt.code.candidate import CodeTrial, standard_error
 from llmopt.code.policy import PolicyScore, evaluate_policy, improve, policy_function
-
-_DEFAULTS = {"episodes": 10, "feedback": list(FEEDBACK_KINDS)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt code``."""
-    add_common(parser)
-    parser.add_argument(
-        "--episodes",
-        type=int,
-        metavar="K",
-        help="starts that candidates are compared on (default: 10)",
-    )
-    parser.add_argument(
-        "--feedback",
-        nargs="*",
-        choices=FEEDBACK_KINDS,
-        metavar="KIND",
-        help="language feedback on the steps that are told: r (reward), hp (good moves), hn (bad "
-        "moves), fp (what the expert would do); for tasks that have it (default: all)",
-    )
+    options.add_arguments(parser, "code")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -54,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
         LLMOptError: The task, the model or the folder is not usable.
     """
-    run = open_run(args, "code", _DEFAULTS)
+    run = options.open_run(args, "code")
     with telling_how_to_resume(run):
         _search(run)
     return 0
@@ -74,69 +56,53 @@ def _search(run: CodeRun) -> None:
         f"{config['call_seconds']:g} s."
     )
     notes = f"{facts}\n\n{task.notes}".strip()
-    with make_optimizer(run, task, function, task.scoring(len(seeds)), notes, starts) as optimizer:
-        run.write_missing(optimizer.trials)
+    optimizer = make_optimizer(run, task, function, task.scoring(len(seeds)), notes, starts)
 
-        def on_step(number: int, score: PolicyScore | None, words: str) -> None:
-            if score is not None:
-                run.write_candidate(
-                    optimizer.trials[-1],
-                    {
-                        "mean_return": score.mean_return,
-                        "success_rate": score.success_rate,
-                        "episodes": len(score.episodes),
-                    },
-                )
-            say_step(run, optimizer, number, words)
+    def on_step(number: int, score: PolicyScore | None, words: str) -> None:
+        if score is not None:
+            measures = {"mean_return": score.mean_return, "success_rate": score.success_rate}
+            measures["episodes"] = len(score.episodes)
+            run.write_candidate(optimizer.trials[-1], measures)
+        say_step(run, optimizer, number, words)
 
-        best = best_of(optimizer)
-        try:
-            # A run that was resumed may have found it before it was stopped.
-            if best is None or not task.solved(best.reward):
-                with until_a_cap():
-                    improve(
-                        optimizer,
-                        env,
-                        seeds,
-                        config["steps"],
-                        measure=task.score,
-                        samples=task.samples,
-                        done=lambda score: task.solved(task.score(score)[0]),
-                        on_step=on_step,
-                        cap=task.cap,
-                        success=task.success,
-                        statistics=task.statistics,
-                    )
-        finally:
-            env.close()
-        held_out = None
-        best = best_of(optimizer)
-        if best is not None:
-            say_solved(task, optimizer, config["steps"])
-            fresh = task.make(True)
-            again = starts.held_out(config["held_out"])
-            with optimizer.candidate(best) as candidate:
-                score = evaluate_policy(
-                    candidate, fresh, again, cap=task.cap, success=task.success, every=True
-                )
-                draw(run, task, candidate, again[0], candidate.reset)
-            fresh.close()
-            held_out = told_of(score)
-        finish(run, optimizer, held_out)
+    def search() -> None:
+        improve(
+            optimizer,
+            env,
+            seeds,
+            config["steps"],
+            measure=task.score,
+            samples=task.samples,
+            done=lambda score: task.solved(task.score(score)[0]),
+            on_step=on_step,
+            cap=task.cap,
+            success=task.success,
+            statistics=task.statistics,
+        )
+
+    def report(best: CodeTrial) -> dict[str, Any]:
+        again = starts.held_out(config["held_out"])
+        with (
+            contextlib.closing(task.make(True)) as fresh,
+            optimizer.candidate(best) as candidate,
+        ):
+            score = evaluate_policy(
+                candidate, fresh, again, cap=task.cap, success=task.success, every=True
+            )
+            draw(run, task, candidate, again[0], candidate.reset)
+        return told_of(score)
+
+    with contextlib.closing(env):
+        conduct(run, task, optimizer, search, report)
 
 
 def told_of(score: PolicyScore) -> dict[str, Any]:
-    """Return what a policy is worth on fresh starts, for the folder and the last line.
-
-    A failed episode has no return, so that a policy with one has no mean return.
-    """
-    mean, error = score.mean_return, standard_error(score.returns)
-    told: dict[str, Any] = {
-        "starts": len(score.episodes),
-        "mean return": None if mean is None else round(mean, 4),
-        "standard error": None if mean is None or error is None else round(error, 4),
-        "success rate": score.success_rate,
-    }
-    if score.failed:
-        told |= {"failed starts": len(score.failed), "failure": score.failure}
-    return told
+    """Return what a policy is worth on fresh starts."""
+    failed = {"failed starts": len(score.failed), "failure": score.failure} if score.failed else {}
+    return held_out_of(
+        {"starts": len(score.episodes)},
+        score.mean_return,
+        standard_error(score.returns),
+        score.success_rate,
+        failed,
+    )

@@ -11,21 +11,19 @@ from typing import Any
 
 import gymnasium as gym
 
+from llmopt.benchmarks.code import options
 from llmopt.benchmarks.code.common import (
-    best_of,
+    conduct,
     draw,
-    finish,
+    held_out_of,
     make_optimizer,
-    say_solved,
     say_step,
     starts_of,
     telling_how_to_resume,
-    until_a_cap,
 )
 from llmopt.benchmarks.code.folder import CodeRun
-from llmopt.benchmarks.code.options import add_common, open_run
 from llmopt.benchmarks.code.tasks import find_task
-from llmopt.code.candidate import standard_error
+from llmopt.code.candidate import CodeTrial, standard_error
 from llmopt.code.reward.judge import Judgement, actor, judge, mean_of
 from llmopt.code.reward.reward import (
     Training,
@@ -35,32 +33,14 @@ from llmopt.code.reward.reward import (
     reward_function,
     train_linear,
 )
-from llmopt.code.reward.sb3 import ALGORITHMS, require_sb3, sb3_words, train_sb3
+from llmopt.code.reward.sb3 import require_sb3, sb3_words, train_sb3
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.text import short
-
-_DEFAULTS = {"episodes": 10, "training": 200, "trainings": 3, "trainer": "linear"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt reward``."""
-    add_common(parser)
-    add = parser.add_argument
-    add(
-        "--episodes", type=int, metavar="K", help="starts that policies are judged on (default: 10)"
-    )
-    add("--training", type=int, metavar="N", help="episodes of a training (default: 200)")
-    add(
-        "--trainings",
-        type=int,
-        metavar="N",
-        help="trainings under each reward, from different seeds, whose mean counts (default: 3)",
-    )
-    add(
-        "--trainer",
-        choices=("linear", *ALGORITHMS),
-        help="a linear policy by CMA-ES (default), or an algorithm of stable-baselines3",
-    )
+    options.add_arguments(parser, "reward")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -74,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     """
     if args.task.startswith("metaworld:"):
         raise LLMOptError("llmopt reward takes Gymnasium ids; Meta-World is for llmopt code")
-    run = open_run(args, "reward", _DEFAULTS)
+    run = options.open_run(args, "reward")
     with telling_how_to_resume(run):
         _search(run, trusted="trainer" in vars(args))
     return 0
@@ -114,78 +94,71 @@ def _search(run: CodeRun, trusted: bool) -> None:
         else f"{function.name} is called at each step."
     )
     notes = f"{facts}\n\n{task.notes}".strip()
-    with make_optimizer(run, task, function, scoring, notes, starts) as optimizer:
-        run.write_missing(optimizer.trials)
+    optimizer = make_optimizer(run, task, function, scoring, notes, starts)
 
-        def names_of(trainings: Sequence[Training]) -> list[Any]:
-            """Return the policies as they are written: numbers, or a file's name in the folder."""
-            found: list[Any] = []
-            for training in trainings:
-                policy: Any = training.policy
-                if isinstance(policy, Path):
-                    policy = policy.name  # wherever the folder is moved to
-                    made.add(policy)
-                found.append(policy)
-            return found
+    def names_of(trainings: Sequence[Training]) -> list[Any]:
+        """Return the policies as they are written: numbers, or a file's name in the folder."""
+        found: list[Any] = []
+        for training in trainings:
+            policy: Any = training.policy
+            if isinstance(policy, Path):
+                policy = policy.name  # wherever the folder is moved to
+                made.add(policy)
+            found.append(policy)
+        return found
 
-        def on_step(
-            number: int, trainings: Sequence[Training], judged: Sequence[Judgement], words: str
-        ) -> None:
-            if number >= 0:
-                measures: dict[str, Any] = {}
-                if judged:
-                    measures = {
-                        "policies": names_of(trainings),
-                        "mean_return": mean_of(judged),
-                        "success_rate": statistics.fmean(j.success_rate for j in judged),
-                        "curves": [training.returns for training in trainings],
-                        "components": [training.components for training in trainings],
-                    }
-                run.write_candidate(optimizer.trials[-1], measures)
-            say_step(run, optimizer, number, words)
+    def on_step(
+        number: int, trainings: Sequence[Training], judged: Sequence[Judgement], words: str
+    ) -> None:
+        if number >= 0:
+            measures: dict[str, Any] = {}
+            if judged:
+                measures = {
+                    "policies": names_of(trainings),
+                    "mean_return": mean_of(judged),
+                    "success_rate": statistics.fmean(j.success_rate for j in judged),
+                    "curves": [training.returns for training in trainings],
+                    "components": [training.components for training in trainings],
+                }
+            run.write_candidate(optimizer.trials[-1], measures)
+        say_step(run, optimizer, number, words)
 
-        best = best_of(optimizer)
-        if best is None or not task.solved(best.reward):
-            with until_a_cap():
-                improve_reward(
-                    optimizer,
-                    task.env_id,
-                    config["steps"],
-                    seeds=seeds,
-                    episodes=config["training"],
-                    trainings=config["trainings"],
-                    train=train,
-                    on_step=on_step,
-                    done=task.solved,
-                    seed=config["seed"],
-                    cap=task.cap,
-                )
-        held_out = None
-        best = best_of(optimizer)
-        if best is not None:
-            say_solved(task, optimizer, config["steps"])
-            stored = run.read_candidate(best.number).get("policies") or []
-            policies: list[Any] = stored if isinstance(stored, list) else [stored]
-            if not policies:  # the run was killed between the score and the file
-                options = {"episodes": config["training"], "cap": task.cap}
-                with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
-                    policies += names_of(
-                        [
-                            train(candidate, env, seed=config["seed"] + k, **options)
-                            for k in range(config["trainings"])
-                        ]
-                    )
-            fresh = starts.held_out(config["held_out"])
-            judged = [
-                judge(task.env_id, _readable(run, policy, made, trusted), fresh, task.cap)
-                for policy in policies
-            ]
-            if config["trainer"] == "linear":
-                at = max(range(len(judged)), key=lambda k: judged[k].rank)
-                with gym.make(task.env_id) as env:
-                    draw(run, task, actor(env, policies[at]), fresh[0])
-            held_out = _told_of(judged)
-        finish(run, optimizer, held_out)
+    def search() -> None:
+        improve_reward(
+            optimizer,
+            task.env_id,
+            config["steps"],
+            seeds=seeds,
+            episodes=config["training"],
+            trainings=config["trainings"],
+            train=train,
+            on_step=on_step,
+            done=task.solved,
+            seed=config["seed"],
+            cap=task.cap,
+        )
+
+    def report(best: CodeTrial) -> dict[str, Any]:
+        stored = run.read_candidate(best.number).get("policies") or []
+        policies: list[Any] = stored if isinstance(stored, list) else [stored]
+        if not policies:  # the run was killed between the score and the file
+            given = {"episodes": config["training"], "cap": task.cap}
+            with optimizer.candidate(best) as candidate, gym.make(task.env_id) as env:
+                for k in range(config["trainings"]):
+                    trained = train(candidate, env, seed=config["seed"] + k, **given)
+                    policies += names_of([trained])
+        fresh = starts.held_out(config["held_out"])
+        judged = [
+            judge(task.env_id, _readable(run, policy, made, trusted), fresh, task.cap)
+            for policy in policies
+        ]
+        if config["trainer"] == "linear":
+            at = max(range(len(judged)), key=lambda k: judged[k].rank)
+            with gym.make(task.env_id) as env:
+                draw(run, task, actor(env, policies[at]), fresh[0])
+        return _told_of(judged)
+
+    conduct(run, task, optimizer, search, report)
 
 
 def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
@@ -212,14 +185,11 @@ def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
 
 def _told_of(judged: Sequence[Judgement]) -> dict[str, Any]:
     """Return what the policies of the best reward are worth on fresh starts."""
-    mean = mean_of(judged)
-    error = standard_error([j.mean_return for j in judged if j.mean_return is not None])
-    told: dict[str, Any] = {
-        "starts": judged[0].episodes,
-        "trainings": len(judged),
-        "mean return": None if mean is None else round(mean, 4),
-        "standard error": None if mean is None or error is None else round(error, 4),
-        "success rate": statistics.fmean(j.success_rate for j in judged),
-    }
     failures = [j.failure for j in judged if j.failure]
-    return told | ({"failed trainings": len(failures), "failure": failures[0]} if failures else {})
+    return held_out_of(
+        {"starts": judged[0].episodes, "trainings": len(judged)},
+        mean_of(judged),
+        standard_error([j.mean_return for j in judged if j.mean_return is not None]),
+        statistics.fmean(j.success_rate for j in judged),
+        {"failed trainings": len(failures), "failure": failures[0]} if failures else {},
+    )

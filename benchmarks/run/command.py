@@ -19,7 +19,7 @@ from llmopt.benchmarks.run.folder import has_points, is_empty, read_config
 from llmopt.benchmarks.run.outcome import MethodResult
 from llmopt.benchmarks.run.session import run
 from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.commands.shared import add_config_argument, add_option_argument, take_options
+from llmopt.commands.shared import add_config_argument, add_run_arguments, take_options
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.prompt import PROMPTS
@@ -86,7 +86,6 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="episodes of one evaluation (default: the task's own, 20 for mountaincar, mostly 5)",
     )
-    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
     add(
         "--warmup",
         type=_count_or_folder,
@@ -141,18 +140,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="tell the model what each policy did in its episodes; words, props, props-plus "
         "and opro show it (default: for words)",
     )
-    add(
-        "--record",
-        metavar="FILE",
-        help="keep the model's requests and answers; the same command with --model replay:FILE "
-        "plays them again",
-    )
     add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
-    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
-    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
-    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
-    add("--no-gif", dest="gif", action="store_false", help="do not draw the model's policy")
-    add_option_argument(parser)
+    add_run_arguments(parser)
     add_config_argument(parser)
 
 

@@ -124,6 +124,23 @@ def add_option_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what each command that begins a run has: seed, picture, recording, caps, ``--option``."""
+    add = parser.add_argument
+    add("--seed", type=int, metavar="S", help="seed of everything random (default: 0)")
+    add("--no-gif", dest="gif", action="store_false", help="do not draw the best policy")
+    add(
+        "--record",
+        metavar="FILE",
+        help="keep the model's requests and answers; the same command with --model replay:FILE "
+        "plays them again",
+    )
+    add("--max-requests", type=int, metavar="N", help="stop after so many requests to the model")
+    add("--max-tokens", type=int, metavar="N", help="stop after so many tokens")
+    add("--max-cost", type=float, metavar="USD", help="stop after so many US dollars")
+    add_option_argument(parser)
+
+
 def take_options(given: dict[str, Any], default: str | None = None) -> None:
     """Put the options of ``--option`` into the model string of a command's arguments.
 
