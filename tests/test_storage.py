@@ -370,9 +370,12 @@ def test_a_forked_child_refuses_before_it_pays(tmp_path):
 
     def work():
         paid = len(optimizer.client.requests)
-        return refuses(optimizer.ask, "forked") and len(optimizer.client.requests) == paid
+        told = refuses(lambda: optimizer.tell({"x": 0.0}, 1.0), "forked")
+        return told and refuses(optimizer.ask, "forked") and paid == len(optimizer.client.requests)
 
+    before = (tmp_path / "a.jsonl").read_bytes()
     assert in_a_child(work) == 0
+    assert (tmp_path / "a.jsonl").read_bytes() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
