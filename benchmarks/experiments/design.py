@@ -65,7 +65,7 @@ BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer
 
 POLICIES = BEFORE
 TASKS = (*POLICIES, *SHAPES)
-_OFF: dict[str, Any] = {"points": 1}
+_OFF: dict[str, Any] = {"points": 1, "finish": "off"}
 
 
 class Watch(Callback):

@@ -25,9 +25,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.arguments import MOST_SEED, check_names, whole_number
+from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.errors import (
+    BudgetExceededError,
     NoTrialsError,
     SearchStopped,
     StorageError,
@@ -37,6 +38,7 @@ from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies.environment import EnvLike, EnvMaker
 from llmopt.policies.episode import step_cap
+from llmopt.policies.fresh import FreshStarts
 from llmopt.policies.goal import Words, describe_task
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.parameters import BOX, Box, PolicySpace
@@ -46,13 +48,9 @@ from llmopt.policies.rollout import (
     MAX_STARTS,
     Evaluation,
     Evaluator,
-    as_good,
-    fails_elsewhere,
     held_out_seeds,
     selection_seeds,
-    start_seeds,
 )
-from llmopt.policies.rollout import finalists as best_few
 from llmopt.policies.saved import save_policy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
@@ -60,13 +58,11 @@ from llmopt.policies.wrapping import usual_sizes
 from llmopt.sanity import Sanity
 from llmopt.search.eventlog import read_events
 from llmopt.search_options import SearchOptions
+from llmopt.search.refine import FINISHES
 from llmopt.text import cut
 
-CHECKED = 5
-"""Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
 
-
-class PolicySearch:
+class PolicySearch(FreshStarts):
     """A language model designs a linear policy for an environment, or a table of actions.
 
     The model is told what the environment says of itself (its docstring, names, bounds,
@@ -116,6 +112,9 @@ class PolicySearch:
         max_steps: Steps an episode may take; ``None`` for the environment's own limit
             (`STEP_CAP` where it has none).
         storage: A file; the same search made again with it goes on there.
+        finish: Where the model has ended the search, or a cap is reached, and evaluations are left,
+            ``"auto"`` goes on with small random changes of the best policy; see `run`. ``"off"``
+            or ``None`` for none.
         **options: Further arguments of `llmopt.LLMOptimizer`.
 
     Attributes:
@@ -130,7 +129,6 @@ class PolicySearch:
     """
 
     _total_given = False
-    _passed: tuple[tuple[Any, ...], int] | None = None  # in a check: the point, its starts
 
     def __init__(
         self,
@@ -157,10 +155,13 @@ class PolicySearch:
         warmup: int | Sequence[Any] = 5,
         max_steps: int | None = None,
         storage: str | os.PathLike[str] | None = None,
+        finish: Literal["auto", "off"] | None = "auto",
         **options: Any,
     ) -> None:
         own = inspect.signature(PolicySearch).parameters
         check_names("PolicySearch", options, (*own, *SearchOptions.names()))
+        one_of("finish", finish, FINISHES)
+        self._finishing = finish
         if words not in ("all", "names", "none"):
             raise ValueError(f"words={words!r}: expected 'all', 'names' or 'none'")
         starts = whole_number("starts", starts, 1, MAX_STARTS)
@@ -266,6 +267,11 @@ class PolicySearch:
         If it does much worse on one of them, the model is told so and goes on. The prompt says how
         many evaluations there are, less the ones that such a check took.
 
+        Then small random changes of the best policy go on, at no cost, until the evaluations are
+        spent or their steps have shrunk to nothing (``finish="auto"``, for policies of numbers).
+        The best of them is tried on the fresh starts, too, and kept only if it is better there.
+        `finish` says what they gained.
+
         Args:
             evaluations: Evaluations in all, those before this call included.
             progress: Called with each trial; ``True`` prints a line for each.
@@ -274,7 +280,7 @@ class PolicySearch:
             The best trial, or ``None`` where every policy failed.
 
         Raises:
-            BudgetExceededError: A cap on requests, tokens or cost is reached.
+            BudgetExceededError: A cap on requests, tokens or cost is reached, with no finish.
             ClientError: The model could not be asked.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
@@ -289,7 +295,8 @@ class PolicySearch:
         sanity = Sanity(self._make.title, any(t.state == "complete" for t in own))
         try:
             optimizer._check_ready()  # a stored search may begin with a point handed out before
-            while (left := evaluations - self._spent()) > 0:
+            self._go_on_with_finish()
+            while (left := evaluations - self._spent()) > self._kept_back():
                 spent = evaluations - left
                 if self._total is None or spent >= self._total:
                     self._total = evaluations
@@ -301,95 +308,34 @@ class PolicySearch:
                     params = (
                         optimizer.space.unflatten(waiting[0].values) if waiting else optimizer.ask()
                     )
+                except BudgetExceededError as end:
+                    if not self._begin_finish(self._best_of_all(), left):
+                        raise
+                    self.stopped, trial = str(end), optimizer.trials[-1]
                 except SearchStopped as end:
+                    if self._around_finish()[0] is not None:
+                        break  # the steps of the finish have shrunk to nothing
                     wanted = self._recommended(end.point)
                     failed = None if wanted is None else self._failed_elsewhere(wanted, left)
                     if failed is None:
                         self.stopped = str(end)
-                        self._chosen = (len(optimizer.trials), wanted)
-                        break
+                        if not self._begin_finish(wanted, left):
+                            self._chosen = (len(optimizer.trials), wanted)
+                            break
+                        failed = optimizer.trials[-1]
                     trial = failed
                 else:
                     trial = self._tell(params)
                 if report is not None:
                     report(trial)
                 sanity.see("" if trial.state == "complete" else cut(trial.feedback, 300))
+            self._end_finish()
         except KeyboardInterrupt:
             say_what_is_kept(optimizer)
             raise
         finally:
             optimizer.batch_size = batch
         return self.best if optimizer.history.best is not None else None
-
-    def _spent(self) -> int:
-        """Return the evaluations so far; one on more starts counts as several."""
-
-        def size(trial: Trial[dict[str, Any]]) -> int:
-            if trial.kind == "imported":
-                return 0
-            if trial.kind == "check" and trial.state == "failed":
-                return CHECKED
-            return max(1, len(trial.samples) // len(self.starts))
-
-        return sum(map(size, self.optimizer.trials))
-
-    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
-        """Return the point that a model recommends, if it is as good as the best, else the best."""
-        # As the model sees them: with `noisy` a point that was measured twice has one number.
-        best, trials = self._best_of_all(), self.optimizer.history.trials
-        if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
-            return best
-        named = trials[point - 1]
-        if not named.rewards or named.state != "complete" or named.values in self._checks():
-            return best
-        return named if as_good(named.rewards[0], best.rewards[0]) else best
-
-    def _best_of_all(self) -> Trial[dict[str, Any]] | None:
-        """Return the best trial; of a point that failed on fresh starts, these count, too."""
-        history, checks = self.optimizer.history, self._checks()
-        if not checks or history.best is None:
-            return None if history.best is None else self.optimizer.best
-
-        def mean(trial: Trial[dict[str, Any]]) -> float:
-            more = checks.get(trial.values)
-            if more is None:
-                return trial.rewards[0] if trial.rewards else -math.inf
-            samples = (*trial.samples, *more.samples)
-            return math.fsum(samples) / len(samples) if more.samples else -math.inf
-
-        tried = (t for t in history.complete if t.kind != "check")
-        return max(tried, key=mean, default=history.best)
-
-    def _checks(self) -> dict[tuple[Any, ...], Trial[dict[str, Any]]]:
-        """Return the trials in which a point failed on fresh starts, by its values."""
-        return {t.values: t for t in self.optimizer.trials if t.kind == "check"}
-
-    def _failed_elsewhere(
-        self, best: Trial[dict[str, Any]], left: int
-    ) -> Trial[dict[str, Any]] | None:
-        """Try a point on fresh starts, and tell the model if it does much worse on one.
-
-        A point that failed there and is recommended all the same is not tried again.
-        """
-        asked = self._requests is not None and self.optimizer.usage.requests >= self._requests
-        if asked or left < 2 or not best.samples or best.values in self._checks():
-            return None
-        size = min(CHECKED, left) * len(self.starts)
-        if self._passed == (best.values, size):
-            return None
-        outcome, text = self.measure(best.params, start_seeds(self.seed, "check", size))
-        if outcome.mean is not None and not fails_elsewhere(best.samples, outcome.returns):
-            self._passed = (best.values, size)
-            return None
-        seen = (
-            f"#{best.number + 1} again, on {size} fresh starts, as you would stop: on some it does "
-            "much worse than on any start before"
-        )
-        if outcome.mean is not None:
-            least, before = min(outcome.returns), min(best.samples)
-            seen += f" (least return {least:.5g}, on the starts before {before:.5g})"
-        text = f"{seen}. {text}".strip()
-        return self._record(best.params, outcome, text, "check")
 
     def measure(self, params: Any, seeds: Sequence[int] | None = None) -> tuple[Evaluation, str]:
         """Evaluate a point on the selection starts, and say in words what its policy did.
@@ -478,46 +424,6 @@ class PolicySearch:
         starts = whole_number("starts", starts, 1, MAX_STARTS)
         policy = self.best_policy if params is None else self.policy_of(params)
         return self._evaluator.evaluate(policy.parameters, held_out_seeds(self.seed, starts))
-
-    def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
-        """Choose the policy to keep on fresh starts: the best of many on a few was lucky on them.
-
-        From then on `best_policy`, `evaluate`, `save` and `gif` are of the chosen one, until the
-        search goes on.
-
-        Args:
-            finalists: How many of the best policies are compared.
-            starts: Fresh starts for each; ``None`` for twice those of an evaluation. They are
-                neither selection starts nor those of `evaluate`.
-
-        Returns:
-            The trial with the best mean over all of its starts.
-
-        Raises:
-            NoTrialsError: No policy was evaluated with success yet.
-        """
-        finalists = whole_number("finalists", finalists, 1)
-        starts = 2 * len(self.starts) if starts is None else starts
-        fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
-        size, checks = len(self.starts), self._checks()
-        trials = [t for t in self.optimizer.history.complete if t.kind != "check"]
-        points = [self._parameters.flat(t.params) for t in trials]
-        best: tuple[float, Trial[dict[str, Any]]] | None = None
-        for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):
-            trial = trials[i]
-            outcome = self._evaluator.evaluate(points[i], fresh)
-            if outcome.mean is None or not trial.rewards:
-                continue
-            more = checks.get(trial.values)
-            if more is not None and not more.samples:
-                continue  # it failed on fresh starts
-            returns = (*outcome.returns, *(more.samples if more else ()))
-            mean = (size * trial.rewards[0] + math.fsum(returns)) / (size + len(returns))
-            if best is None or mean > best[0]:
-                best = mean, trial
-        chosen = (self._best_of_all() or self.optimizer.best) if best is None else best[1]
-        self._chosen = (len(self.optimizer.trials), chosen)
-        return chosen
 
     # -- files ----------------------------------------------------------------------------
 

@@ -146,13 +146,19 @@ class Finish:
     Attributes:
         evaluations: Changes that were evaluated.
         gain: By how much the best reward got better; 0 where it did not.
+        fresh: The same on fresh starts (`PolicySearch`), which decides whether it is kept;
+            ``None`` where it was not measured.
     """
 
     evaluations: int
     gain: float
+    fresh: float | None = None
 
     def __str__(self) -> str:
         gained = f"gained {self.gain:.4g}" if self.gain else "gained nothing"
+        if self.fresh is not None:
+            kept = "kept" if self.fresh > 0 else "not kept"
+            gained += f", and {self.fresh:+.4g} on fresh starts: {kept}"
         return f"{self.evaluations} small changes of the best point {gained}"
 
 
