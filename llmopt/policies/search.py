@@ -57,8 +57,8 @@ from llmopt.policies.words import MAX_WORDS, EnvironmentWords
 from llmopt.policies.wrapping import usual_sizes
 from llmopt.sanity import Sanity
 from llmopt.search.eventlog import read_events
-from llmopt.search_options import SearchOptions
 from llmopt.search.refine import FINISHES
+from llmopt.search_options import SearchOptions
 from llmopt.text import cut
 
 
