@@ -110,9 +110,6 @@ def _default_methods(model: str) -> tuple[str, ...]:
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand.
 
-    Returns:
-        0, or 1 if cells could not be run.
-
     Raises:
         LLMOptError: The options, a task or a method are not valid, or a model's key is missing.
         ImportError: The package of a model's provider is missing.

@@ -35,15 +35,6 @@ def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.n
 
     They are normal with half the box's half-width as standard deviation, so N(0, 3) for the
     published box, clipped to it and rounded to the decimals that a prompt shows.
-
-    Args:
-        box: Low and high bound of every parameter.
-        n: Number of parameters.
-        count: Points wanted.
-        seed: The run's seed.
-
-    Returns:
-        ``(count, n)`` array.
     """
     low, high = box
     rng = np.random.default_rng(stream(seed, "warmup"))
@@ -60,16 +51,7 @@ def make_problem(
     prompt: str | Prompt | None = None,
     seeds: Sequence[int] = (),
 ) -> Problem:
-    """Return what a method of a task is to solve.
-
-    Args:
-        task: What is searched.
-        policy: Whose parameters are searched.
-        evaluations: Points that the method will be asked for.
-        warmup: The shared points, each with its outcome.
-        prompt: The prompt of a method that has one.
-        seeds: Seeds of the starts of one evaluation.
-    """
+    """Return what a method of a task is to solve."""
     low, high = task.box
     words = task_words(task, seeds) if prompt_name(prompt) == WORDS else None
     return Problem(
@@ -94,11 +76,6 @@ def prompt_description(task: Task, policy: LinearPolicy, prompt: str | Prompt | 
     """Return the task in words, for prompts that make use of it with the parameters' meaning.
 
     The prompts `_NUMERIC` do without the meaning, as published ProPS does.
-
-    Args:
-        task: What is searched.
-        policy: Whose parameters are searched.
-        prompt: The prompt, its name or its template; ``None`` for a method without one.
     """
     name = prompt_name(prompt)
     if not name or name in _NUMERIC or (name == "props-plus" and not task.description):
@@ -139,13 +116,6 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
     What is left in its cache changes llama.cpp's rounding, so that a resumed run would part
     from a whole one. The prompt `columns` changes near its beginning with every new elite:
     for it the cache would serve next to nothing, and is turned off.
-
-    Args:
-        client: The model, whose settings are changed.
-        prompt: The prompt that it will be asked with.
-
-    Returns:
-        The client.
     """
     if isinstance(client, LocalClient):
         if prompt is not None and isinstance(get_prompt(prompt), ColumnsPrompt):

@@ -155,11 +155,7 @@ class Contest:
             check_prompt(entrant.spec, self.task, self.policy, self.terms.evaluations, self.seeds)
 
     def warm_up(self, points: Sequence[tuple[Sequence[float], Sequence[float]]]) -> None:
-        """Evaluate the shared points.
-
-        Args:
-            points: Each with its returns, where these are known; empty ones where not.
-        """
+        """Evaluate the shared points; each comes with its returns, where these are known."""
         done = self.kept.records.setdefault(WARMUP, [])
         for index in range(len(done), len(points)):
             params, returns = points[index]
@@ -173,16 +169,9 @@ class Contest:
     def search(
         self, name: str, asking: Asking, bell: Bell | None = None, *, over: bool = False
     ) -> str:
-        """Search with one method; what it has found already is looked up.
+        """Search with one method, and return why the model ended the search, if it did.
 
-        Args:
-            name: The method's.
-            asking: How a model is asked.
-            bell: Whom to tell what happens.
-            over: Whether the model has ended the search before.
-
-        Returns:
-            Why the model ended the search; empty where it did not.
+        What it has found already is looked up; `over` says that the model ended the search before.
         """
         entrant = self._entrants[name]
         spec, done = entrant.spec, list(self.kept.records.setdefault(name, []))
@@ -300,11 +289,7 @@ class Contest:
         self._sanity.see(record.failure)
 
     def judge(self, name: str) -> Chosen | None:
-        """Choose a method's policy on fresh starts, and run it on the held-out ones.
-
-        Returns:
-            ``None`` where no evaluation was sound.
-        """
+        """Choose a method's policy on fresh starts, and run it on the held-out ones."""
         records = [*self.kept.records[WARMUP], *self.kept.records[name]]
         known = {r.params: r.evaluation for r in self.kept.finals.get(name, ())}
 

@@ -100,12 +100,7 @@ class Records:
         self.words: dict[tuple[str, int, bool], str] = {}
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
-        """Keep an evaluated point.
-
-        Args:
-            record: The point.
-            steps: Lines of its first episode, where `wants_steps`.
-        """
+        """Keep an evaluated point."""
         self.records.setdefault(record.method, []).append(record)
 
     def wants_steps(self, record_of: str, *, by_model: bool) -> bool:

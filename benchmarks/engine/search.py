@@ -69,15 +69,8 @@ def search(
 ) -> str:
     """Ask a method for its points one by one, and tell it what each one scored.
 
-    Args:
-        method: What searches.
-        count: Points wanted.
-        evaluate: Evaluates a point, or looks it up where a run goes on.
-        bell: Whom to tell what happens.
-        known: Points of before the run went on, which are no news.
-
-    Returns:
-        Why the model ended the search before; empty where it did not.
+    The first `known` points are of before the run went on, and no news to the bell. Returns why the
+    model ended the search; empty where it did not.
     """
     model = method if isinstance(method, ModelMethod) else None
     if bell is not None and model is not None:
@@ -156,17 +149,9 @@ def choose(
     """Choose a search's policy: of the best few, the best on fresh starts, too.
 
     What was the best of many on a few starts was lucky on them. The finalists are evaluated
-    on further starts, and the mean over all of a finalist's starts decides.
-
-    Args:
-        points: Parameters of every point.
-        outcomes: What came of each on the selection starts.
-        count: Finalists; 0 for none, and the best on the selection starts is chosen.
-        evaluate: Evaluates the point of a place on the fresh starts.
-
-    Returns:
-        The chosen place, ``None`` where no evaluation was sound, and the finalists, the best on
-        the selection starts first.
+    on further starts, and the mean over all of a finalist's starts decides. Without finalists the
+    best on the selection starts is chosen. Returns its place, ``None`` where no evaluation was
+    sound, and the finalists, the best on the selection starts first.
     """
     means = [outcome.mean for outcome in outcomes]
     if not count:

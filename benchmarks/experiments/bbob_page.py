@@ -33,11 +33,7 @@ Runs = Mapping[str, Mapping[Key, Sequence[Sequence[float]]]]
 
 
 def read_runs(lines: Iterable[Mapping[str, Any]], budget: int) -> dict[str, dict[Key, Any]]:
-    """Return the improvements of each method's searches of at least `budget` evaluations.
-
-    Returns:
-        By method, then by dimension, function and instance.
-    """
+    """Return the improvements of each method's searches of at least `budget` evaluations."""
     found: dict[str, dict[Key, Any]] = {}
     for line in sorted(lines, key=lambda line: list(METHODS).index(line["method"])):
         if line["evaluations"] >= budget:
@@ -118,9 +114,6 @@ def rankings(runs: Runs, dimension: int) -> list[tuple[list[str], list[Key]]]:
     """Return what to rank in a dimension: all methods, then those that have more instances.
 
     An instance counts for a method that has finished all functions of it.
-
-    Returns:
-        Methods, and the searches that all of them have.
     """
     whole = {}
     for method in everywhere(runs, dimension):

@@ -289,11 +289,8 @@ def _target(rng: np.random.Generator, function: Function, window: Window, n: int
 def make_columns(seed: int | list[int], count: int, policy: Policy | None = None) -> Columns:
     """Return lines of searches on freshly drawn functions, and what to learn from them.
 
-    Args:
-        seed: Source of all randomness.
-        count: How many.
-        policy: Proposes the points of four fifths of the searches; normal draws in the frame do,
-            where it is missing, and in a tenth always, as do uniform draws in another.
+    The policy proposes the points of four fifths of the searches; normal draws in the frame do,
+    where it is missing, and in a tenth always, as do uniform draws in another.
     """
     rng = np.random.default_rng(seed)
     parts, found = [], 0

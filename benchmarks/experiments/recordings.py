@@ -45,9 +45,6 @@ def names() -> tuple[str, ...]:
 def recording(name: str) -> Path:
     """Return the file of a recording, which is unpacked into a folder for temporary files.
 
-    Args:
-        name: Its name, such as ``"hopper-words-3"``; or the path of any file.
-
     Raises:
         LLMOptError: There is none.
     """
@@ -87,14 +84,7 @@ def played_again(name: str) -> tuple[int, int]:
 
 
 def add(folder: Path) -> list[str]:
-    """Put recordings into the archive, and their rows into the index.
-
-    Args:
-        folder: Holds files named ``TASK-ARM-SEED.jsonl``.
-
-    Returns:
-        Their names.
-    """
+    """Put a folder's files ``TASK-ARM-SEED.jsonl`` into the archive and its index."""
     with tarfile.open(ARCHIVE) as archive:
         kept = {m.name: _read(archive, m.name) for m in archive.getmembers()}
     new = {path.name: path.read_bytes() for path in sorted(folder.glob("*.jsonl"))}

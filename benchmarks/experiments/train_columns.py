@@ -58,16 +58,7 @@ SHARD = 2000
 
 
 def train_network(count: int, steps: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Train the small network, first on searches without one, then on its own as well.
-
-    Args:
-        count: Lines of its own searches; half as many come from those without one.
-        steps: Of the second training; the first has half as many.
-        seed: Source of all randomness.
-
-    Returns:
-        Its weights.
-    """
+    """Train the small network, first on searches without one, then on its own as well."""
     first = make_columns([seed, 1], count // 2)
     policy = Network(_fit_network(first, steps // 2, seed), POLICY_TEMPERATURE)
     return _fit_network(join([first, make_columns([seed, 4], count, policy)]), steps, seed)

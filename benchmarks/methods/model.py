@@ -27,14 +27,7 @@ def shown_decimals(low: float, high: float) -> int:
 
 
 def parameter_space(low: float, high: float, n: int, names: Sequence[str] = ()) -> Space:
-    """Return the space that a model searches: `n` numbers, shown with few decimals.
-
-    Args:
-        low: Lower bound of each.
-        high: Upper bound of each.
-        n: How many.
-        names: Their names, for a prompt that shows values in significant digits.
-    """
+    """Return the space that a model searches: `n` numbers, shown with few decimals."""
     if names:
         return Space({name: Float(low, high) for name in names})
     box = spaces.Box(low, high, (n,), dtype=np.float64)

@@ -71,13 +71,7 @@ class Problem:
 
 
 def method_seed(seed: int, name: str) -> np.random.SeedSequence:
-    """Return the source of all that a method draws in a run.
-
-    Args:
-        seed: The run's seed.
-        name: The method's name, all of which counts: each method has a stream of its own,
-            wherever it stands among others.
-    """
+    """Return the source of all that a method draws in a run, whatever runs beside it."""
     digest = hashlib.sha256(name.encode()).digest()
     words = (int.from_bytes(digest[i : i + 4], "big") for i in range(0, 16, 4))
     return stream(seed, "method", *words)

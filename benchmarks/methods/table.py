@@ -71,12 +71,7 @@ class MethodSpec:
 
 
 def prompt_spec(label: str, prompt: str | Prompt) -> MethodSpec:
-    """Describe the model under a prompt.
-
-    Args:
-        label: What tables call it.
-        prompt: A shipped prompt's name, or a prompt object, whose answers have no other cap.
-    """
+    """Describe the model under a prompt."""
 
     def make(problem: Problem, seed: np.random.SeedSequence, asking: Asking) -> Method:
         options = {"max_tokens": asking.max_tokens} if isinstance(prompt, str) else {}
@@ -145,10 +140,6 @@ METHODS: Mapping[str, MethodSpec] = {
 def check_names(names: Sequence[str], *more: str) -> None:
     """Raise if a name is no method's.
 
-    Args:
-        names: What was asked for.
-        *more: Names that are valid, too.
-
     Raises:
         ValueError: One is not; the message names the nearest.
     """
@@ -189,14 +180,6 @@ def make_method(
     max_tokens: int | None = None,
 ) -> Method:
     """Make a method by name.
-
-    Args:
-        name: A key of `METHODS`.
-        problem: What to solve.
-        seed: Source of all randomness.
-        client: The model, for the methods that ask one.
-        batch_size: Points asked of a model in one request.
-        max_tokens: Cap on a model's answer; ``None`` for the prompt's own.
 
     Raises:
         LLMOptError: There is no such method, a package is missing, or a model is.

@@ -22,11 +22,7 @@ _STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (
 
 
 def best_so_far(means: Sequence[float | None]) -> np.ndarray:
-    """Return the largest mean return up to each evaluation, NaN before the first sound one.
-
-    Args:
-        means: Mean return of each evaluation; ``None`` for a failed one.
-    """
+    """Return the largest mean return up to each evaluation, NaN before the first sound one."""
     values = np.array([np.nan if m is None else m for m in means], dtype=float)
     return np.fmax.accumulate(values) if values.size else values
 
@@ -93,19 +89,7 @@ def learning_curve(
     episodes: int,
     heldout: Mapping[str, float | None] | None = None,
 ) -> bytes:
-    """Draw the best mean return so far of one run against the number of evaluated policies.
-
-    Args:
-        curves: For each method's label the mean return of every evaluation, warm-up first.
-        warmup: How many evaluations at the start are shared warm-up.
-        title: What stands above.
-        episodes: Selection episodes of one evaluation, for the axis label.
-        heldout: For each label the best policy's mean on held-out starts, drawn as a mark
-            at the right edge.
-
-    Returns:
-        A PNG file's content.
-    """
+    """Draw the best mean return so far of one run against the number of evaluated policies."""
     from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(8, 4.8)
@@ -158,15 +142,8 @@ def comparison(
 ) -> bytes:
     """Draw what methods found on one problem: learning curves, and held-out scores, best above.
 
-    Args:
-        curves: For each label, ``(n_seeds, n_points)`` best mean so far.
-        scores: For each label, ``(n_seeds,)`` held-out scores.
-        styles: Place in the palette; a label that is not in it is grey.
-        warmup: How many evaluations at the start are shared warm-up.
-        banded: Labels whose quartiles are drawn, too.
-
-    Returns:
-        A PNG file's content.
+    Curves are ``(n_seeds, n_points)`` best means so far, scores ``(n_seeds,)``. A label without a
+    style is grey; the quartiles of the banded ones are drawn, too.
     """
     figure = new_figure(12, max(4.5, 2.2 + 0.32 * len(scores)), 80)
     left, right = figure.subplots(1, 2)
@@ -273,11 +250,7 @@ class Look:
 
 
 def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
-    """Draw rows of panels with one legend.
-
-    Returns:
-        A PNG file's content.
-    """
+    """Draw rows of panels with one legend."""
     columns = max(map(len, grid))
     figure = new_figure(look.size[0] * columns, look.size[1] * len(grid) + 0.6, 100)
     table = figure.subplots(len(grid), columns, squeeze=False)
@@ -303,16 +276,6 @@ def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:
     """Render one episode of a policy.
-
-    Args:
-        task: What to run.
-        params: Flat policy parameters.
-        seed: Seed of the start.
-        caption: A line below the picture.
-
-    Returns:
-        A GIF file's content: at most `picture.FRAMES` frames, evenly spread over the episode
-        and played in the episode's own time, but in no more than about 11 seconds.
 
     Raises:
         Exception: Whatever the environment's renderer raises; it is no part of a run's

@@ -302,11 +302,7 @@ def notes(grouped: Grouped) -> list[str]:
 
 
 def seed_list(seeds: Sequence[int]) -> str:
-    """Return seeds in words, such as ``"seeds 0, 3 to 5, 8"``.
-
-    Args:
-        seeds: In order.
-    """
+    """Return seeds in words, such as ``"seeds 0, 3 to 5, 8"``."""
     spans: list[list[int]] = []
     for seed in seeds:
         if spans and seed == spans[-1][1] + 1:

@@ -28,14 +28,7 @@ def quartiles(values: Sequence[float] | np.ndarray) -> tuple[float, float, float
 
 
 def interquartile_mean(values: np.ndarray) -> Any:
-    """Return the mean of the middle half (Agarwal et al. 2021, arXiv 2108.13264).
-
-    Args:
-        values: ``(n,)`` or ``(m, n)`` array.
-
-    Returns:
-        A number, or ``(m,)`` array of them.
-    """
+    """Return the mean of the middle half (Agarwal et al. 2021, arXiv 2108.13264)."""
     return trim_mean(values, 0.25, axis=-1)
 
 
@@ -47,15 +40,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Return a percentile bootstrap interval, resampled within each stratum.
-
-    Args:
-        strata: Values of each problem, one for each seed (Agarwal et al. 2021, section 4.1).
-        statistic: Of all values together, along the last axis of an array.
-        level: Coverage wanted.
-        resamples: Bootstrap samples.
-        seed: Of the resampling.
-    """
+    """Return a percentile bootstrap interval, resampled within each stratum."""
     rng = np.random.default_rng(seed)
     drawn = np.hstack([v[rng.integers(len(v), size=(resamples, len(v)))] for v in strata])
     tail = (1 - level) / 2
@@ -102,9 +87,6 @@ def compare(grouped: Grouped) -> Comparison:
 
     Scores are normalized on each problem: 0 is random search's median, 1 the best median of
     any method; where that is random search's own, or it is missing, 0 is the worst median.
-
-    Args:
-        grouped: What `group` returned, or a part of it.
     """
     model = first_model(grouped)
     met = {key: runs for key, runs in grouped.items() if model is None or model in runs}
@@ -151,17 +133,7 @@ def _shared_seeds(runs: Mapping[str, Runs], labels: Sequence[str]) -> list[int]:
 
 
 def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]) -> np.ndarray:
-    """Scale the scores of one problem: 0 for random search's median, 1 for the best median.
-
-    Args:
-        table: ``(n_methods, n_seeds)`` scores.
-        labels: The methods.
-        runs: The runs, which say what method each label is.
-
-    Returns:
-        Scores of the same shape, from -1 to 2: one run far off must not decide a mean where
-        the medians lie close together.
-    """
+    """Scale the scores of one problem: 0 for random search's median, 1 for the best median."""
     medians = np.median(table, axis=1)
     zero = medians.min()
     for label, median in zip(labels, medians, strict=True):
@@ -199,12 +171,7 @@ class Duel:
 
 
 def duels(grouped: Grouped, label: str) -> list[Duel]:
-    """Compare one method with each other one, pair by pair.
-
-    Args:
-        grouped: What `group` returned, or a part of it.
-        label: The first method.
-    """
+    """Compare one method with each other one, pair by pair."""
     others = dict.fromkeys(o for runs in grouped.values() for o in runs if o != label)
     fought: list[Duel] = []
     for other in others:
