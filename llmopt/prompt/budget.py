@@ -20,13 +20,7 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """How long a prompt may be.
-
-    Attributes:
-        limit: Prompt tokens; ``None`` for no limit.
-        count: Counts the tokens of a text.
-        why: Where the limit comes from, for messages.
-    """
+    """How many tokens a prompt may have, how they are counted, and where the limit comes from."""
 
     limit: int | None
     count: Callable[[str], int]
@@ -34,13 +28,7 @@ class TokenBudget:
 
     @classmethod
     def of(cls, model: ModelFacts, max_prompt_tokens: int | None, max_tokens: int) -> TokenBudget:
-        """Take the smaller of the prompt's own limit and the room in the model's context.
-
-        Args:
-            model: Names the context and the tokenizer.
-            max_prompt_tokens: The prompt's own limit.
-            max_tokens: Tokens kept free for the answer.
-        """
+        """Take the smaller of the prompt's own limit and the context less the answer's tokens."""
         limit, why = max_prompt_tokens, f"max_prompt_tokens={max_prompt_tokens}"
         if model.context_tokens is not None:
             room = model.context_tokens - max_tokens
@@ -77,7 +65,9 @@ def fit(
         budget: How long it may be.
         entries: How many entries there are.
         complaint: Part of the prompt; dropped if it does not fit even without entries.
-        align: See `fit_most`.
+        align: Round the number of entries left out up to a multiple of a power of two,
+            about a tenth of the entries shown, so that the prompt's start stays the same over
+            several proposals and prefix caches hit.
 
     Raises:
         PromptTooLongError: It does not fit even with no entries in it.
@@ -111,16 +101,7 @@ def fit_most(
 
     Entries of one history are about equally long, so the number that fits is extrapolated
     from a few and then corrected. This takes a handful of renderings, none of them much
-    longer than the limit. After eight corrections the search is a plain bisection.
-
-    Args:
-        render: Makes the prompt with the first k entries.
-        size: Tokens of a prompt that `render` made; grows with k.
-        limit: The most tokens there may be.
-        entries: How many entries there are.
-        align: Round the number of entries left out up to a multiple of a power of two,
-            about a tenth of the entries shown, so that the prompt's start stays the same over
-            several proposals and prefix caches hit.
+    longer than the limit. After eight corrections the search is a plain bisection. See `fit`.
     """
     kept = render(0)
     low, low_size = 0, size(kept)  # fits

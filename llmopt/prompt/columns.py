@@ -278,13 +278,7 @@ class ColumnsPrompt:
         return Query(request, reader)
 
     def _asked(self, rows: np.ndarray, leading: int | None, samples: int) -> list[int]:
-        """Return the parameters whose lines are asked for, in order.
-
-        Args:
-            rows: ``(n_trials, n)`` levels, best first.
-            leading: The parameter whose axis is the slope.
-            samples: Points that are asked for.
-        """
+        """Return the parameters whose lines are asked for, of ``(n_trials, n)`` levels."""
         n = rows.shape[1]
         if self.most_lines is None or n <= self.most_lines:
             return list(range(n))
@@ -326,13 +320,7 @@ def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines of a request.
-
-    Attributes:
-        lines: Their texts.
-        asked: The parameter of each.
-        frame: What their letters stand for.
-    """
+    """The lines of a request, the parameter of each, and what their letters stand for."""
 
     lines: tuple[str, ...]
     asked: list[int]
@@ -341,15 +329,7 @@ class _Lines:
 
 @dataclass(frozen=True)
 class _PartReader:
-    """Reads the parameters that were asked for, and draws the others from the frame.
-
-    Attributes:
-        reader: Reads a line of all parameters.
-        asked: The parameters that were asked for.
-        n: How many there are.
-        seed: Seed of the draws.
-        iteration: Number of the first sample's proposal.
-    """
+    """Reads the parameters that were asked for, and draws the others of all `n` from the frame."""
 
     reader: Callable[..., Reading]
     asked: Sequence[int]
@@ -372,12 +352,7 @@ class _PartReader:
 
 @dataclass(frozen=True)
 class _Choices:
-    """The choices of the categorical parameters, and how they are drawn.
-
-    Attributes:
-        shares: For each categorical position the choices and their ``(n_choices,)`` shares.
-        seed: Seed of the draws.
-    """
+    """The choices of each categorical position with their ``(n_choices,)`` shares, to draw from."""
 
     shares: Mapping[int, tuple[tuple[Any, ...], np.ndarray]]
     seed: tuple[int, int]
@@ -404,13 +379,7 @@ class _Choices:
 
 @dataclass(frozen=True)
 class _MixedReader:
-    """Reads the numeric parameters of a line, and draws the categorical ones.
-
-    Attributes:
-        numbers: Reads the numeric parameters.
-        numeric: Their positions in the space.
-        choices: Draws the others.
-    """
+    """Reads the parameters at the numeric positions of a line, and draws the categorical ones."""
 
     numbers: Callable[..., Reading]
     numeric: Sequence[int]
@@ -426,13 +395,7 @@ class _MixedReader:
 
 @dataclass(frozen=True)
 class _ChoicesReader:
-    """Draws points of categorical parameters alone, whatever the text.
-
-    Attributes:
-        choices: Draws them.
-        space: The space, whose points are told apart by `Space.key`.
-        tried: Keys of the points not to draw again; ``None`` where points may come again.
-    """
+    """Draws points of categorical parameters alone, whatever the text, but none of `tried`."""
 
     choices: _Choices
     space: Space
@@ -460,14 +423,9 @@ class _ChoicesReader:
 
 @dataclass(frozen=True)
 class _WideningReader:
-    """Reads half of the answers in a wider frame: every second one of a request.
+    """Reads every second answer of a request in a wider frame, the first one if `first`.
 
-    Attributes:
-        reader: Reads a line in the frame as it is.
-        iteration: Number of the first sample's proposal.
-        first: Whether the first sample is read in the wider frame.
-        room: Logarithm of the largest factor.
-        most: ``(n_axes,)`` largest factor of each dimension.
+    `room` is the logarithm of the largest factor, `most` the ``(n_axes,)`` largest ones.
     """
 
     reader: RowReader
@@ -504,12 +462,9 @@ class _WideningReader:
 
 
 def write_line(n: int, leading: bool, levels: Sequence[int]) -> str:
-    """Return the line of one parameter.
+    """Return the line of one parameter: the letter of their number `n`, and its levels.
 
-    Args:
-        n: Parameters of the space; from 26 on they are written alike.
-        leading: Whether its axis is the slope (`slope_frame`): the line's first letter is small.
-        levels: Its levels in the best trials, best first.
+    The first letter is small where its axis is the slope (`slope_frame`).
     """
     head = ascii_uppercase[min(n, len(ascii_uppercase)) - 1]
     return " ".join([head.lower() if leading else head, *(ascii_lowercase[k] for k in levels)])

@@ -28,7 +28,6 @@ class Levels:
 
     dimension: Dimension
     count: int
-
     first = 0
 
     @property
@@ -39,14 +38,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Cells:
-    """A coordinate shown by the cell that it falls into.
-
-    Attributes:
-        first: Integer of the lowest cell.
-        last: Integer of the highest cell.
-        low: Lower edge of the lowest cell.
-        width: Of all cells together.
-    """
+    """A coordinate shown by its cell, `first` to `last`, of some `width` together from `low` on."""
 
     first: int
     last: int
@@ -73,12 +65,7 @@ def whole_cells(first: int, last: int) -> Cells:
 
 @dataclass(frozen=True)
 class Axes:
-    """Axes of the cells: ``unit = mean + matrix @ coordinate``.
-
-    Attributes:
-        mean: ``(n,)`` unit coordinates of the origin.
-        matrix: ``(n, n)``, regular.
-    """
+    """Axes of the cells: ``unit = mean + matrix @ coordinate``, ``(n,)`` and ``(n, n)``."""
 
     mean: np.ndarray
     matrix: np.ndarray
@@ -93,10 +80,7 @@ class Axes:
 class Frame:
     """A range of integers for each dimension, and the way from values to them and back.
 
-    Attributes:
-        space: The search space.
-        parts: One for each dimension.
-        axes: Coordinates of the `Cells`; by default those of `Space.encode`.
+    The coordinates of its `Cells` are along `axes`, or those of `Space.encode`.
     """
 
     space: Space
@@ -109,12 +93,7 @@ class Frame:
         return [i for i, part in enumerate(self.parts) if isinstance(part, Cells)]
 
     def integers(self, values: tuple[Value, ...], units: np.ndarray) -> list[int]:
-        """Return a point's integers, one for each dimension.
-
-        Args:
-            values: The point.
-            units: ``(n,)`` its encoded coordinates.
-        """
+        """Return the integers of a point with ``(n,)`` encoded coordinates."""
         coordinates = units.copy()
         if self.axes is not None:
             chosen = self.continuous
@@ -137,12 +116,7 @@ class Frame:
         return [self.integers(p, np.asarray(self.space.encode(p), dtype=float)) for p in points]
 
     def values(self, integers: Sequence[int], within: np.ndarray) -> tuple[Value, ...]:
-        """Return the point of some integers, clipped to the space.
-
-        Args:
-            integers: One for each dimension, inside their ranges.
-            within: ``(n,)`` places inside the cells, 0 to 1.
-        """
+        """Return the point of integers at ``(n,)`` places in their cells, clipped to the space."""
         coordinates = np.array(
             [
                 part.coordinate(k, float(w)) if isinstance(part, Cells) else 0.0
@@ -162,11 +136,7 @@ class Frame:
 def whole_frame(space: Space, cells: Cells, exact: int) -> Frame:
     """Return the frame over a whole space.
 
-    Args:
-        space: The search space.
-        cells: Those of a continuous dimension.
-        exact: With at most this many values a dimension is shown by their index; a
-            categorical one always is.
+    A dimension of at most `exact` values, or a categorical one, is shown by their index.
     """
     parts: list[Levels | Cells] = []
     for dimension in space.dimensions:

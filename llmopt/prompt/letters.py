@@ -77,14 +77,9 @@ def row_tokens(parts: Sequence[Levels | Cells]) -> int:
 class RowReader:
     """Reads one row as a point; see `Query.read`.
 
-    A batch of samples holds the same row now and then. Each time it is placed elsewhere in
-    its cells, so that all of these points can be used.
-
-    Attributes:
-        frame: What the letters stand for.
-        seed: Seed of the places in the cells.
-        dither: Whether places are drawn; the middle of each cell otherwise.
-        reject: Whether a letter beyond the last one is an error.
+    A batch of samples holds the same row now and then. With `dither` it is placed elsewhere in
+    its cells each time, so that all of these points can be used. With `reject` a letter beyond
+    the last one is an error.
     """
 
     frame: Frame
@@ -93,11 +88,7 @@ class RowReader:
     reject: bool
 
     def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
-        """Return the point of a row.
-
-        Raises:
-            ParseError: It is no row of letters.
-        """
+        """Return the point of a row, or raise `ParseError`."""
         return self.read(text, earlier, self.frame)
 
     def read(self, text: str, earlier: Sequence[str], frame: Frame) -> Reading:

@@ -85,13 +85,7 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
 
 
 def describe_space(space: Space, labels: tuple[str, ...], *, decimals: bool = True) -> list[str]:
-    """Return the ranges in words, equal neighbours together.
-
-    Args:
-        space: The search space.
-        labels: What its parameters are called.
-        decimals: Whether the number of decimals that is shown is named.
-    """
+    """Return the ranges in words, equal neighbours together; their decimals, if wanted."""
     texts = [_describe_dimension(space, i, d, decimals) for i, d in enumerate(space.dimensions)]
     texts = [f"{t}, {c}" if (c := space.condition(i)) else t for i, t in enumerate(texts)]
     if not decimals and (line := _describe_weights(labels, texts)):
@@ -150,10 +144,8 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
 def quoted(text: str, *, headings_alone: bool = False) -> str:
     """Return text from outside, marked so that no line of it reads as a row or a heading.
 
-    Args:
-        text: What a user, a file or a program told.
-        headings_alone: Mark the lines that begin with ``#``, or as a row of the code search does
-            (``- try 3``), and no others.
+    With `headings_alone` the lines are marked that begin with ``#``, or as a row of the code
+    search does (``- try 3``).
     """
     marked = re.compile(_HEADING if headings_alone else r"^", re.MULTILINE)
     return marked.sub("> ", text) if text else ""
