@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from tiny_gguf import write_tiny_gguf
 
 import llmopt
 from llmopt import (
@@ -30,7 +28,6 @@ from llmopt import (
     StorageError,
     TemplateError,
 )
-from llmopt.errors import install_hint
 from llmopt.policies import PolicySearch
 
 SPACE = {"lr": Float(0.0, 1.0), "k": Int(0, 9)}
@@ -188,24 +185,6 @@ class TestModels:
 
         optimizer = make(client=Careless())
         told(TypeError, optimizer.ask, "Careless", "returned a str", "expected a llmopt.Reply")
-
-    @pytest.mark.parametrize(
-        ("module", "model", "extra"),
-        [
-            ("xllamacpp", "gguf:model.gguf", "local"),
-            ("openai", "openai:gpt-4o", "openai"),
-            ("google.genai", "gemini:gemini-2.0-flash", "gemini"),
-            ("anthropic", "anthropic:claude-sonnet-4-0", "anthropic"),
-        ],
-    )
-    def test_missing_extra_names_the_command(self, module, model, extra, monkeypatch, tmp_path):
-        write_tiny_gguf(tmp_path / "model.gguf")
-        monkeypatch.chdir(tmp_path)
-        for name in ("OPENAI", "GEMINI", "ANTHROPIC"):
-            monkeypatch.setenv(f"{name}_API_KEY", "secret-key")
-        monkeypatch.setitem(sys.modules, module, None)
-        message = told(ImportError, make(client=model).ask, install_hint(extra), module)
-        assert "secret-key" not in message
 
 
 class TestBudget:

@@ -545,14 +545,6 @@ def test_estimate_takes_the_options_of_run(capsys):
     assert "about 3 requests" in capsys.readouterr().out
 
 
-def test_estimate_with_prices_that_cannot_be_read(capsys, monkeypatch, tmp_path):
-    file = tmp_path / "prices.json"
-    file.write_text("{")
-    monkeypatch.setenv("LLMOPT_PRICES", str(file))
-    assert main(["estimate", "mountaincar", "--model", "openai:gpt-5-mini"]) == 2
-    assert "LLMOPT_PRICES" in capsys.readouterr().err
-
-
 def test_nothing_that_moves_the_cursor_is_printed(capsys):
     model = "m\x1b[2J\nread as  x, y = 1, 2"
     client = ScriptedClient([Reply((Completion("what?\x9b1m"),), model=model)])

@@ -295,15 +295,6 @@ class TestRegistry:
                 optimizer.tell(optimizer.ask(), 1.0)
             assert optimizer.usage.proposals == {"warmup": 10}
 
-    @pytest.mark.parametrize("on_error", ["raise", "fallback"])
-    def test_a_missing_key_is_told_before_the_first_evaluation(self, monkeypatch, on_error):
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        optimizer = ParametrizedLLM(model="openai:gpt-4o", on_error=on_error)(2, 50)
-        evaluated = []
-        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
-            optimizer.minimize(evaluated.append)
-        assert evaluated == []
-
     def test_a_missing_model_does_not_become_random_search(self):
         optimizer = make([ModelNotFoundError("no such model")], on_error="fallback")
         with pytest.raises(ModelNotFoundError, match="no such model"):

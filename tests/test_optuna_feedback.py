@@ -220,15 +220,6 @@ class TestStop:
 
 
 class TestPermanentFaults:
-    def test_a_missing_key_is_told_before_the_first_evaluation(self, monkeypatch):
-        monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-        study = optuna.create_study(sampler=LLMSampler("openai:gpt-4o"))
-        evaluated = []
-        with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
-            study.optimize(lambda trial: evaluated.append(trial) or 0.0, n_trials=5)
-        assert evaluated == []
-        assert all(t.state.is_finished() for t in study.trials)
-
     @pytest.mark.parametrize(
         "error", [MissingKeyError("no key"), ModelNotFoundError("gone"), ImportError("no sdk")]
     )
