@@ -28,11 +28,7 @@ def _return(rewards: Sequence[float]) -> str:
 
 
 class MountainCarTeacher:
-    """Teaches the car in the valley, with a continuous force or three discrete ones.
-
-    Args:
-        discrete: Whether actions are 0 (left), 1 (none) and 2 (right).
-    """
+    """Teaches the car in the valley; discrete actions are 0 (left), 1 (none) and 2 (right)."""
 
     def __init__(self, discrete: bool = False) -> None:
         self._discrete = discrete
@@ -149,12 +145,7 @@ TAUGHT = tuple(_TEACHERS)
 
 
 def make_env(env_id: str, paraphrase_seed: int | None = 0, **options: Any) -> LanguageFeedback:
-    """Make MountainCar or Swimmer with language feedback.
-
-    Args:
-        env_id: ``"MountainCarContinuous-v0"``, ``"MountainCar-v0"`` or ``"Swimmer-v5"``.
-        paraphrase_seed: Seed of the wording.
-        **options: For `LanguageFeedback`.
+    """Make one of `TAUGHT` with language feedback, whose options are `LanguageFeedback`'s.
 
     Raises:
         LLMOptError: There is no teacher for it.

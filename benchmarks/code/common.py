@@ -55,15 +55,8 @@ def make_optimizer(
 ) -> CodeOptimizer:
     """Make the search of a run; one that was begun goes on.
 
-    The folder is made when all that can be wrong with the arguments was looked for.
-
-    Args:
-        run: The run.
-        task: What the code is for.
-        function: What is to be written.
-        scoring: What the score is and is not, in words.
-        documentation: What else there is to know, in words.
-        starts: The starts of the run.
+    The folder is made when all that can be wrong with the arguments was looked for. `scoring` says
+    what the score is and is not, `documentation` what else there is to know.
 
     Raises:
         LLMOptError: No model was named, it lacks its key, or the code to begin from cannot
@@ -111,12 +104,7 @@ def make_optimizer(
 
 
 def starts_of(run: CodeRun, task: CodeTask, env: gym.Env[Any, Any]) -> Starts:
-    """Return the starts of a run: its own, those it was given, or new ones.
-
-    Args:
-        run: The run.
-        task: Its task.
-        env: The task's environment, which is asked how large a seed it takes.
+    """Return the starts of a run: its own, those it was given, or new ones that `env` takes.
 
     Raises:
         StorageError: They cannot be read.
@@ -281,15 +269,7 @@ def draw(
     seed: int,
     begin: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write ``best.gif``, one episode of a policy; a line says why where that cannot be.
-
-    Args:
-        run: The run.
-        task: Its task.
-        act: The policy.
-        seed: Seed of the start.
-        begin: Called before each episode.
-    """
+    """Write ``best.gif``, one episode of a policy; a line says why where that cannot be."""
     if not run.config["gif"] or task.draw is None:
         return
     try:

@@ -44,15 +44,12 @@ class CodeRun:
         free: Entries of `config` that may differ when a run goes on.
 
     Attributes:
-        path: The folder.
-        config: What is asked for.
         resumed: Whether the run goes on.
         given_starts: Starts of another run that this one is to be made on, if any.
 
     Raises:
         LLMOptError: The folder holds a run and `resume` is not set, or the reverse, or the
             run was made with other settings.
-        StorageError: The folder cannot be written to.
     """
 
     def __init__(
@@ -82,14 +79,7 @@ class CodeRun:
         self.given_starts: Starts | None = None
 
     def begin(self, starts: Starts) -> None:
-        """Write what was asked for, once it is known to be usable and to hold no key.
-
-        Args:
-            starts: The starts that candidates are run on.
-
-        Raises:
-            StorageError: The folder cannot be written to.
-        """
+        """Write what was asked for, once it is known to be usable and to hold no key."""
         if not self.resumed:
             if starts.secret is None:
                 self.config[_NUMBERED] = True
@@ -117,12 +107,7 @@ class CodeRun:
         return self.path / "search.jsonl"
 
     def write_candidate(self, trial: CodeTrial, measures: Mapping[str, Any]) -> None:
-        """Write a candidate's source, score and feedback.
-
-        Args:
-            trial: The candidate, as it was told.
-            measures: Further measures of it.
-        """
+        """Write a candidate's source, score and feedback, and further measures of it."""
         stem = self.path / "candidates" / f"{trial.number:03d}"
         write_text_atomically(stem.with_suffix(".py"), trial.source)
         _write_json(
@@ -146,11 +131,7 @@ class CodeRun:
                 self.write_candidate(trial, {})
 
     def read_candidate(self, number: int) -> dict[str, Any]:
-        """Return what `write_candidate` wrote beside a candidate's source.
-
-        Raises:
-            StorageError: It is not there.
-        """
+        """Return what `write_candidate` wrote beside a candidate's source."""
         return read_json_object(self.path / "candidates" / f"{number:03d}.json")
 
     def write_held_out(self, measures: Mapping[str, Any]) -> None:
@@ -171,11 +152,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_starts(path: Path) -> Starts:
-    """Return the starts in a file, or in the file of a run folder.
-
-    Raises:
-        StorageError: They cannot be read.
-    """
+    """Return the starts in a file, or in the file of a run folder."""
     file = path / STARTS if path.is_dir() else path
     try:
         return Starts.from_dict(read_json_object(file, links=not path.is_dir()))

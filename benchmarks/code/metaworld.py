@@ -83,11 +83,7 @@ def _benchmark(name: str, seed: int) -> Any:
 
 
 class Expert:
-    """A task's scripted policy, asked for the pose that it steers to.
-
-    Args:
-        name: The task.
-    """
+    """A task's scripted policy, asked for the pose that it steers to."""
 
     def __init__(self, name: str) -> None:
         policies = importlib.import_module("metaworld.policies")
@@ -111,14 +107,7 @@ class Expert:
         return dict(self._policy._parse_obs(np.array(observation, dtype=np.float64)))
 
     def target(self, observation: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the expert's target pose and its gain.
-
-        Args:
-            observation: ``(39,)`` array.
-
-        Returns:
-            The ``(4,)`` target (x, y, z in metres; gripper effort) and the controller's gain.
-        """
+        """Return the ``(4,)`` pose that it steers to (x, y, z in metres; effort), and its gain."""
         self._target = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -251,14 +240,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         )
 
     def wanted(self, observation: np.ndarray) -> np.ndarray:
-        """Return the action of the expert: its pose, as far as it is a valid action.
-
-        Args:
-            observation: ``(39,)`` array.
-
-        Returns:
-            ``(4,)`` array: x, y, z in metres; gripper effort.
-        """
+        """Return the action of the expert, ``(4,)``: its pose, as far as it is a valid action."""
         pose: np.ndarray = np.clip(self.expert.target(observation)[0], *self._bounds())
         return pose
 
@@ -268,12 +250,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class SlowMotion(gym.Wrapper[Any, Any, Any, Any]):
-    """Shows inner steps, `STRIDE` at once, for pictures; its actions are ignored.
-
-    Args:
-        env: The task.
-        act: The policy.
-    """
+    """Shows inner steps of a policy, `STRIDE` at once, for pictures; actions are ignored."""
 
     def __init__(self, env: TargetPose, act: Callable[[Any], Any]) -> None:
         super().__init__(env)
@@ -304,12 +281,7 @@ class SlowMotion(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class MetaWorldTeacher:
-    """Says of each target whether it brought the hand to where the expert wants it.
-
-    Args:
-        env: The environment that it speaks about.
-        paraphrase_seed: Seed of the instruction's wording.
-    """
+    """Says of each target whether it brought the hand to where the expert wants it."""
 
     def __init__(self, env: TargetPose, paraphrase_seed: int | None = 0) -> None:
         self._env = env
@@ -373,14 +345,7 @@ def make_env(
 ) -> LanguageFeedback:
     """Make a Meta-World task with target-pose actions and language feedback.
 
-    Args:
-        name: The task, such as ``"pick-place-v3"``.
-        seed: Seed of the goals.
-        held_out: Take goals that training never sees.
-        max_steps: Target poses in one episode.
-        paraphrase_seed: Seed of the wording.
-        inner_steps: Environment steps that one target may take.
-        **options: For `LanguageFeedback`.
+    Arguments are those of `TargetPose`, and of `LanguageFeedback`.
 
     Raises:
         ImportError: Meta-World is not installed.

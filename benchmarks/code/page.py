@@ -25,14 +25,11 @@ from llmopt.search.eventlog import read_events
 
 
 def write_report(path: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` into a run folder.
+    """Write ``report.html`` into a run folder, and return its path.
 
     It shows each candidate's score, how each new best differs from the best before it, the
     sources with explanation and feedback, refused answers with reasons, and the settings. The
     words of a model are shown as text, never as HTML.
-
-    Returns:
-        The page's path.
 
     Raises:
         LLMOptError: The folder holds no run, or a file in it cannot be read.
@@ -91,11 +88,7 @@ _WIDTH, _HEIGHT = 360, 120  # of a drawing, in pixels
 
 
 def _drawing(curves: Any) -> list[str]:
-    """Return learning curves as the points of polylines, all on one scale.
-
-    Args:
-        curves: The environment's own return at each checkpoint, for each training.
-    """
+    """Return learning curves as the points of polylines, all on one scale."""
     rows = [[float(v) for v in row] for row in curves or [] if len(row) > 1]
     if not rows:
         return []

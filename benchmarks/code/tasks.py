@@ -79,9 +79,6 @@ class CodeTask:
 
         Of a success rate these are the mean return, and then fewer steps; an episode that ended
         in success counts as if it had gone on at its last reward.
-
-        Raises:
-            ValueError: An episode failed.
         """
         mean, held = score.mean_return, score.held_return
         if mean is None or held is None:
@@ -102,11 +99,7 @@ class CodeTask:
         return score is not None and self.highest is not None and score >= self.highest
 
     def scoring(self, starts: int) -> str:
-        """Say what the score is and is not.
-
-        Args:
-            starts: Starts that candidates are compared on.
-        """
+        """Say what the score over so many starts is and is not."""
         over = f"the same {starts} random starts each time" if starts > 1 else "one random start"
         if self.measure == "success":
             words = (

@@ -28,14 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0.
-
-    Raises:
-        LLMOptError: The task, the model or the folder is not usable.
-    """
+    """Run the subcommand; return 0."""
     run = options.open_run(args, "code")
     with telling_how_to_resume(run):
         _search(run)

@@ -44,14 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0.
-
-    Raises:
-        LLMOptError: The task, the model or the folder is not usable.
-    """
+    """Run the subcommand; return 0."""
     if args.task.startswith("metaworld:"):
         raise LLMOptError("llmopt reward takes Gymnasium ids; Meta-World is for llmopt code")
     run = options.open_run(args, "reward")
