@@ -61,10 +61,10 @@ def test_a_stored_search_goes_on(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["paid", "paid-saved"])
 def test_a_reply_that_was_paid_for_is_used(name):
-    client = ScriptedClient([])
+    client = ScriptedClient(["x: 0.5, y: 0.5, z: 0.5"])  # for the fourth point
     optimizer = LLMOptimizer.load(FILES / f"{name}.jsonl", client)
-    assert [p["x"] for p in optimizer.ask(3)] == [-0.3184, -0.1474, -1.4028]  # as it was asked
-    assert client.requests == []
+    assert [p["x"] for p in optimizer.ask(4)] == [-0.3184, -0.1474, -1.4028, 0.5]
+    assert optimizer.usage.requests == 5 + len(client.requests) == 6
     assert optimizer._meter.paid == ()
 
 
