@@ -194,9 +194,9 @@ def study_scores(trials: int) -> Scores:
     return found
 
 
-CHAT = "frontier chat model"
-EMBEDDED = "embedded model"
-NETWORK = "small network"
+CHAT = "Frontier chat model"
+EMBEDDED = "Embedded model"
+NETWORK = "Small network"
 
 
 def questions() -> list[Question]:
@@ -204,14 +204,18 @@ def questions() -> list[Question]:
     words = words_scores()
     short, long = function_scores(100, (2, 5)), function_scores(400, (2, 5, 10, 20))
     policies, studies = policy_scores(), study_scores(50)
-    budget = {"cma": "CMA-ES, 100", "columns": f"{EMBEDDED}, 100", "random": "random search, 100"}
+    budget = {
+        "cma": "CMA-ES, 100",
+        "columns": "embedded model, 100",
+        "random": "random search, 100",
+    }
     numeric = {"cma": "CMA-ES", "optuna-tpe": "TPE", "optuna-gp": "GP", "turbo": "TuRBO"}
-    ablations = {"columns-network": NETWORK, "random": "random search"}
+    ablations = {"columns-network": "small network", "random": "random search"}
     return [
-        Question("Policies, words and feedback, 30 evaluations", CHAT, words, "words", budget),
+        Question("policies, with words and feedback, 30 evaluations", CHAT, words, "words", budget),
         Question(
-            "The same model with less",
-            f"{CHAT} with words and feedback",
+            "words and feedback, against itself with less",
+            CHAT,
             words,
             "words",
             {
@@ -223,27 +227,27 @@ def questions() -> list[Question]:
             },
         ),
         Question(
-            "Policies, 100 evaluations", EMBEDDED, policies, "llm-columns", numeric | ablations
+            "policies, 100 evaluations", EMBEDDED, policies, "llm-columns", numeric | ablations
         ),
         Question(
-            "Functions (BBOB), 100 evaluations", EMBEDDED, short, "llm-columns", numeric | ablations
+            "functions (BBOB), 100 evaluations", EMBEDDED, short, "llm-columns", numeric | ablations
         ),
         Question(
-            "Functions (BBOB), 400 evaluations",
+            "functions (BBOB), 400 evaluations",
             NETWORK,
             long,
             "columns-network",
             {"cma": "CMA-ES", "cma-bipop": "CMA-ES with restarts", "random": "random search"},
         ),
         Question(
-            "Hyper-parameters, names, 50 trials",
+            "hyper-parameters, names, 50 trials",
             EMBEDDED,
             studies,
             "smollm2, names",
-            {"TPE": "TPE", "GP": "GP", "small network": NETWORK, "random": "random search"},
+            {"TPE": "TPE", "GP": "GP", "small network": "small network", "random": "random search"},
         ),
         Question(
-            "Hyper-parameters, 50 trials",
+            "hyper-parameters, 50 trials",
             NETWORK,
             studies,
             "small network",
@@ -262,16 +266,15 @@ def table(asked: Sequence[Question]) -> Table:
             low, high = each.interval
             rows.append(
                 [
-                    question.title if not place else "",
-                    question.who if not place else "",
+                    f"{question.who}: {question.title}" if not place else "",
                     each.rival,
-                    f"{each.pairs} on {len(each.gaps)}",
-                    f"{each.effect:.0%} [{low:.0%}, {high:.0%}]",
-                    format_p(p),
                     _bold(each.verdict(p)),
+                    f"{100 * each.effect:.0f} [{100 * low:.0f}, {100 * high:.0f}]",
+                    format_p(p),
+                    f"{each.pairs}, {len(each.gaps)}",
                 ]
             )
-    head = ["question", "who", "rival", "pairs on tasks", "pairs won [95 %]", "p", "so"]
+    head = ["who, and on what", "rival", "so", "% of pairs won [95 %]", "p", "pairs, tasks"]
     return Table.of(head, rows)
 
 
@@ -293,7 +296,7 @@ def figure(asked: Sequence[Question]) -> bytes:
             gaps, y, s=5, alpha=0.35, color=figures.COLORS[asked.index(question) % 6], lw=0
         )
         axes.plot([np.median(gaps)] * 2, [place - 0.36, place + 0.36], color="black", lw=1.6)
-        names.append(f"{question.who.partition(' with')[0]} − {each.rival}")
+        names.append(f"{question.who} − {each.rival}")
     axes.axvline(0, color="0.4", lw=0.8)
     axes.set_yticks(range(len(found)), names, fontsize="small")
     axes.set_ylim(len(found) - 0.4, -0.6)
