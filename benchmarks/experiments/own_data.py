@@ -116,7 +116,7 @@ class DataSearch(PolicySearch):
     ) -> None:
         self.data, self._make = DATA[env], EnvMaker(env)
         self.seed, self.stopped, self._feedback = seed, "", feedback
-        self._chosen = (0, None)
+        self._chosen, self._finishing = (0, None), "off"
         self._requests, self._total = options.get("requests"), None
         self.starts = selection_seeds(seed, starts)
         names = [f"x{i}" for i in range(len(SPACE))] if words == "none" else list(SPACE)

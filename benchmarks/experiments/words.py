@@ -212,7 +212,7 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
     if arm == "ten":
         options["requests"] = 10
     if not issubclass(kind, DataSearch):
-        options["clip"] = False  # as the committed recordings have it
+        options |= {"clip": False, "finish": "off"}  # as the committed recordings have it
         options.setdefault("box", stated_box(EnvMaker(entry.env)))
     return kind(
         entry.env,
