@@ -459,7 +459,7 @@ def test_a_long_recorded_search_is_replayed(tmp_path):
 
 @pytest.mark.parametrize("widen_after", [0, -1, 1.5, True])
 def test_the_trials_before_widening_are_checked(widen_after):
-    with pytest.raises(ValueError, match="expected a number of trials, 1 or more, or None"):
+    with pytest.raises(ValueError, match="expected a whole number of at least 1"):
         ColumnsPrompt(widen_after=widen_after)
 
 

@@ -96,7 +96,7 @@ def transcript(request):
     ("golden", "name", "space", "options", "changes"),
     [
         ("props_box", "props", BOX, {}, {}),
-        ("props_optimum", "props", NAMED, {"optimum": 100, "step_size": 0.5}, {"samples": 4}),
+        ("props_optimum", "props", NAMED, {"optimum": 100}, {"samples": 4}),
         ("props_ab", "props-ab", PAIR, {}, {"total": None}),
         ("props_plus", "props-plus", BOX, {}, {"description": "Drive a car up a hill."}),
         ("opro", "opro", NAMED, {"best": 3}, {"description": "Accuracy of a network."}),
@@ -705,7 +705,7 @@ def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
     from llmopt.policies.statistics import MAX_FEEDBACK
     from llmopt.prompt.words import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
 
-    assert MAX_FEEDBACK == get_prompt("words").feedback_chars == FEEDBACK_CHARS
+    assert MAX_FEEDBACK == FEEDBACK_CHARS
     long = trials(BOX, 1)[0]
     long = replace(long, feedback="word " * 2000)
     for name, most in (("words", FEEDBACK_CHARS), ("props", SHORT_FEEDBACK_CHARS)):

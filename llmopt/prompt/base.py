@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from llmopt.arguments import whole_number
 from llmopt.client.base import Message, Request
 from llmopt.client.facts import ModelFacts
 from llmopt.history import History
@@ -167,3 +168,25 @@ def chat_messages(system: str, user: str, complaint: Complaint | None) -> tuple[
         )
         messages += [Message("assistant", raw), Message("user", again)]
     return tuple(messages)
+
+
+def changed_options(prompt: Any, **usual: Any) -> dict[str, Any]:
+    """Return the options of a prompt that differ from the usual ones.
+
+    Args:
+        prompt: A prompt whose class is a dataclass.
+        **usual: Values that stand in for the defaults of the class.
+    """
+    defaults = {f.name: f.default for f in fields(prompt) if f.init and f.compare} | usual
+    defaults.pop("name", None)
+    options = {name: getattr(prompt, name) for name in defaults}
+    if "history" in options:
+        options["history"] = prompt.selection.keep
+    return {name: value for name, value in options.items() if value != defaults[name]}
+
+
+def check_counts(prompt: Any, **least: int) -> None:
+    """Raise unless each option that is given is a whole number of at least so much."""
+    for name, at_least in least.items():
+        if getattr(prompt, name) is not None:
+            whole_number(name, getattr(prompt, name), at_least)

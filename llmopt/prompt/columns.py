@@ -23,7 +23,7 @@ import numpy as np
 
 from llmopt.client.base import Message, Request
 from llmopt.history import Trial
-from llmopt.prompt.base import Query, Situation
+from llmopt.prompt.base import Query, Situation, changed_options, check_counts
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.frame import (
     Frame,
@@ -43,7 +43,6 @@ from llmopt.prompt.letters import (
     row_tokens,
     write_row,
 )
-from llmopt.prompt.options import changed_options, check_count, check_positive
 from llmopt.prompt.parse import Reading, strip_thinking
 from llmopt.space import Space, Value
 from llmopt.space.branches import filled
@@ -157,11 +156,7 @@ class ColumnsPrompt:
     name: str = field(default="columns", init=False)
 
     def __post_init__(self) -> None:
-        check_count("best", self.best)
-        check_positive("max_tokens", self.max_tokens)
-        check_positive("max_prompt_tokens", self.max_prompt_tokens)
-        check_positive("widen_after", self.widen_after, "trials")
-        check_positive("most_lines", self.most_lines)
+        check_counts(self, best=0, max_tokens=1, max_prompt_tokens=1, widen_after=1, most_lines=1)
 
     def __repr__(self) -> str:
         given = ", ".join(f"{k}={v!r}" for k, v in changed_options(self).items())

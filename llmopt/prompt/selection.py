@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llmopt.history import History, Trial
-from llmopt.prompt.options import check_count
+from llmopt.prompt.base import check_counts
 
 Keep = Literal["all", "last", "best", "best+last"]
 _KINDS = ("all", "last", "best", "best+last")
@@ -32,8 +32,7 @@ class Selection:
     def __post_init__(self) -> None:
         if self.keep not in _KINDS:
             raise ValueError(f"history={self.keep!r}: expected one of {', '.join(_KINDS)}")
-        check_count("best", self.best)
-        check_count("last", self.last)
+        check_counts(self, best=0, last=0)
 
     @classmethod
     def of(cls, history: Keep | Selection, best: int, last: int) -> Selection:

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmopt.errors import ParseError
 from llmopt.prompt.answer import Answer, is_nothing, start_in, unknown_names
-from llmopt.prompt.values import ValueMatcher
+from llmopt.prompt.parse import ValueMatcher
 from llmopt.space import Categorical, Int, Space, Value
 from llmopt.text import cut
 

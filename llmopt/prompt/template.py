@@ -11,19 +11,25 @@ from typing import Any, Literal
 
 import jinja2
 
+from llmopt.arguments import one_of
 from llmopt.client.base import Message, Request, Style
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
 from llmopt.prompt.answer import AnswerReader, zero_point
-from llmopt.prompt.base import Complaint, Query, Situation, chat_messages
+from llmopt.prompt.base import (
+    Complaint,
+    Query,
+    Situation,
+    changed_options,
+    chat_messages,
+    check_counts,
+)
 from llmopt.prompt.budget import TokenBudget, fit
 from llmopt.prompt.evidence import Evidence
-from llmopt.prompt.options import changed_options, check_option, check_positive
 from llmopt.prompt.sandbox import TemplateEnvironment
 from llmopt.prompt.selection import Keep, Selection, ranked
 from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.prompt.words import (
-    FEEDBACK_CHARS,
     Entry,
     describe_goal,
     describe_params,
@@ -63,7 +69,6 @@ class TemplatePrompt:
         needs_description: Refuse to work without a description of the task.
         optimum: What the best value is thought to be. This is a hint that no honest
             benchmark gives unless it says so.
-        step_size: Search step named to the model; a tenth of each range if not given.
         temperature: Sampling temperature; ``None`` leaves the provider's default.
         max_tokens: Cap on the answer; ``None`` for 1024 + 16 for each parameter, at most
             half of the model's context.
@@ -77,7 +82,6 @@ class TemplatePrompt:
         changes: Whether an answer may name an earlier point and only the values that differ.
         reasons: What an answer gives before its values, for models that are held to a form
             (`ModelFacts.structured`); with none they are asked as text.
-        feedback_chars: Characters of feedback shown for one trial by `Evidence`.
         log_tokens: Tokens of the log of `Evidence`, which grows at its end and is cut to about
             half where it is full. ``None`` shows the trials that `history` names.
         sealed: Leave `folder` unread. `get_prompt` sets it for a prompt that was stored.
@@ -97,7 +101,6 @@ class TemplatePrompt:
     labels: tuple[str, ...] | None = None
     needs_description: bool = False
     optimum: float | None = None
-    step_size: float | None = None
     temperature: float | None = None
     max_tokens: int | None = None
     max_prompt_tokens: int | None = None
@@ -105,7 +108,6 @@ class TemplatePrompt:
     answer_last: bool = False
     changes: bool = False
     reasons: tuple[str, ...] = ()
-    feedback_chars: int = FEEDBACK_CHARS
     log_tokens: int | None = None
     sealed: bool = field(default=False, compare=False)
     _compiled: jinja2.Template | None = field(default=None, init=False, compare=False)
@@ -118,15 +120,13 @@ class TemplatePrompt:
         self.best, self.last = self.history.best, self.history.last
         self.labels = None if self.labels is None else tuple(self.labels)
         self.reasons = tuple(self.reasons)
-        check_option("order", self.order, ("time", "ascending"))
-        check_option("style", self.style, (None, "chat", "completion"))
-        check_positive("max_tokens", self.max_tokens)
-        check_positive("max_prompt_tokens", self.max_prompt_tokens)
+        one_of("order", self.order, ("time", "ascending"))
+        one_of("style", self.style, (None, "chat", "completion"))
+        check_counts(self, max_tokens=1, max_prompt_tokens=1, log_tokens=1)
         if len(self.template) > MAX_TEMPLATE:
             raise TemplateError(
                 f"template {self.name!r} has more than {MAX_TEMPLATE:,} characters: shorten it"
             )
-        check_positive("log_tokens", self.log_tokens)
         self._compile()
 
     def __repr__(self) -> str:
@@ -178,9 +178,8 @@ class TemplatePrompt:
             space,
             labels,
             tuple(picked),
-            self.feedback_chars,
-            self.log_tokens,
-            budget.count,
+            budget=self.log_tokens,
+            count=budget.count,
         )
 
         def render_log(k: int, complaint: Complaint | None) -> tuple[Message, ...]:
@@ -333,7 +332,7 @@ class TemplatePrompt:
             "directions": situation.history.directions,
             "goal": describe_goal(situation.history.directions, situation.history.metrics),
             "objectives": names_of(situation.history.directions, situation.history.metrics),
-            "step_size": describe_step(space, self.step_size),
+            "step_size": describe_step(space),
             "optimum": None if self.optimum is None else f"{self.optimum:.6g}",
             "description": quoted(situation.description.strip(), headings_alone=True),
             "notes": [quoted(note, headings_alone=True) for note in situation.notes],

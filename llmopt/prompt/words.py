@@ -169,10 +169,8 @@ def describe_goal(directions: tuple[Direction, ...], metrics: tuple[str, ...] = 
     return f"the best trade-offs of an unknown function f = ({', '.join(names)}) ({wanted})"
 
 
-def describe_step(space: Space, step_size: float | None) -> str:
-    """Return the search step in words."""
-    if step_size is not None:
-        return f"{step_size:.6g}"
+def describe_step(space: Space) -> str:
+    """Return a search step in words."""
     plain = [d for d in space.dimensions if isinstance(d, Float) and not d.log]
     ranges = {d.high - d.low for d in plain}
     if len(plain) == len(space) and len(ranges) == 1:
