@@ -9,8 +9,8 @@ from urllib.parse import quote
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import load, merged, whole_body
-from llmopt.client.endpoint import Endpoint, address
-from llmopt.client.faults import Fault, MalformedBody, sdk_fault
+from llmopt.client.endpoint import Endpoint, hosted
+from llmopt.client.faults import MalformedBody
 from llmopt.client.keys import Secret
 from llmopt.client.prefix import in_blocks
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
@@ -47,9 +47,7 @@ class AnthropicClient(RemoteClient):
     fields = {"output_format": "schema", "output_config": "schema"}  # noqa: RUF012
 
     def _endpoint(self) -> Endpoint:
-        url, trouble = address(self.base_url, "ANTHROPIC_BASE_URL", _URL)
-        own = url == _URL
-        return Endpoint(url, ("ANTHROPIC_API_KEY",), trouble=trouble, usual=own, lists=own)
+        return hosted(self.base_url, "ANTHROPIC_BASE_URL", _URL, ("ANTHROPIC_API_KEY",))
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         sdk = load("anthropic", self.package)
@@ -76,7 +74,7 @@ class AnthropicClient(RemoteClient):
             parameters["thinking"] = {"type": "disabled"}
         elif self.effort:
             parameters["effort"] = _EFFORTS.get(self.effort, self.effort)
-        return {name: value for name, value in parameters.items() if value is not None}
+        return parameters
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         system, messages = _conversation(request, _MARKS[self.cache])
@@ -100,9 +98,6 @@ class AnthropicClient(RemoteClient):
             return _read(sdk.messages.create(**asked, timeout=DEADLINE * self.timeout))
         with sdk.messages.stream(**asked) as stream:
             return _read(_whole(stream))
-
-    def _fault(self, error: Exception) -> Fault | None:
-        return sdk_fault(load("anthropic", self.package), error)
 
 
 def _whole(stream: Any) -> Any:

@@ -61,6 +61,12 @@ def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
         return "", f"the address in {variable} is none: {error}"
 
 
+def hosted(own: str | None, variable: str, usual: str, keys: tuple[str, ...]) -> Endpoint:
+    """Return the endpoint of a provider, or of another address that speaks its protocol."""
+    url, trouble = address(own, variable, usual)
+    return Endpoint(url, keys, trouble=trouble, usual=url == usual, lists=url == usual)
+
+
 @dataclass(frozen=True)
 class Server:
     """A server that speaks OpenAI's protocol.

@@ -213,15 +213,20 @@ def status_fault(error: Any) -> Fault:
         kind = str(inner.get("type") or code)
         is_status = isinstance(code, int) and 400 <= code < 600
         status = code if is_status else _STREAM_STATUS.get(kind, 500)
-    response = getattr(error, "response", None)
     return Fault(
         "status",
         words(body) or str(error.message),
         status=status,
-        headers={str(k).lower(): str(v) for k, v in getattr(response, "headers", {}).items()},
+        headers=headers_of(getattr(error, "response", None)),
         code=str(code or ""),
         parameter=str(inner.get("param") or _place(body)),
     )
+
+
+def headers_of(response: Any) -> dict[str, str]:
+    """Return the headers of a response, names in lower case; none where there is none."""
+    found = getattr(response, "headers", None) or {}
+    return {str(k).lower(): str(v) for k, v in found.items()}
 
 
 def _place(body: object) -> str:

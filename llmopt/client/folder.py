@@ -44,7 +44,7 @@ ANSWER_BYTES = 1_000_000
 _REQUEST_BYTES = 10_000_000
 _POLL_SECONDS = 0.2
 _REMIND_SECONDS = 600.0
-_REQUEST = ".request.md"
+_REQUEST, _JSON, _ANSWER = ".request.md", ".request.json", ".answer.md"
 _DONE = "done"
 
 
@@ -173,18 +173,18 @@ class FolderClient:
             }
             try:
                 # Opened anew or not at all: another process may have come first.
-                with _json_path(self.folder, number).open("x", encoding="utf-8") as file:
+                with _path(self.folder, number, _JSON).open("x", encoding="utf-8") as file:
                     json.dump(data, file, indent=1)
                 break
             except FileExistsError:
                 continue
         # It may be shown on a terminal; the other file holds the request as it is.
-        write_text_atomically(_text_path(self.folder, number), clean(_text(request)))
+        write_text_atomically(_path(self.folder, number, _REQUEST), clean(_text(request)))
         return number
 
     def _wait(self, number: int, deadline: float | None) -> Completion:
         remind = time.monotonic()
-        path = _answer_path(self.folder, number)
+        path = _path(self.folder, number, _ANSWER)
         while True:
             answer = _read_answer(path)
             if answer is not None:
@@ -236,14 +236,14 @@ def next_request(folder: Path) -> OpenRequest | None:
             data = _read_json(folder, number)
             return OpenRequest(
                 number=number,
-                text=read_text(_text_path(folder, number), most=_REQUEST_BYTES, links=False),
+                text=read_text(_path(folder, number, _REQUEST), most=_REQUEST_BYTES, links=False),
                 request=Request.from_dict(data["request"]),
                 sample=int(data["sample"]),
                 samples=int(data["samples"]),
             )
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FolderError(
-                f"{_json_path(folder, number)} cannot be read ({error}): remove the files of "
+                f"{_path(folder, number, _JSON)} cannot be read ({error}): remove the files of "
                 f"request {number}, and a search that waits for it is to be started again"
             ) from error
     return None
@@ -273,12 +273,12 @@ def hand_in(folder: Path, number: int, answer: bytes) -> None:
     if number not in _open_numbers(folder):
         raise FolderError(
             f"{folder} has an answer to request {number} already; it is not replaced"
-            if _answer_path(folder, number).exists()
+            if _path(folder, number, _ANSWER).exists()
             else f"there is no request {number} in {folder}; `llmopt next {folder}` shows the "
             "open one"
         )
     try:
-        write_bytes_atomically(_answer_path(folder, number), text.encode(), anew=True)
+        write_bytes_atomically(_path(folder, number, _ANSWER), text.encode(), anew=True)
     except FileExistsError:
         raise FolderError(
             f"{folder} has got an answer to request {number} meanwhile; it is not replaced"
@@ -302,16 +302,8 @@ def _text(request: Request) -> str:
     return "\n\n".join(f"### {m.role}\n\n{m.content}" for m in messages)
 
 
-def _text_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:04d}{_REQUEST}"
-
-
-def _json_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:04d}.request.json"
-
-
-def _answer_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:04d}.answer.md"
+def _path(folder: Path, number: int, kind: str) -> Path:
+    return folder / f"{number:04d}{kind}"
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -320,11 +312,11 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _open_numbers(folder: Path) -> list[int]:
-    return [n for n in _numbers(folder) if not _answer_path(folder, n).exists()]
+    return [n for n in _numbers(folder) if not _path(folder, n, _ANSWER).exists()]
 
 
 def _read_json(folder: Path, number: int) -> dict[str, Any]:
-    data = json.loads(read_bytes(_json_path(folder, number), most=_REQUEST_BYTES, links=False))
+    data = json.loads(read_bytes(_path(folder, number, _JSON), most=_REQUEST_BYTES, links=False))
     if not isinstance(data, dict):
         raise ValueError(f"it holds a {type(data).__name__}, expected an object")
     return data

@@ -11,8 +11,8 @@ from typing import Any
 from llmopt.client.base import Completion, FinishReason, Request, whole
 from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import http_options, load, merged
-from llmopt.client.endpoint import Endpoint, address
-from llmopt.client.faults import Fault, MalformedBody, parse_duration, words
+from llmopt.client.endpoint import Endpoint, hosted
+from llmopt.client.faults import Fault, MalformedBody, headers_of, parse_duration, words
 from llmopt.client.keys import Secret
 from llmopt.client.remote import ASIDE_SECONDS, DEADLINE, RemoteClient
 
@@ -55,9 +55,7 @@ class GeminiClient(RemoteClient):
     samples_per_call = 8  # the most that the API takes as candidateCount
 
     def _endpoint(self) -> Endpoint:
-        url, trouble = address(self.base_url, "GOOGLE_GEMINI_BASE_URL", _URL)
-        own = url == _URL
-        return Endpoint(url, KEY_VARIABLES, trouble=trouble, usual=own, lists=own)
+        return hosted(self.base_url, "GOOGLE_GEMINI_BASE_URL", _URL, KEY_VARIABLES)
 
     def _connect(self, key: Secret, endpoint: Endpoint) -> Any:
         genai = load("google.genai", self.package)
@@ -77,7 +75,7 @@ class GeminiClient(RemoteClient):
         }
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        parameters = {
+        return {
             "stream": True,
             "thinking": self._thinking,
             "temperature": request.temperature,
@@ -87,7 +85,6 @@ class GeminiClient(RemoteClient):
             "candidate_count": request.n if request.n > 1 else None,
             "response_json_schema": request.json_schema and closed(request.json_schema),
         }
-        return {name: value for name, value in parameters.items() if value is not None}
 
     @property
     def _thinking(self) -> dict[str, Any] | None:
@@ -139,13 +136,12 @@ class GeminiClient(RemoteClient):
     def _fault(self, error: Exception) -> Fault | None:
         errors = load("google.genai.errors", self.package)
         if isinstance(error, errors.APIError):
-            headers = getattr(error.response, "headers", None) or {}
             code = error.code if isinstance(error.code, int) else 500
             return Fault(
                 "status",
                 str(error.message or words(error.details) or error),
                 status=code if code >= 300 else 500,
-                headers={str(k).lower(): str(v) for k, v in headers.items()},
+                headers=headers_of(error.response),
                 code=_text_at(error.details, "reason") or str(error.status or ""),
                 parameter=_text_at(error.details, "field"),
                 retry_after=retry_delay(error.details),

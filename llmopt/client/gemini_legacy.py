@@ -13,7 +13,7 @@ from llmopt.client.base import Request
 from llmopt.client.call import Call
 from llmopt.client.connection import MOST_BYTES, TooLarge, is_local, load
 from llmopt.client.endpoint import Endpoint
-from llmopt.client.faults import Fault
+from llmopt.client.faults import Fault, headers_of
 from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
 from llmopt.client.keys import Secret
 from llmopt.client.prices import Price, get_price
@@ -65,13 +65,12 @@ class GeminiLegacyClient(RemoteClient):
         return client
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        parameters = {
+        return {
             "temperature": request.temperature,
             "stop_sequences": list(request.stop) or None,
             "max_output_tokens": request.max_tokens,
             "candidate_count": request.n if request.n > 1 else None,
         }
-        return {name: value for name, value in parameters.items() if value is not None}
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         genai = load("google.generativeai", self.package)
@@ -103,12 +102,11 @@ class GeminiLegacyClient(RemoteClient):
         if isinstance(error, api.RetryError):
             return Fault("timeout")
         if isinstance(error, api.GoogleAPICallError) and error.code is not None:
-            headers = getattr(error.response, "headers", None) or {}
             return Fault(
                 "status",
                 str(error.message),
                 status=int(error.code),
-                headers={str(k).lower(): str(v) for k, v in headers.items()},
+                headers=headers_of(error.response),
                 retry_after=_delay(error.response),
             )
         lineage = {c.__name__ for c in type(error).__mro__}

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import check_url, is_local, load, merged, whole_body
 from llmopt.client.endpoint import CUSTOM_KEY_VARIABLE, SERVERS, Endpoint, openai_endpoint
-from llmopt.client.faults import Fault, MalformedBody, sdk_fault
+from llmopt.client.faults import MalformedBody
 from llmopt.client.keys import Secret, redact
 from llmopt.client.prefix import WORTH_CACHING, in_blocks
 from llmopt.client.prices import FREE, Price, get_price
@@ -199,7 +200,7 @@ class OpenAIClient(RemoteClient):
         if {"stream", "stream_options"} & self._learned.refused:
             # A stream without these options does not say what it has used.
             del parameters["stream"], parameters["stream_options"]
-        return {name: value for name, value in parameters.items() if value is not None}
+        return parameters
 
     @property
     def marks_cache(self) -> bool:
@@ -233,9 +234,6 @@ class OpenAIClient(RemoteClient):
             if getattr(error, "code", None) in _FILTERED:
                 return Call((Completion("", "filter"),))
             raise
-
-    def _fault(self, error: Exception) -> Fault | None:
-        return sdk_fault(load("openai", self.package), error)
 
     def complete(self, request: Request) -> Reply:
         """Answer one request; see `RemoteClient.complete`.
@@ -371,40 +369,29 @@ def _collect(stream: Any) -> Call:
     whole = whole_body(stream.response)
     if whole is not None:
         return _read(whole)
-    texts: dict[int, str] = {}
-    refusals: dict[int, str] = {}
-    reasons: dict[int, object] = {}
+    choices: dict[int, SimpleNamespace] = {}
     usage, model = None, ""
     for chunk in stream:
         usage = getattr(chunk, "usage", None) or usage
         model = getattr(chunk, "model", None) or model
-        choices = getattr(chunk, "choices", None)
-        for choice in choices if isinstance(choices, list) else ():
+        listed = getattr(chunk, "choices", None)
+        for choice in listed if isinstance(listed, list) else ():
             index = getattr(choice, "index", None) or 0
             delta = getattr(choice, "delta", None)
             piece = getattr(choice, "text", None) if delta is None else _content(delta)
             if not isinstance(piece, str | None) or not isinstance(index, int):
                 raise MalformedBody("a piece of a choice is no text")
+            empty = SimpleNamespace(text="", refusal="", finish_reason=None)
+            so_far = choices.setdefault(index, empty)
+            so_far.text += piece or ""
             refused = getattr(delta, "refusal", None)
-            texts[index] = texts.get(index, "") + (piece or "")
-            refusals[index] = refusals.get(index, "") + (
-                refused if isinstance(refused, str) else ""
-            )
-            reasons[index] = getattr(choice, "finish_reason", None) or reasons.get(index)
-    if not texts:
+            so_far.refusal += refused if isinstance(refused, str) else ""
+            so_far.finish_reason = getattr(choice, "finish_reason", None) or so_far.finish_reason
+    if not choices:
         raise MalformedBody("no choices in the answer")
-    if usage is None and not any(reasons.values()):
+    if usage is None and not any(choice.finish_reason for choice in choices.values()):
         raise MalformedBody("the answer ended before it was complete")
-    return _answer(
-        [
-            Completion(refusals[i], "refusal")
-            if refusals[i]
-            else Completion(texts[i], finish(reasons[i], _FINISH))
-            for i in sorted(texts)
-        ],
-        usage,
-        model,
-    )
+    return _answer([_completion(choices[i]) for i in sorted(choices)], usage, model)
 
 
 def _read(response: Any) -> Call:
@@ -442,18 +429,14 @@ def _answer(completions: list[Completion], usage: Any, model: Any) -> Call:
 
 
 def _completion(choice: Any) -> Completion:
-    reason = finish(getattr(choice, "finish_reason", None), _FINISH)
-    if not hasattr(choice, "message"):
-        text = getattr(choice, "text", None)
-        if not isinstance(text, str):
-            raise MalformedBody("a choice holds neither a message nor a text")
-        return Completion(text, reason)
-    if choice.message is None:
-        raise MalformedBody("a choice holds no message")
-    refusal = getattr(choice.message, "refusal", None)
+    message = getattr(choice, "message", choice)  # a text that is continued has none
+    refusal = getattr(message, "refusal", None)
     if isinstance(refusal, str) and refusal:
         return Completion(refusal, "refusal")
-    content = _content(choice.message)
+    if message is None or (message is choice and not isinstance(getattr(choice, "text", 0), str)):
+        raise MalformedBody("a choice holds neither a message nor a text")
+    content = choice.text if message is choice else _content(message)
+    reason = finish(getattr(choice, "finish_reason", None), _FINISH)
     return Completion("" if content is None else content, reason)
 
 

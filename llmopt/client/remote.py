@@ -24,7 +24,7 @@ from llmopt.client.connection import (
 )
 from llmopt.client.endpoint import Endpoint
 from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
-from llmopt.client.faults import Fault, MalformedBody, joined, transport_fault
+from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
 from llmopt.client.keys import Secret, find_key, redact
 from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMAS, Change, Learned
 from llmopt.client.prefix import WORTH_CACHING
@@ -182,7 +182,7 @@ class RemoteClient:
         raise NotImplementedError
 
     def _parameters(self, request: Request) -> dict[str, Any]:
-        """Optional parameters of one call, by their name on the wire; none is ``None``."""
+        """Optional parameters of one call, by their name on the wire; ``None`` is left out."""
         raise NotImplementedError
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
@@ -191,7 +191,7 @@ class RemoteClient:
 
     def _fault(self, error: Exception) -> Fault | None:
         """Say what an exception of the SDK means; ``None`` if it is none of its own."""
-        raise NotImplementedError
+        return sdk_fault(load(self.module, self.package), error)
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         """Ask for the model, at no cost, and return the words for one that is not there.
@@ -419,9 +419,9 @@ class RemoteClient:
             change = tried[-1] if tried else Change()
             cap = request.max_tokens if change.cap is None else change.cap
             asked = replace(request, max_tokens=cap)
-            offered = {
-                n: v for n, v in self._parameters(asked).items() if n not in self._learned.refused
-            }
+            parameters = self._parameters(asked).items()
+            refused = self._learned.refused
+            offered = {n: v for n, v in parameters if v is not None and n not in refused}
             sent = {n: v for n, v in offered.items() if n not in change.without}
             self._limiter.wait()
             try:
