@@ -11,7 +11,7 @@ import pytest
 
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.engine.cell import Cell, read_lines
-from llmopt.benchmarks.experiments import bbob_page, hpo, recheck, words, words_page
+from llmopt.benchmarks.experiments import bbob_page, design, hpo, recheck, words, words_page
 from llmopt.benchmarks.report import findings
 from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
@@ -47,7 +47,12 @@ def rows(table):
     return [[c.strip() for c in row[1:-1].split("|")] for row in table.splitlines()[2:]]
 
 
-MADE = {"bbob": bbob_page.make_page, "hpo": hpo.make_table, "recheck": recheck.make_table}
+MADE = {
+    "bbob": bbob_page.make_page,
+    "design": design.make_page,
+    "hpo": hpo.make_table,
+    "recheck": recheck.make_table,
+}
 SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
 
 

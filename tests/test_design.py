@@ -104,5 +104,5 @@ def test_the_table_compares_with_the_searches_of_before():
         line_of("ridge", "default", 5, [9, 5.9], [0, 2], best=5.9, **common),
     ]
     row = "| ridge | default | 7.5 | 2.5 | 0.33 | 7.5 | 2.5 | 1 (4), 2 (5) | 0.5 (4), 1.9 (5) |"
-    assert row in design.table(lines)
-    assert "to within 1 %: 0.33." in design.table(lines)
+    assert row in design.make_page(lines)
+    assert "to within 1 %: 0.33." in design.make_page(lines)

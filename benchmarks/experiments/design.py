@@ -23,8 +23,8 @@ for searches of before, too. All searches that were made count.
     python -m llmopt.benchmarks.experiments.design --table
 
 Searches that run at the same time each need a file of their own; join their lines in
-``benchmarks/results/design.jsonl``. A search that was cut off goes on if its command is given
-again: the folder still holds its answers.
+``design.jsonl``. The page ``design.md`` is made from that file alone (``--table``). A search that
+was cut off goes on if its command is given again: the folder still holds its answers.
 
 Runtime: the model's answers take nearly all of it.
 """
@@ -193,8 +193,8 @@ def requests_until(line: Line, target: float) -> float:
     return math.inf
 
 
-def table(lines: Sequence[Line]) -> str:
-    """Return the Markdown table: a row for each task and arm, beside the searches of before."""
+def make_page(lines: Sequence[Line]) -> str:
+    """Return the Markdown page: a row for each task and arm, beside the searches of before."""
     before = earlier(lines)
     rows, shares = [], []
     for task in TASKS:
@@ -229,10 +229,20 @@ def table(lines: Sequence[Line]) -> str:
         "task", "arm", "requests to 1 %, before", "now", "share", "requests in all, before", "now",
         "results before (seed)", "now", "prompt tokens before", "now",
     ]  # fmt: skip
-    text = Table.of(head, rows).markdown()
+    text = [
+        "# Design, then tune",
+        "",
+        "Requests until a value is within 1 % of the best of the search of before (of the same "
+        "seed, else the median); medians over searches. Results are mean returns on 100 fresh "
+        "starts, of functions the distance to the optimum. Tokens are estimated from the texts. "
+        "Made by `python -m llmopt.benchmarks.experiments.design --table` from the committed lines "
+        "alone.",
+        "",
+        *Table.of(head, rows).markdown(),
+    ]
     if shares:
         text += ["", f"Median share of the requests to within 1 %: {median(shares):.2f}."]
-    return "\n".join(text)
+    return "\n".join([*text, ""])
 
 
 def _middle(lines: Sequence[Line], name: str) -> float:
@@ -267,10 +277,12 @@ def main() -> None:
     parser.add_argument("--answered-by", default="", help="who answered, for folder: and replay:")
     parser.add_argument("--record", type=Path, help="folder for the recording")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what was measured")
+    parser.add_argument("--table", action="store_true", help="make the page of what was measured")
     args = parser.parse_args()
     if args.table:
-        print(table(read_lines(args.out)))
+        page = make_page(read_lines(args.out))
+        args.out.with_suffix(".md").write_text(page, encoding="utf-8")
+        print(page)
         return
     record = args.record or Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
     cell = Cell(args.task, args.arm, args.seed, args.evaluations, args.answered_by or args.model)
