@@ -276,6 +276,7 @@ def _search(
     kept = finals.most if options.get("noisy") or finals.asked_for else 0
     options = {"warmup": WARMUP, "total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
+    optimizer._model.finishes = own["finish"] == "auto"
     stopped, over = "", False
     if progress is not False:
         say_where_it_goes_on(optimizer, n_trials)

@@ -237,6 +237,7 @@ class PolicySearch(FreshStarts):
             storage=storage,
             **options,
         )
+        self.optimizer._model.finishes = finish == "auto"
         self._evaluator = Evaluator(self._make, self.policy, self._step_cap)
 
     def _usual_sizes(self) -> np.ndarray | None:

@@ -51,6 +51,7 @@ class Situation:
         out_of_range: Whether a number outside its range is clipped or refused.
         noisy: Whether a point may be measured again.
         may_stop: Whether an answer may end the search.
+        finishes: Whether small random changes of the best point go on after an end by an answer.
         points: The most points that one answer may give; the same through a whole search.
     """
 
@@ -67,6 +68,7 @@ class Situation:
     out_of_range: OutOfRange = "clip"
     noisy: bool = False
     may_stop: bool = False
+    finishes: bool = False
     points: int = 1
 
     def __post_init__(self) -> None:

@@ -343,6 +343,7 @@ class TemplatePrompt:
             "pending": pending,
             "noisy": situation.noisy,
             "may_stop": situation.may_stop,
+            "finishes": situation.finishes,
             "points": self._most(situation),
             "asked": asked,
             "branched": any(map(space.condition, range(len(space)))),

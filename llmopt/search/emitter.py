@@ -111,6 +111,8 @@ class ModelEmitter:
     Attributes:
         options: How the model is asked.
         points: Most points of one answer; see `AskOptions`.
+        finishes: Whether small changes of the best point go on where the model ends the search;
+            it is told so.
         meter: Sends the requests and counts what they cost.
     """
 
@@ -134,6 +136,7 @@ class ModelEmitter:
             )
         _say_what_is_not_read(self.prompt, words)
         self.points = self._most_points(client)
+        self.finishes = False
         limits = limits or self.options.limits
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
 
@@ -349,6 +352,7 @@ class ModelEmitter:
             noisy=self.options.noisy,
             may_stop=bool(self.options.may_stop),
             points=self.points,
+            finishes=self.finishes and not (self.options.noisy or len(history.directions) > 1),
         )
         query = self.prompt.prepare(situation)
         if (query.request.n, query.request.seed) == (samples, seed):
