@@ -340,8 +340,8 @@ def test_what_follows_a_stop_is_said():
     said = "small random changes of the best point take the experiments that are left"
     for finish in ("auto", "off"):
         client = ScriptedClient(["Start from: #1\nProposal: stop"])
-        minimize(lambda p: abs(p["x"]), {"x": Float(-1, 1)}, 3, client, prompt="words", warmup=1, finish=finish,
-                 progress=False)  # fmt: skip
+        options = {"prompt": "words", "warmup": 1, "finish": finish, "progress": False}
+        minimize(lambda p: abs(p["x"]), {"x": Float(-1, 1)}, 3, client, **options)
         assert (said in client.requests[0].text) is (finish == "auto")
 
 
