@@ -55,16 +55,7 @@ def one_of(name: str, value: Any, valid: Sequence[Any]) -> None:
 
 
 def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
-    """Raise if a call was given an argument by a name that it does not have.
-
-    Args:
-        call: The function's name, for the message.
-        given: The names that the caller used.
-        valid: The names that exist.
-
-    Raises:
-        TypeError: A name is unknown; the message says which ones are near.
-    """
+    """Raise a `TypeError` if a call was given an argument by a name that it does not have."""
     names = list(valid)
     for name in given:
         if name not in names:

@@ -152,15 +152,10 @@ class FallbackWarning(UserWarning):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return the valid names as a phrase, those nearest to `name` first.
+    """Return the valid names as a phrase: ``"did you mean 'a'? Valid: 'a', 'b'"``.
 
-    Args:
-        name: What the caller wrote.
-        valid: The names that exist.
-
-    Returns:
-        ``"did you mean 'a'? Valid: 'a', 'b'"``, or without the question where nothing is near. Of
-        many names, where one is near, only the first ones are listed.
+    The question is left out where nothing is near. Of many names, where one is near, only the
+    first ones are listed.
     """
     names = sorted(set(valid))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
@@ -172,12 +167,9 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def install_hint(extra: str) -> str:
-    """Return the command that adds an extra to llmopt as it is installed here.
+    """Return the command that adds an extra, or several with commas, to llmopt as it is installed.
 
     A checkout is installed from its folder, all else by name.
-
-    Args:
-        extra: The extra's name, or several with commas between them.
     """
     import json
     from importlib import metadata

@@ -133,15 +133,7 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_new_recording(path: Path, begun: bool = False) -> None:
-    """Raise where ``--record`` cannot write, or would mix two runs.
-
-    Args:
-        path: Its file.
-        begun: The run goes on, and may find its own recording there.
-
-    Raises:
-        StorageError: There is no such folder, it is no regular file, or it is not empty.
-    """
+    """Raise where ``--record`` cannot write, or would mix two runs; one that has begun goes on."""
     if not path.absolute().parent.is_dir():
         raise StorageError(f"--record: the folder of {path} does not exist: make it first")
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -244,11 +236,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def seal(text: bytes) -> bytes:
-    """Return a JSON object with its checksum as the last entry.
-
-    Args:
-        text: The object, with at least one entry.
-    """
+    """Return a JSON object, which has at least one entry, with its checksum as the last one."""
     text = text.rstrip()
     body = text[:-1].rstrip()
     line = b"" if body == text[:-1] else b"\n"  # as the object itself is laid out
@@ -273,14 +261,7 @@ def unseal(text: bytes) -> tuple[bytes, bool]:
 def write_json_atomically(path: Path, data: Mapping[str, Any], **options: Any) -> None:
     """Write a JSON object with a checksum in one step, and wait until it is on the disk.
 
-    Args:
-        path: The file; an older one is replaced.
-        data: The object, with at least one entry.
-        **options: As of `json.dumps`.
-
-    Raises:
-        StorageError: It could not be written; an older file is left as it was.
-        TypeError: `data` holds something that JSON does not.
+    It has at least one entry; the options are those of `json.dumps`.
     """
     text = json.dumps(data, **{"indent": 1, **options}).encode()
     write_bytes_atomically(path, seal(text) + b"\n", durable=True)

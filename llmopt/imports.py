@@ -131,15 +131,7 @@ def read_source(
 ) -> Source:
     """Read trials, and check that they are of a search in the same direction.
 
-    Args:
-        source: See `LLMOptimizer.import_trials`.
-        directions: Those of the search that takes them.
-        rewards: What columns of rewards are called here; see `Importer`.
-
-    Raises:
-        ParameterError: They are of a search in another direction.
-        StorageError: A file cannot be read.
-        TypeError: It is something else.
+    `rewards` says what columns of rewards are called here; see `Importer`.
     """
     found = _read_source(source, len(directions), rewards)
     if found.directions is not None and found.directions != directions:
@@ -332,13 +324,7 @@ class Importer:
     ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
         """Return what is to be recorded, and what became of each row.
 
-        Args:
-            source: The rows.
-            trials: Those that the search has; each makes one equal row a known one.
-            check: Of parameters, a reward and further arguments of `tell`.
-
-        Raises:
-            ParameterError: `names` names nothing of the source.
+        Each trial that the search has makes one equal row a known one; `check` is that of `tell`.
         """
         unknown = [name for name in self._names if name not in source.names]
         if unknown and source.rows:

@@ -26,14 +26,9 @@ class Sanity:
         self._failed = 0
 
     def see(self, failure: str, remedy: str = "Mend the environment or its wrappers") -> None:
-        """Take in an evaluation.
+        """Take in an evaluation; raise `BrokenTaskError` if it is the last of `HOPELESS` failures.
 
-        Args:
-            failure: Why it failed; empty if it did not.
-            remedy: What to do about such a failure, for the message.
-
-        Raises:
-            BrokenTaskError: It was the last of `HOPELESS` failures, and no evaluation succeeded.
+        `failure` is empty where it did not fail; `remedy` says what to do about such a one.
         """
         self._sound, self._failed = self._sound or not failure, self._failed + 1
         if not self._sound and self._failed >= HOPELESS:

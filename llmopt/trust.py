@@ -38,14 +38,7 @@ _CHECKED: Mapping[str, Callable[[Any], bool]] = {
 
 
 def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the settings that may not come from a folder alone.
-
-    Args:
-        settings: The settings of a run, by name.
-
-    Returns:
-        By name, how the command line gives it.
-    """
+    """Return, by name, how the command line gives the settings that no folder alone may decide."""
     found = {}
     for name, value in settings.items():
         if value is None or value is False or name in _HARMLESS:
@@ -65,13 +58,7 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
 def check_given(path: Path, settings: Mapping[str, Any], given: Collection[str]) -> None:
     """Raise if a run's folder decides what the command line alone may.
 
-    Args:
-        path: The folder.
-        settings: The settings with which the run would go on.
-        given: The names of those that the command line gives.
-
-    Raises:
-        StorageError: It does.
+    `given` are the names of the settings that the command line gives.
     """
     for name, words in to_give_again(settings).items():
         if name not in given:

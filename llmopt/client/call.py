@@ -46,13 +46,7 @@ class Call:
     estimated: bool = False
 
     def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Call:
-        """Return this answer with its cost, and with estimates where it does not say what it used.
-
-        Args:
-            request: What was sent.
-            price: What tokens cost; ``None`` if that is not known.
-            tells_cost: Whether the provider documents that its answers say what was charged.
-        """
+        """Return this answer with its cost, and with estimates of what it does not say."""
         texts = [c.text for c in self.completions]
         prompt = believed(self.prompt_tokens, request.text)
         completion = believed(self.completion_tokens, *texts)

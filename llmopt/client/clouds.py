@@ -18,13 +18,9 @@ _REGION = " or ".join(_REGIONS)
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
-    """Return the client for a model on Amazon Bedrock.
+    """Return the client for a model on Amazon Bedrock, such as ``anthropic.claude-haiku-4-5``.
 
     Claude models are asked in Anthropic's protocol, all others in OpenAI's.
-
-    Args:
-        model: The model's name there, such as ``"anthropic.claude-haiku-4-5"``.
-        **options: Keyword arguments of the client's class.
     """
     if "claude" in model:
         return BedrockClaudeClient(model, **options)

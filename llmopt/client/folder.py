@@ -250,16 +250,7 @@ def next_request(folder: Path) -> OpenRequest | None:
 
 
 def hand_in(folder: Path, number: int, answer: bytes) -> None:
-    """Put the answer to a request into its folder, as a whole.
-
-    Args:
-        folder: The folder.
-        number: The request's number.
-        answer: UTF-8 text.
-
-    Raises:
-        FolderError: It is empty, too long or not text, or the request is not open.
-    """
+    """Put the answer to a request, which is UTF-8 text, into its folder as a whole."""
     if not answer.strip():
         raise FolderError(f"the answer to request {number} is empty: give it on standard input")
     if len(answer) > ANSWER_BYTES:

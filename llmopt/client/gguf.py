@@ -45,12 +45,7 @@ class GGUFHeader:
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
     """Read a model's header and check that its tensors lie inside its file.
 
-    Args:
-        path: The model file; of a split model, its first part, with the others beside it.
-
-    Raises:
-        ModelNotFoundError: There is no such file, or a part of the model is missing.
-        ClientError: A file is not GGUF, is truncated or corrupt, or is not the first part.
+    Of a split model `path` is its first part, with the others beside it.
     """
     path = Path(path)
     metadata, parameters = _read(path)

@@ -57,17 +57,7 @@ class Secret:
 
 
 def find_key(given: Secret, variables: Sequence[str], *, name: str, required: bool) -> Secret:
-    """Return the API key to use now, which may be empty if none is required.
-
-    Args:
-        given: What the user passed to the client.
-        variables: Environment variables to look in, in this order.
-        name: The client's name, for the message.
-        required: Whether there must be one.
-
-    Raises:
-        MissingKeyError: There is none, or it cannot be sent in a header.
-    """
+    """Return the API key to use now: the given one, else that of the first variable that is set."""
     # No local variable holds the bare key: tracebacks with variables would show it.
     key = given or Secret(next(filter(None, map(os.environ.get, variables)), None))
     # A key read from a file often ends in a newline.
@@ -97,10 +87,5 @@ def hide(text: str, secrets: Iterable[Secret | str | None]) -> str:
 
 
 def redact(text: str, secrets: Iterable[Secret | str | None] = ()) -> str:
-    """Return `text` with known keys and whatever else looks like one replaced by ``***``.
-
-    Args:
-        text: What a server or an SDK said.
-        secrets: Known keys.
-    """
+    """Return `text` with known keys and whatever else looks like one replaced by ``***``."""
     return _KEY_SHAPES.sub("***", hide(text, secrets))

@@ -98,12 +98,8 @@ class Learned:
     ) -> Change | None:
         """Return how to send a request again; ``None`` if that would not help.
 
-        Args:
-            fault: What the server answered.
-            request: What was sent at first; its `max_tokens` is the cap.
-            sent: Optional parameters of the request, before its changes.
-            fields: Parameters by other names that servers have for their fields.
-            tried: The changes of this request so far.
+        `sent` are its optional parameters before its changes, `tried` its changes so far; `fields`
+        has the parameters by the other names that servers have for their fields.
         """
         cap = next((c.cap for c in reversed(tried) if c.cap is not None), request.max_tokens)
         if len(tried) == _MOST_CHANGES:
@@ -156,15 +152,8 @@ class Learned:
     def watch_room(self, least: int, starved: bool, spared: bool) -> bool:
         """Give hidden reasoning more room once it has left none for the answer, and take it back.
 
-        What a model once needed, it may not need with the next prompt.
-
-        Args:
-            least: The usual room.
-            starved: Whether a sample was all reasoning and no text.
-            spared: Whether the usual room would have been enough.
-
-        Returns:
-            Whether there is more room now.
+        What a model once needed, it may not need with the next prompt: `spared` says that the usual
+        room, `least`, would have been enough. Returns whether there is more room now.
         """
         with self._lock:
             if starved:

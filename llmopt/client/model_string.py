@@ -60,15 +60,7 @@ def with_options(model: str, options: Sequence[str]) -> str:
 
 
 def typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return options as the types that a client's class wants.
-
-    Args:
-        kind: The client's class.
-        texts: What was written, by name.
-
-    Raises:
-        OptionError: There is no such option, or its value is of another type.
-    """
+    """Return options, texts by name, as the types that a client's class wants."""
     hints = _signature(kind)
     for name in texts:
         if name == _SECRET:

@@ -311,16 +311,7 @@ def _number(node: Any, names: tuple[str, ...]) -> int | None:
 
 
 def at_url(address: str, **options: Any) -> OpenAIClient:
-    """Return the client for what follows ``openai+`` in a model string.
-
-    Args:
-        address: ``"http://host:port/v1:model"``, https as well; a path left out is ``/v1``.
-        **options: Keyword arguments of `OpenAIClient`.
-
-    Raises:
-        ModelNotFoundError: The address and the model cannot be told apart, or the address is
-            none, or it holds a password.
-    """
+    """Return the client for what follows ``openai+`` in a model string."""
     if re.match(r"https?://[^/@:]+(?::[^/@]+)?@", address):
         # It would be taken for a model's name, which is shown and written to files.
         raise ModelNotFoundError(

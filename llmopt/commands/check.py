@@ -28,18 +28,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     """Ask a model for the next point of a small problem.
 
     A model whose answer was cut off or empty is asked once more, with more room: hidden reasoning
-    may have taken it all.
-
-    Args:
-        client: The model; its own options say how long it is waited for.
-        prompt: Prompt's name; ``"auto"`` for the one that suits the model.
-
-    Returns:
-        The exchange in lines of text, and whether the answer could be read as a point.
-
-    Raises:
-        ClientError: The model could not be asked.
-        ImportError: Its package is not installed.
+    may have taken it all. Returns the exchange in lines of text, and whether the answer was read.
     """
     model = model_facts(client)
     made = prompt_for(prompt, model)

@@ -196,12 +196,6 @@ def prefix_use(
     Where a provider keeps what we mark (OpenAI from GPT-5.6 on, Anthropic), a prefix is found up to
     a mark alone, and what is written up to the last one is charged apart. Elsewhere all that two
     requests begin with is found, and writing costs nothing.
-
-    Args:
-        before: The request before, if there was one.
-        now: The request.
-        client: Who is asked.
-        count: Tokenizer.
     """
     marked = getattr(client, "marks_cache", False)
     if not marked:

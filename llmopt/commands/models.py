@@ -50,14 +50,9 @@ class Status:
 
 
 def survey(timeout: float = 0.5) -> list[Status]:
-    """Look at every kind of model.
+    """Look at every kind of model, and send nothing beyond this machine.
 
-    Asks the servers on this machine's usual ports which models they have, and sends nothing
-    anywhere else.
-
-    Args:
-        timeout: Seconds that a server on this machine may send nothing; its whole answer has
-            four times as long.
+    A server on one of its usual ports may send nothing for `timeout` seconds.
     """
     with ThreadPoolExecutor(len(PROVIDERS)) as pool:
         return list(pool.map(lambda prefix: _status(prefix, timeout), PROVIDERS))

@@ -17,18 +17,7 @@ _POLL_SECONDS = 0.2
 
 
 def wait_for_request(folder: Path, timeout: float | None = None) -> OpenRequest | str | None:
-    """Wait for the next open request of a folder.
-
-    Args:
-        folder: The folder; it need not be there yet.
-        timeout: Seconds to wait; for ever by default, and 0 for one look.
-
-    Returns:
-        The request; or what the search said when it ended; or ``None`` when the time is over.
-
-    Raises:
-        FolderError: A file of the folder cannot be read.
-    """
+    """Return a folder's next open request, what the search said at its end, or ``None`` in time."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         said = ended(folder)

@@ -33,15 +33,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def take_config(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Make what a config file says the defaults of a parser, if one is named.
-
-    Args:
-        parser: The command's parser; changed.
-        arguments: What it is to parse.
-
-    Raises:
-        LLMOptError: The file cannot be read, or an option in it is not valid.
-    """
+    """Make what a config file says the defaults of a parser, if one is named."""
     if "--config" not in parser._option_string_actions:
         return
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -142,15 +134,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def take_options(given: dict[str, Any], default: str | None = None) -> None:
-    """Put the options of ``--option`` into the model string of a command's arguments.
-
-    Args:
-        given: The arguments by name; ``option`` is taken out.
-        default: The model where none was given.
-
-    Raises:
-        OptionError: One of them is not written ``name=value``, or there is no model.
-    """
+    """Put the options of ``--option`` into the model string of a command's arguments, by name."""
     options = given.pop("option", None)
     if not options:
         return

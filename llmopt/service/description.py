@@ -51,12 +51,8 @@ _EXAMPLE = (
 def read_space(schema: Any) -> Space:
     """Read a space from a JSON schema of an object, or from its ``properties`` alone.
 
-    Args:
-        schema: For each parameter a number or an integer with bounds, ``"log": true`` for a
-            logarithmic scale and ``"multipleOf"`` for a step; a boolean; or an ``enum``.
-
-    Raises:
-        SpaceError: It is none, or too large.
+    A parameter is a number or an integer with bounds, ``"log": true`` for a logarithmic scale and
+    ``"multipleOf"`` for a step; a boolean; or an ``enum``.
     """
     if not isinstance(schema, Mapping):
         raise SpaceError(f"space: got a {type(schema).__name__}; {_EXAMPLE} for each name")
@@ -127,12 +123,6 @@ def read_description(data: Any) -> dict[str, Any]:
     """Return the arguments of `LLMOptimizer` that a description of a search stands for.
 
     Nothing in it names a file: the prompt is one of the shipped ones.
-
-    Args:
-        data: What the JSON or TOML holds.
-
-    Raises:
-        LLMOptError: It is not valid; the message names the key.
     """
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got a {type(data).__name__}")

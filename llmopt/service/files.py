@@ -30,15 +30,7 @@ MOST_DESCRIPTION = 1_000_000
 
 
 def read_mapping(path: Path, *, links: bool = True) -> dict[str, Any]:
-    """Read a file of JSON or TOML that holds an object.
-
-    Args:
-        path: The file.
-        links: Whether the file's name may be a link.
-
-    Raises:
-        LLMOptError: It cannot be read, or holds something else.
-    """
+    """Read a file of JSON or TOML that holds an object."""
     try:
         text = read_text(path, most=MOST_DESCRIPTION, links=links)
         data = load_toml(text) if path.suffix == ".toml" else read_json(text)
@@ -123,14 +115,7 @@ def open_described(
 ) -> LLMOptimizer[Any]:
     """Open the search that a description stands for; a new one where there is no storage yet.
 
-    Args:
-        description: See `llmopt.service.description`.
-        storage: Its file; ``None`` for none.
-        model: See `open_file`.
-        options: See `open_file`.
-        client: A client in place of any model.
-        wait: See `open_file`.
-        asks: See `open_file`.
+    The other arguments are those of `open_file`; `client` takes the place of any model.
     """
     arguments = read_description(description)
     if model is not None or options:
@@ -219,18 +204,10 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
 
 
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:
-    """Tell what objects say: ``params``, and ``reward`` or ``failed``; all of them, or none.
+    """Tell what objects say, all of them or none, and yield the trial of each once it is recorded.
 
-    Args:
-        optimizer: The search.
-        results: Beside these keys: ``feedback``, ``stderr``, ``samples``, ``constraint_violation``.
-
-    Yields:
-        The trial of each, once it is recorded.
-
-    Raises:
-        LLMOptError: One is not valid; nothing was recorded.
-        StorageError: The file could not be written; the trials yielded before are recorded.
+    Each has ``params``, and ``reward`` or ``failed``; ``feedback``, ``stderr``, ``samples`` and
+    ``constraint_violation`` may follow.
     """
     read = []
     for number, told in enumerate(results, start=1):

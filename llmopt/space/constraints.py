@@ -74,15 +74,10 @@ class Constraint:
 def read_constraints(
     texts: str | Iterable[str | Constraint], names: Iterable[str] | None = None
 ) -> tuple[Constraint, ...]:
-    """Read constraints in the form in which a user writes them.
+    """Read constraints as a user writes them: ``"a <= 2 * b"``, ``"0 <= a - b < 3"``.
 
-    Args:
-        texts: Each one or two inequalities: ``"a <= 2 * b"``, ``"0 <= a - b < 3"``.
-        names: What the parameters are called; a name need not be a Python identifier. ``None``
-            where that is not known yet: names are then words, with dots and indices.
-
-    Raises:
-        SpaceError: A text is no linear inequality over these parameters.
+    A name of a parameter need not be a Python identifier. Where the `names` are not known yet, they
+    are words, with dots and indices.
     """
     texts = [texts] if isinstance(texts, str) else list(texts)
     if names is None:

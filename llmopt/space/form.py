@@ -239,13 +239,7 @@ def is_gymnasium(obj: object) -> bool:
 def read_gymnasium(space: Any, path: str, out: list[tuple[str, Dimension]]) -> Layout:
     """Append the named dimensions of a Gymnasium space to `out` and return its layout.
 
-    Args:
-        space: A Gymnasium space.
-        path: Where it is inside a larger one; empty for the outermost.
-        out: The list to append to.
-
-    Raises:
-        SpaceError: The space is of a type that cannot be searched, or not bounded.
+    `path` is where it is inside a larger one; empty for the outermost.
     """
     from gymnasium import spaces
 
