@@ -9,7 +9,6 @@ import pytest
 
 from llmopt.benchmarks.engine.contest import step_line
 from llmopt.benchmarks.engine.records import Record
-from llmopt.benchmarks.engine.search import choose
 from llmopt.benchmarks.run.folder import RunFolder, is_empty, read_config
 from llmopt.benchmarks.run.published import (
     OVERALL_HEADER,
@@ -21,7 +20,7 @@ from llmopt.benchmarks.run.published import (
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import write_text_atomically
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation
+from llmopt.policies.rollout import Evaluation, choose
 
 CONFIG = {"run": {"task": "cartpole"}}
 

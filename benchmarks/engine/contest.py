@@ -25,7 +25,7 @@ from llmopt.benchmarks.engine.asking import (
     prompt_name,
 )
 from llmopt.benchmarks.engine.records import WARMUP, Record, Records
-from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Asked, Final, Outcome, choose, search
+from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Asked, Outcome, search
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
@@ -36,6 +36,8 @@ from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.rollout import (
     Evaluation,
+    Final,
+    choose,
     held_out_seeds,
     selection_seeds,
     start_seeds,

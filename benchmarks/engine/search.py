@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
-from llmopt.policies.rollout import Evaluation, finalists
+from llmopt.policies.rollout import Evaluation
 from llmopt.trackers.base import Bell
 
 FINALISTS = 5
@@ -117,51 +117,3 @@ def _trial(index: int, point: Proposal, outcome: Outcome) -> Trial:
         point.explanation,
         stderr=outcome.stderr,
     )
-
-
-def best_index(means: Sequence[float | None]) -> int | None:
-    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
-    sound = [i for i, mean in enumerate(means) if mean is not None]
-    return max(sound, key=lambda i: (means[i], -i), default=None)
-
-
-@dataclass(frozen=True)
-class Final:
-    """The last round of a search: one of its best few policies on fresh starts.
-
-    Attributes:
-        index: Place among the search's points, warm-up first.
-        returns: Of the fresh starts.
-        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
-    """
-
-    index: int
-    returns: tuple[float, ...]
-    mean: float | None
-
-
-def choose(
-    points: Sequence[Sequence[float]],
-    outcomes: Sequence[Evaluation],
-    count: int,
-    evaluate: Callable[[int], Evaluation],
-) -> tuple[int | None, list[Final]]:
-    """Choose a search's policy: of the best few, the best on fresh starts, too.
-
-    What was the best of many on a few starts was lucky on them. The finalists are evaluated
-    on further starts, and the mean over all of a finalist's starts decides. Without finalists the
-    best on the selection starts is chosen. Returns its place, ``None`` where no evaluation was
-    sound, and the finalists, the best on the selection starts first.
-    """
-    means = [outcome.mean for outcome in outcomes]
-    if not count:
-        return best_index(means), []
-    finals: list[Final] = []
-    for index in finalists(points, means, count):
-        fresh = evaluate(index)
-        both = (*outcomes[index].returns, *fresh.returns)
-        finals.append(
-            Final(index, fresh.returns, None if fresh.failure else math.fsum(both) / len(both))
-        )
-    best = best_index([final.mean for final in finals])
-    return (best_index(means) if best is None else finals[best].index), finals

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from llmopt.arguments import whole_number
@@ -22,7 +23,7 @@ from llmopt.policies.rollout import (
     fails_elsewhere,
     start_seeds,
 )
-from llmopt.policies.rollout import finalists as best_few
+from llmopt.policies.rollout import choose as choose_among
 from llmopt.search.refine import Finish
 
 CHECKED = 5
@@ -223,20 +224,19 @@ class FreshStarts:
         size, checks = len(self.starts), self._checks()
         trials = [t for t in self.optimizer.history.complete if t.kind != "check"]
         points = [self._parameters.flat(t.params) for t in trials]
-        best: tuple[float, Point] | None = None
-        for i in best_few(points, [float(t.rewards[0]) for t in trials if t.rewards], finalists):
-            trial = trials[i]
-            outcome = self._evaluator.evaluate(points[i], fresh)
-            if outcome.mean is None or not trial.rewards:
-                continue
-            more = checks.get(trial.values)
+
+        def evaluate(place: int) -> Evaluation:
+            more = checks.get(trials[place].values)
             if more is not None and not more.samples:
-                continue  # it failed on fresh starts
+                return Evaluation((), (), "it failed on fresh starts")
+            outcome = self._evaluator.evaluate(points[place], fresh)
             returns = (*outcome.returns, *(more.samples if more else ()))
-            mean = (size * trial.rewards[0] + math.fsum(returns)) / (size + len(returns))
-            if best is None or mean > best[0]:
-                best = mean, trial
-        chosen = (self._best_of_all() or self.optimizer.best) if best is None else best[1]
+            return replace(outcome, returns=returns)
+
+        known = [Evaluation((float(t.rewards[0]),) * size if t.rewards else (), ()) for t in trials]
+        place, finals = choose_among(points, known, finalists, evaluate)
+        sound = place is not None and any(final.mean is not None for final in finals)
+        chosen = trials[place or 0] if sound else self._best_of_all() or self.optimizer.best
         self._chosen = (len(self.optimizer.trials), chosen)
         return chosen
 

@@ -92,22 +92,6 @@ def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:
     return min(there) < min(here) - spread
 
 
-def finalists(points: Sequence[Any], means: Sequence[float | None], count: int) -> list[int]:
-    """Return the places of the best few distinct points, the best first.
-
-    Args:
-        points: Parameters of each.
-        means: Mean return of each; ``None`` for a failed one.
-        count: How many are wanted at most.
-    """
-    sound = [i for i, mean in enumerate(means) if mean is not None]
-    order = sorted(sound, key=lambda i: (-(means[i] or 0.0), i))
-    first: dict[tuple[float, ...], int] = {}
-    for i in order:
-        first.setdefault(tuple(map(float, points[i])), i)
-    return list(first.values())[:count]
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What came of the episodes of one policy.
@@ -156,6 +140,57 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
+
+
+def _best_index(means: Sequence[float | None]) -> int | None:
+    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    return max(sound, key=lambda i: (means[i], -i), default=None)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last round of a search: one of its best few policies on fresh starts.
+
+    Attributes:
+        index: Place among the search's points, warm-up first.
+        returns: Of the fresh starts.
+        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
+    """
+
+    index: int
+    returns: tuple[float, ...]
+    mean: float | None
+
+
+def choose(
+    points: Sequence[Any],
+    outcomes: Sequence[Evaluation],
+    count: int,
+    evaluate: Callable[[int], Evaluation],
+) -> tuple[int | None, list[Final]]:
+    """Choose a search's policy: of the best few, the best on fresh starts, too.
+
+    What was the best of many on a few starts was lucky on them. The finalists are evaluated
+    on further starts, and the mean over all of a finalist's starts decides. Without finalists the
+    best on the selection starts is chosen. Returns its place, ``None`` where no evaluation was
+    sound, and the finalists, the best on the selection starts first.
+    """
+    means = [outcome.mean for outcome in outcomes]
+    finals: list[Final] = []
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    order = sorted(sound, key=lambda i: (-(means[i] or 0.0), i))
+    first: dict[tuple[float, ...], int] = {}
+    for i in order:
+        first.setdefault(tuple(map(float, points[i])), i)
+    for index in list(first.values())[:count]:
+        fresh = evaluate(index)
+        both = (*outcomes[index].returns, *fresh.returns)
+        finals.append(
+            Final(index, fresh.returns, None if fresh.failure else math.fsum(both) / len(both))
+        )
+    best = _best_index([final.mean for final in finals])
+    return (_best_index(means) if best is None else finals[best].index), finals
 
 
 class Evaluator:
