@@ -30,7 +30,9 @@ _ABSURD = 10**15  # requests, tokens, seconds or dollars that no search has spen
 Direction = Literal["maximize", "minimize"]
 State = Literal["complete", "failed", "pruned"]
 Kind = Literal["search", "check", "finalist", "imported"]
-Source = Literal["warmup", "llm", "drawn", "fallback", "cma", "refine", "finish", "user"]
+Source = Literal[
+    "warmup", "llm", "drawn", "fallback", "cma", "refine", "network", "sampler", "finish", "user"
+]
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ class Proposal:
         source: ``"warmup"`` (drawn or given before the model was first asked), ``"llm"``
             (read from a model's reply), ``"drawn"`` (drawn by the prompt from the best trials,
             with no model: see `ColumnsPrompt`), ``"fallback"`` (drawn at random because the
-            model did not deliver), ``"cma"`` (drawn by CMA-ES, the model's partner),
-            ``"refine"`` (a small random change of the best point) or ``"finish"`` (the same, after
-            the model ended the search).
+            model did not deliver); of the model's partners ``"cma"`` (CMA-ES), ``"refine"`` (a
+            small random change of the best point), ``"network"`` (the small network) and
+            ``"sampler"`` (a sampler of Optuna's); ``"finish"`` (a small random change after the
+            model ended the search).
         explanation: What the model said about it, if anything.
         prompt_tokens: This proposal's share of the prompt tokens of its requests.
         completion_tokens: Likewise for completion tokens.

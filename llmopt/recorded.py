@@ -17,7 +17,7 @@ from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
-from llmopt.search.cma import CMAEmitter, several_objectives
+from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
 from llmopt.search.events import Queued
@@ -102,11 +102,10 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         return state
 
     def _make_emitter(self, model: ModelEmitter) -> ModelEmitter | Scheduler:
-        emitter = make_scheduler(self._options.partner, model, self.seed, self._options.requests)
+        given = self._options
+        emitter = make_scheduler(given.partner, model, self.seed, given.requests, self.space)
         if isinstance(emitter, Scheduler) and len(self.directions) > 1:
             raise ValueError(several_objectives(len(self.directions)))
-        if self._options.partner is not None:
-            CMAEmitter.check(self.space)
         return emitter
 
     def _use(self, emitter: ModelEmitter | Scheduler) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from llmopt.arguments import MOST_AT_ONCE, one_of
 from llmopt.client.base import Client
 from llmopt.search.ask_options import AskArguments, AskOptions
-from llmopt.search.scheduler import Partner
+from llmopt.search.scheduler import Partners, checked_partners
 from llmopt.text import short
 from llmopt.trackers.base import Callback, check_callbacks
 
@@ -25,7 +25,7 @@ class SearchArguments(AskArguments, total=False):
     start: Mapping[str, Any] | Sequence[Any]
     constraints: str | Iterable[str]
     batch_size: int
-    partner: Partner | None
+    partner: Partners
     requests: int | None
     task: Mapping[str, Any] | None
     import_trials: Any
@@ -52,13 +52,14 @@ class SearchOptions(AskOptions):
             asked for, and one that is told ranks after those that keep them; see `Space`.
         batch_size: Points asked of the model at a time. Above 1, one request fills several
             calls of ``ask()``, which is cheaper, and the later ones know less.
-        partner: ``"cma"`` for CMA-ES beside the model: each learns from the other's points, and
-            whichever proposed better points lately proposes more of the next. For one objective
-            and spaces of numbers; needs the package `cma`.
+        partner: Who proposes beside the model: ``"cma"`` for CMA-ES (spaces of numbers; needs the
+            package `cma`), ``"network"`` for the small network, ``"refine"`` for small random
+            changes of the best point, or a list of them. Each learns from the others' points,
+            and whoever proposed better points lately proposes more of the next. For one objective.
         requests: How many requests to spend on the model. It proposes first, and again whenever
-            small random changes of the best point (or CMA-ES, if it is the `partner`), which
-            cost nothing, no longer gain; once the requests are spent these give all points. For
-            one objective. The model is shown what they found.
+            its partners (``"refine"``, if there are none), which cost nothing, no longer gain; once
+            the requests are spent these give all points. For one objective. The model is shown
+            what they found.
         task: What the rewards are of, as JSON values (``{"data": "mnist", "seeds": [1, 2]}``). It
             is stored, and a stored run goes on only with the same: a reward of something else
             means nothing beside those that it holds.
@@ -83,7 +84,7 @@ class SearchOptions(AskOptions):
     start: Mapping[str, Any] | Sequence[Any] = ()
     constraints: str | Iterable[str] = ()
     batch_size: int = 1
-    partner: Partner | None = None
+    partner: Partners = None
     requests: int | None = None
     task: Mapping[str, Any] | None = None
     import_trials: Any = None
@@ -102,6 +103,7 @@ class SearchOptions(AskOptions):
         if not isinstance(self.warmup, Iterable):
             self._whole("warmup", 0)
         self._whole("requests", 1, optional=True)
+        object.__setattr__(self, "partner", checked_partners(self.partner))
         check_callbacks(self.callbacks)
         object.__setattr__(self, "task", _as_json("task", self.task))
 

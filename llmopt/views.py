@@ -27,6 +27,8 @@ _COLOURS = {
     "cma": "#009e73",
     "refine": "#56b4e9",
     "finish": "#56b4e9",
+    "network": "#e69f00",
+    "sampler": "#009e73",
     "user": "#cc79a7",
 }
 _WORDS = 120  # characters of an explanation or a feedback in a cell

@@ -152,15 +152,15 @@ class TestShares:
 
     def test_bandit_follows_the_last_points_within_its_bounds(self):
         bandit = Bandit()
-        assert bandit.share == 0.5
+        assert bandit.shares["partner"] == 0.5
         for i in range(300):
             bandit.take("partner", (0.0, -float(i)))
             bandit.take("model", (0.0, 1.0))
-        assert bandit.share == 0.9
+        assert bandit.shares["partner"] == 0.9
         for i in range(300):
             bandit.take("model", (0.0, -1000.0 - i))
             bandit.take("partner", (0.0, 1.0))
-        assert bandit.share == 0.15
+        assert bandit.shares["partner"] == 0.15
 
     def test_bandit_gives_no_credit_for_failures_and_for_ties(self):
         bandit = Bandit()
@@ -168,9 +168,37 @@ class TestShares:
             bandit.take(None, (0.0, 0.0))
         bandit.take("model", (math.inf, math.inf))
         bandit.take("partner", (0.0, 0.0))
-        assert bandit.share == pytest.approx(0.5, abs=0.02)
+        assert bandit.shares["partner"] == pytest.approx(0.5, abs=0.02)
         bandit.take("partner", (0.0, -1.0))
-        assert bandit.share > 0.55
+        assert bandit.shares["partner"] > 0.55
+
+    def test_bandit_with_several_partners(self):
+        """Whoever helps gets most, nobody nothing, and with one arm it is the share as before."""
+        bandit = Bandit(["cma", "network", "refine"])
+        assert set(bandit.shares.values()) == {0.25}
+        for i in range(300):
+            bandit.take("network", (0.0, -float(i)))
+            for other in ("model", "cma", "refine"):
+                bandit.take(other, (0.0, 1.0))
+        assert bandit.shares["network"] == pytest.approx(0.7)
+        assert {bandit.shares[arm] for arm in ("model", "cma", "refine")} == {0.1}
+        assert sum(bandit.shares.values()) == pytest.approx(1)
+
+    def test_several_partners_propose_and_are_counted(self):
+        optimizer = make(partner=["cma", "network", "refine"], batch_size=4)
+        go(optimizer, 100)
+        told = sources(optimizer)
+        assert set(told[6:]) == {"llm", "cma", "network", "refine"}
+        assert optimizer.best.reward > -0.05
+        keys = [t.values for t in optimizer.trials]
+        assert len(set(keys)) == len(keys)
+
+    def test_partners_share_the_turn_that_costs_nothing(self):
+        optimizer = make(Knower(0.5), partner=["network", "refine"], requests=3, prompt="props")
+        go(optimizer, 60)
+        told = sources(optimizer)
+        assert told.count("llm") == 3
+        assert set(told[-20:]) == {"network", "refine"}
 
 
 class TestPartner:
@@ -358,7 +386,7 @@ class TestPartner:
         begin = CMAEmitter._begin
         monkeypatch.setattr(CMAEmitter, "_begin", lambda *a: (begun.append(a[0]), begin(*a)))
         space, rng = Space(SPACE), np.random.default_rng(3)
-        known = Scheduler(CMAEmitter(5), Silent())
+        known = Scheduler([CMAEmitter(5)], Silent())
         trials: list[Trial] = []
         for i in range(150):
             history = History(tuple(trials))
@@ -366,11 +394,11 @@ class TestPartner:
             found = propose(known, history, rng, 2)
             if i % 10 == 0:
                 rng.bit_generator.state = state
-                assert propose(Scheduler(CMAEmitter(5), Silent()), history, rng, 2) == found
+                assert propose(Scheduler([CMAEmitter(5)], Silent()), history, rng, 2) == found
             values = found[0].values if found else space.sample(rng)
             source = "cma" if found else "llm"
             trials.append(Trial(i, None, values, (float(i > 90 and values[0]),), source=source))
-        assert begun.count(known.partner) > 2  # at first, and where all rewards are the same
+        assert begun.count(known.partners[0]) > 2  # at first, and where all rewards are the same
 
     def test_an_interrupt_while_reading_loses_nothing(self, monkeypatch):
         expected, optimizer = make(seed=4), make(seed=4)
@@ -398,10 +426,10 @@ class TestPartner:
             [Trial(i, None, space.sample(np.random.default_rng(s)), (float(i),)) for i in range(9)]
             for s in (0, 1)
         ]
-        partner = Scheduler(CMAEmitter(5), Silent())
+        partner = Scheduler([CMAEmitter(5)], Silent())
         for own in trials:
             history = History(tuple(own))
-            fresh = Scheduler(CMAEmitter(5), Silent())
+            fresh = Scheduler([CMAEmitter(5)], Silent())
             expected = propose(fresh, history, np.random.default_rng(0), 8)
             assert propose(partner, history, np.random.default_rng(0), 8) == expected
 
@@ -420,9 +448,10 @@ class TestKeeping:
         told = [[line for line in p.read_text().splitlines()[1:]] for p in (parts, whole._log.path)]
         assert told[0] == told[1]
 
+    @pytest.mark.parametrize("partner", ["cma", ["network", "refine", "cma"]])
     @pytest.mark.parametrize("way", ["pickle", "copy", "save"])
-    def test_copies_go_on_alike(self, tmp_path, way):
-        optimizer = make(batch_size=3)
+    def test_copies_go_on_alike(self, tmp_path, way, partner):
+        optimizer = make(batch_size=3, partner=partner)
         go(optimizer, 31)
         if way == "save":
             optimizer.save(tmp_path / "run.jsonl")
@@ -498,7 +527,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("partner", ["CMA", "tpe", True, 1])
     def test_unknown(self, partner):
-        with pytest.raises(ValueError, match="expected 'cma' or None"):
+        with pytest.raises(ValueError, match="expected 'cma', 'refine', 'network', a list"):
             make(partner=partner)
 
     def test_package_missing(self, monkeypatch):

@@ -57,6 +57,21 @@ def test_the_optuna_sampler_and_the_nevergrad_optimizer_take_it():
     assert abs(found.value - 2) < 0.5
 
 
+def test_as_a_partner_it_costs_no_request_and_searches_choices_too():
+    from llmopt import ScriptedClient
+
+    script = ["x: 4, y: 4, k: 4, c: a"] * 9
+    found = llmopt.minimize(
+        loss, SPACE, 60, ScriptedClient(script, cycle=True), prompt="props", partner="network",
+        requests=2, seed=0,
+    )  # fmt: skip
+    told = found.usage.proposals
+    assert found.usage.requests == 2
+    assert told["network"] > 50
+    assert found.best.source == "network"
+    assert found.best.reward < 2 < loss(found.trials[5].params)
+
+
 def test_what_is_known_of_it():
     client = get_client("network")
     assert model_facts(client).default_prompt == "columns"

@@ -114,7 +114,7 @@ class TestOptuna:
             copied.sampler = worker
             trial = copied.ask()
             bowl(trial)
-            emitter = worker._asker._emitter.partner.numbers
+            emitter = worker._asker._emitter.partners[0].numbers
             view = worker._asker._reader.view(copied, copied.get_trials()[:-1], -1)
             emitter._follow(view.history)
             means.append(np.array(emitter._strategy.mean))
@@ -151,13 +151,74 @@ class TestOptuna:
         assert study.best_value < 0.05
         assert one.usage.requests == sum(source(t) == "llm" for t in study.trials)
 
+    @pytest.mark.parametrize(
+        "other",
+        [
+            optuna.samplers.TPESampler(multivariate=True, group=True, seed=0),
+            optuna.samplers.TPESampler(seed=0),
+            optuna.samplers.RandomSampler(seed=0),
+        ],
+    )
+    def test_a_sampler_of_optunas_proposes_beside_the_model(self, other):
+        def objective(trial) -> float:
+            """The model, which knows uniform points alone, is the smallest part of this."""
+            if trial.suggest_categorical("kind", ["a", "b"]) == "a":
+                return 5 + trial.suggest_float("x", -5, 5) ** 2
+            return (trial.suggest_float("y", -5, 5) - 3) ** 2 + trial.suggest_int("k", 1, 5)
+
+        def answer(request) -> str:
+            rng = np.random.default_rng(request.seed)
+            kind, (x, y) = rng.choice(["a", "b"]), rng.uniform(-5, 5, 2)
+            rest = f"x: {x:.5f}" if kind == "a" else f"y: {y:.5f}, k: {rng.integers(1, 6)}"
+            return f"kind: {kind}, {rest}"
+
+        one = LLMSampler(
+            ScriptedClient(answer), prompt="props", partner=other, n_startup_trials=6, seed=3
+        )
+        study = optuna.create_study(sampler=one)
+        study.optimize(objective, n_trials=60)
+        found = [source(t) for t in study.trials[6:]]
+        assert {"llm", "sampler"} == set(found)
+        assert found.count("sampler") > 6
+        branches = {frozenset(t.params) for t in study.trials[6:]}
+        assert branches <= {frozenset({"kind", "x"}), frozenset({"kind", "y", "k"})}
+        if not isinstance(other, optuna.samplers.RandomSampler):
+            assert study.best_value < 1.5
+
+    def test_several_partners(self):
+        study = optuna.create_study(
+            sampler=sampler(partner=["cma", "network", optuna.samplers.TPESampler(seed=0)])
+        )
+        study.optimize(bowl, n_trials=60)
+        assert {"llm", "cma", "network", "sampler"} == {source(t) for t in study.trials[4:]}
+        with pytest.raises(ValueError, match="expected each partner once"):
+            sampler(partner=["cma", "cma"])
+
+    def test_a_sampler_hears_of_trials_and_is_seeded_anew_as_the_independent_one(self):
+        heard = []
+
+        class Hears(optuna.samplers.RandomSampler):
+            def reseed_rng(self):
+                heard.append("reseed")
+
+            def before_trial(self, study, trial):
+                heard.append("before")
+
+            def after_trial(self, study, trial, state, values):
+                heard.append("after")
+
+        study = optuna.create_study(sampler=sampler(partner=Hears()))
+        study.optimize(bowl, n_trials=2)
+        study.sampler.reseed_rng()
+        assert heard == ["before", "after"] * 2 + ["reseed"]
+
     def test_several_objectives(self):
         study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler())
         with pytest.raises(ValueError, match="one objective, and direction names 2"):
             study.ask().suggest_float("x", -5, 5)
 
     def test_unknown(self):
-        with pytest.raises(ValueError, match="expected 'cma' or None"):
+        with pytest.raises(ValueError, match="expected 'cma', 'refine', 'network', a list"):
             sampler(partner="tpe")
 
     def test_package_missing(self, monkeypatch):
@@ -228,7 +289,7 @@ class TestNevergrad:
             one.ask()
 
     def test_unknown(self):
-        with pytest.raises(ValueError, match="expected 'cma' or None"):
+        with pytest.raises(ValueError, match="expected 'cma', 'refine', 'network', a list"):
             optimizer(partner="tpe")
 
 

@@ -37,9 +37,8 @@ from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
-from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter
-from llmopt.search.scheduler import Partner, make_scheduler
+from llmopt.search.scheduler import Partners, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.study import number_of
@@ -80,7 +79,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         prompt: str | Path | Prompt = "auto",
         warmup: int | None = None,
         batch_size: int = 1,
-        partner: Partner | None = None,
+        partner: Partners = None,
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:
@@ -91,9 +90,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._parameters = ParameterSpace(self.parametrization, constraints)
         options.setdefault("total", budget)
         self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
-        self._emitter = make_scheduler(partner, self._model, None)
-        if partner is not None:
-            CMAEmitter.check(self._parameters.space)
+        space = self._parameters.space
+        self._emitter = make_scheduler(partner, self._model, None, None, space)
         if warmup is None:
             warmup = 10 if budget is None else min(10, max(1, budget // 5))
         self._n_warmup = warmup
@@ -435,9 +433,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
             most a fifth of the budget.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
-        partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
-            the one whose latest points were better proposes more of the next ones. For one
-            objective and parametrizations of numbers; needs the package `cma`.
+        partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.
         constraints: Linear inequalities over the parameters, such as ``"2 * a + b <= 40"`` or
             ``"params[0] <= params[1]"``. The model is told of them, and no point that breaks one
             is asked for; one that is told ranks after those that keep them. What is not linear
@@ -461,7 +457,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         prompt: str | Path | Prompt = "auto",
         warmup: int | None = None,
         batch_size: int = 1,
-        partner: Partner | None = None,
+        partner: Partners = None,
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:

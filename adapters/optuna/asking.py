@@ -17,7 +17,7 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import Ledger
-from llmopt.adapters.optuna.partner import BestBranch
+from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
 from llmopt.adapters.words import warn
@@ -26,7 +26,7 @@ from llmopt.client.ready import is_permanent
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal
 from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
-from llmopt.search.scheduler import Partner, Scheduler, make_scheduler
+from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.constraints import Constraint
 
@@ -51,7 +51,7 @@ class Asker:
 
     Args:
         model: Asks the model.
-        partner: Who proposes beside it.
+        partner: Who proposes beside it: see `make_scheduler`.
         constraints: Linear inequalities over the study's parameters.
         batch_size: Points asked for at a time.
         hints: Names of the study's user attributes that are shown; ``None`` for all.
@@ -63,7 +63,7 @@ class Asker:
     def __init__(
         self,
         model: ModelEmitter,
-        partner: Partner | None,
+        partner: Any,
         constraints: Sequence[Constraint],
         batch_size: int,
         hints: Sequence[str] | None,
@@ -74,7 +74,7 @@ class Asker:
         self._model, self._constraints = model, constraints
         self._emitter: Emitter = make_scheduler(partner, model, None)
         if isinstance(self._emitter, Scheduler):
-            self._emitter.partner = BestBranch(self._emitter.partner)
+            self._emitter.partners = tuple(map(for_choices, self._emitter.partners))
         self._batch_size, self._hints, self._known = batch_size, hints, known
         self._curves, self._notes = curves, notes
         self._offers: dict[object, deque[_Offer]] = {}
@@ -140,6 +140,9 @@ class Asker:
         if self._reader is None or self._reader.space.distributions != space.distributions:
             noisy = self._model.options.noisy
             self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+        for one in self._emitter.partners if isinstance(self._emitter, Scheduler) else ():
+            if isinstance(one, SamplerPartner):
+                one.attend(study, trial, space)
         look = partial(self._reader.view, study, number=trial.number)
         place = study.study_name, getattr(study, "_bracket_id", None)
         offers = self._offers.setdefault(place, deque())

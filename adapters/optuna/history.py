@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -39,7 +39,7 @@ _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold any
 _HINTS = 50  # lines of hints
 _MOST_OPEN = 200  # points being evaluated that are shown: killed workers leave theirs for ever
 _NO_VALUE = (IndexError, KeyError, ValueError, TypeError, OverflowError)
-_SOURCES = ("warmup", "llm", "drawn", "fallback", "cma")
+_SOURCES = get_args(Source)
 _STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 
 

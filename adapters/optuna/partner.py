@@ -1,16 +1,26 @@
-"""A partner that searches numbers alone, in a space with choices and branches."""
+"""Partners of the model: Optuna's samplers, and such as search numbers alone."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Set
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
 
-from llmopt.history import History, Proposal, Trial
-from llmopt.search.emitter import Emitter, keys_of
+from llmopt.adapters.optuna.space import StudySpace
+from llmopt.history import History, Proposal, Source, Trial
+from llmopt.search.cma import CMAEmitter
+from llmopt.search.emitter import PartnerEmitter, keys_of
+from llmopt.search.refine import RefineEmitter
+from llmopt.search.scheduler import partners_of
 from llmopt.space import Categorical, Space
-from llmopt.space.values import ABSENT
+from llmopt.space.values import ABSENT, Value
+
+_TRIES = 3  # draws beyond those that are wanted
 
 
 class BestBranch:
@@ -23,14 +33,14 @@ class BestBranch:
         numbers: An emitter for spaces without choices.
     """
 
-    def __init__(self, numbers: Emitter) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: PartnerEmitter) -> None:
+        self.numbers, self.source = numbers, numbers.source
         self._known: tuple[tuple[int, ...], dict[int, tuple[Trial, Trial]]] = (), {}
 
-    def __getstate__(self) -> dict[str, Emitter]:
+    def __getstate__(self) -> dict[str, PartnerEmitter]:
         return {"numbers": self.numbers}
 
-    def __setstate__(self, state: dict[str, Emitter]) -> None:
+    def __setstate__(self, state: dict[str, PartnerEmitter]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def propose(
@@ -85,6 +95,83 @@ class BestBranch:
             values = tuple(trial.values[i] for i in free)
             known[trial.number] = trial, replace(trial, values=values)
         return known[trial.number][1]
+
+
+def with_samplers(partner: Any) -> list[Any]:
+    """Return partners, Optuna's samplers among them as emitters."""
+    return [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in partners_of(partner)]
+
+
+def for_choices(partner: PartnerEmitter) -> PartnerEmitter:
+    """Return a partner that can search a space with choices and branches."""
+    alone = isinstance(partner, CMAEmitter | RefineEmitter)
+    return BestBranch(partner) if alone else partner
+
+
+class SamplerPartner:
+    """A sampler of Optuna's that proposes beside the model, from the same study.
+
+    It sees every trial, whoever proposed it. Where a trial lacks some parameters (a branch that
+    was not taken), what the sampler gives for them is left out.
+
+    Args:
+        sampler: The sampler.
+    """
+
+    source: Source = "sampler"
+
+    def __init__(self, sampler: BaseSampler) -> None:
+        self.sampler = sampler
+        self._now: tuple[Study, FrozenTrial, StudySpace] | None = None
+
+    def __getstate__(self) -> dict[str, BaseSampler]:
+        return {"sampler": self.sampler}
+
+    def __setstate__(self, state: dict[str, BaseSampler]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def attend(self, study: Study, trial: FrozenTrial, space: StudySpace) -> None:
+        """Say which trial the next points are for."""
+        self._now = study, trial, space
+
+    def propose(
+        self,
+        space: Space,
+        history: History,
+        rng: np.random.Generator,
+        n: int = 1,
+        *,
+        taken: Set[Hashable] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> list[Proposal]:
+        """Return at most `n` new points with source ``"sampler"``: see `Emitter.propose`."""
+        assert self._now is not None
+        seen = keys_of(space, history) if taken is None else set(taken)
+        found: list[Proposal] = []
+        for _ in range(n + _TRIES):
+            drawn = self._draw(*self._now)
+            if drawn is None:
+                continue
+            values = space.settle(drawn)
+            lacking = space.missing({i: v for i, v in enumerate(values) if v is not ABSENT})
+            if space.key(values) not in seen and space.admits(values) and not lacking:
+                seen.add(space.key(values))
+                found.append(Proposal(values, self.source))
+            if len(found) == n:
+                break
+        return found
+
+    def _draw(
+        self, study: Study, trial: FrozenTrial, known: StudySpace
+    ) -> tuple[Value, ...] | None:
+        """Return a point with a value for every parameter; ``None`` where one is out of range."""
+        sampler = self.sampler
+        shared = sampler.infer_relative_search_space(study, trial)
+        drawn = sampler.sample_relative(study, trial, shared)
+        for name, distribution in known.distributions.items():
+            if name not in drawn:
+                drawn[name] = sampler.sample_independent(study, trial, name, distribution)
+        return known.flatten({n: v for n, v in drawn.items() if n in known.distributions})
 
 
 def _same(values: tuple[object, ...], base: tuple[object, ...], free: tuple[int, ...]) -> bool:

@@ -31,6 +31,7 @@ from llmopt.adapters.optuna.history import (
     learned,
     recommended,
 )
+from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
     raised_in_objective,
@@ -57,7 +58,7 @@ from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.locks import Lock
-from llmopt.search.scheduler import Partner
+from llmopt.search.scheduler import Partner, Partners
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
 
@@ -106,12 +107,12 @@ class LLMSampler(BaseSampler):
         batch_size: Proposals asked of the model at a time. Above 1, one request fills
             several ``study.ask()``, which is cheaper, and the later ones know less.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
-        partner: ``"cma"`` for CMA-ES beside the model: both learn from all points, and
-            the one whose latest points were better proposes more of the next ones. CMA-ES
-            searches each group of parameters by itself, and only groups of numbers: points
-            of a group with a categorical parameter all come from the model, which is
-            logged. For one objective; needs the package `cma`. CMA-ES is computed from
-            the study's storage, so that workers share one search.
+        partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
+            ``"network"`` for the small network, ``"refine"`` for small random changes of the best
+            trial, any sampler of Optuna's (``TPESampler()``), or a list of them. All learn from
+            all trials, and whoever proposed better ones lately proposes more of the next. CMA-ES
+            and the changes search the numbers of the best branch. For one objective. All but a
+            sampler follow from the study's storage alone, so that workers share one search.
         constraints: Linear inequalities over parameters, such as ``"2 * a + b <= 40"``. The
             model is told of them, and no point that breaks one is proposed; one that was
             enqueued ranks after those that keep them. See `llmopt.Space`.
@@ -153,7 +154,7 @@ class LLMSampler(BaseSampler):
         hints: Sequence[str] | None = None,
         space: Mapping[str, BaseDistribution | Dimension] | Space | None = None,
         intermediate: bool = True,
-        partner: Partner | None = None,
+        partner: Partners | BaseSampler | Sequence[Partner | BaseSampler] = None,
         constraints: str | Iterable[str] = (),
         dashboard_notes: bool = False,
         **options: Unpack[AskArguments],
@@ -168,6 +169,9 @@ class LLMSampler(BaseSampler):
         self._independent_sampler = independent_sampler
         options.setdefault("on_error", "fallback")
         self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
+        partners = with_samplers(partner)
+        self._others = [p.sampler for p in partners if isinstance(p, SamplerPartner)]
+        self._others += [independent_sampler] if independent_sampler is not None else []
         self._partner = partner
         self._constraints = read_constraints(constraints)
         if dashboard_notes and find_spec("optuna_dashboard") is None:
@@ -178,7 +182,7 @@ class LLMSampler(BaseSampler):
         self._entropy = _entropy(seed)
         known = {} if space is None else read_space(space)
         self._asker = Asker(
-            self._model, partner, self._constraints, self.batch_size, self.hints, known,
+            self._model, partners, self._constraints, self.batch_size, self.hints, known,
             intermediate, dashboard_notes,
         )  # fmt: skip
         self._may_stop = self._model.options.may_stop
@@ -243,8 +247,8 @@ class LLMSampler(BaseSampler):
         """Draw a new seed. Optuna calls this before every trial when ``n_jobs`` is not 1."""
         with self._lock:
             self._entropy = _entropy(None)
-        if self._independent_sampler is not None:
-            self._independent_sampler.reseed_rng()
+        for sampler in self._others:
+            sampler.reseed_rng()
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Check that the model can be asked, and pass the call on to the independent sampler.
@@ -260,8 +264,8 @@ class LLMSampler(BaseSampler):
             with contextlib.suppress(Exception):  # else the trial would run for ever
                 study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             raise
-        if self._independent_sampler is not None:
-            self._independent_sampler.before_trial(study, trial)
+        for sampler in self._others:
+            sampler.before_trial(study, trial)
 
     def _check_ready(self) -> None:
         if not self._checked:
@@ -281,8 +285,8 @@ class LLMSampler(BaseSampler):
         """
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
-        if self._independent_sampler is not None:
-            self._independent_sampler.after_trial(study, trial, state, values)
+        for sampler in self._others:
+            sampler.after_trial(study, trial, state, values)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial

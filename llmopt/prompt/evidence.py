@@ -47,6 +47,8 @@ _SOURCES = {
     "cma": "found by CMA-ES",
     "refine": "a small random change of the best",
     "finish": "a small random change of the best",
+    "network": "drawn by a small network",
+    "sampler": "found by a sampler",
     "fallback": "drawn at random",
 }
 

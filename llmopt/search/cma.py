@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import LLMOptError, SpaceError, install_hint
-from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.history import Direction, History, Proposal, Source, Trial
 from llmopt.search.emitter import keys_of
 from llmopt.search.follow import FAILED, Follower, failure_gap, rank_of
 from llmopt.space import Space, Value
@@ -91,6 +91,8 @@ class CMAEmitter(Follower):
     Raises:
         LLMOptError: The package `cma` is not installed.
     """
+
+    source: Source = "cma"
 
     def __init__(self, seed: int | None) -> None:
         _require_cma()

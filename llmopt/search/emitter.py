@@ -89,6 +89,16 @@ class Emitter(Protocol):
         ...
 
 
+class PartnerEmitter(Emitter, Protocol):
+    """Who proposes points beside a model.
+
+    Attributes:
+        source: That of its proposals.
+    """
+
+    source: Source
+
+
 def keys_of(space: Space, history: History) -> set[Hashable]:
     """Return the keys (`Space.key`) of all points that a history holds."""
     told = (t.values for t in history.trials)

@@ -1,7 +1,7 @@
-"""A scheduler: the next points go to the model and its partner, more to whoever helps more.
+"""A scheduler: the next points go to the model and its partners, more to whoever helps more.
 
 With a number of `requests` the model is paid for where it helps: it proposes first, and again
-whenever the partner, which costs nothing, no longer gains. A design takes several answers, so the
+whenever the partners, which cost nothing, no longer gain. A design takes several answers, so the
 first half of the requests is spent in a row.
 """
 
@@ -10,38 +10,37 @@ from __future__ import annotations
 import copy
 import math
 from bisect import insort
-from collections.abc import Hashable, Set
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from llmopt.arguments import whole_number
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.search.cma import CMAEmitter
-from llmopt.search.emitter import Emitter, ModelEmitter, draw_fallbacks, keys_of
+from llmopt.search.emitter import ModelEmitter, PartnerEmitter, draw_fallbacks, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
+from llmopt.search.network import NetworkEmitter
 from llmopt.search.refine import RefineEmitter
 from llmopt.space import Space
 
-Partner = Literal["cma"]
+Partner = Literal["cma", "refine", "network"]
+"""A partner by name; `llmopt.adapters.optuna` takes samplers, too."""
+
+Partners = Partner | Sequence[Partner] | None
+"""What ``partner=`` may be."""
 
 # Of `Bandit`: points that are called the best; what is kept of a count with each point; good
 # points that each arm is given beforehand; the power of the rates.
 _BEST, _MEMORY, _PRIOR, _POWER = 10, 0.97, 0.5, 3
-_LEAST, _MOST = 0.15, 0.9  # bounds of the partner's share
-# Which arm a point of each source counts for.
-_ARMS = {
-    "llm": "model",
-    "drawn": "model",
-    "fallback": "model",
-    "cma": "partner",
-    "refine": "partner",
-}
+# Least share of the model, of a single partner, and of each of several.
+_LEAST_MODEL, _LEAST, _LEAST_OF_SEVERAL = 0.1, 0.15, 0.1
+_MODEL = ("llm", "drawn", "fallback")  # sources of the model's points
 # Of `Turns`.
 _EARLY = 0.5  # share of the requests that are spent first, in a row
 _MISSES = 2  # points without a gain after which the model's turn ends
-_QUIET, _MOST_QUIET = 8, 64  # the same for the partner: at first, and at most
+_QUIET, _MOST_QUIET = 8, 64  # the same for the partners: at first, and at most
 _GAIN = 0.01  # least gain, as a share of the distance from the best points' median to the best
 
 _NOTE = (
@@ -56,23 +55,28 @@ class Bandit:
     """How often the points of each arm were good of late.
 
     A point is good if it enters the best ten of all points told before it (the better half,
-    where there are fewer than twenty). Older ones count less, by 3 % with each point of either
+    where there are fewer than twenty). Older ones count less, by 3 % with each point of any
     arm. Each arm's share is proportional to the cube of its rate of good points, but the model
-    gets at least a tenth and the partner at least 15 %, since the points of CMA-ES also adapt
-    its distribution, which pays only later.
+    gets at least a tenth and a single partner at least 15 %, since the points of CMA-ES also adapt
+    its distribution, which pays only later. Several partners get at least a tenth each.
+
+    Args:
+        partners: Names of the arms beside ``"model"``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, partners: Sequence[str] = ("partner",)) -> None:
         self._top: list[tuple[float, float]] = []  # ranks of the best points, ascending
         self._told = 0
-        self._good = {"model": 0.0, "partner": 0.0}
-        self._given = {"model": 0.0, "partner": 0.0}
+        self._good = dict.fromkeys(("model", *partners), 0.0)
+        self._given = dict(self._good)
+        least = _LEAST if len(partners) == 1 else _LEAST_OF_SEVERAL
+        self._least = {arm: least for arm in partners} | {"model": _LEAST_MODEL}
 
     def take(self, arm: str | None, rank: tuple[float, float]) -> None:
         """Count one point.
 
         Args:
-            arm: ``"model"``, ``"partner"``, or ``None`` for a point of neither.
+            arm: ``"model"``, a partner, or ``None`` for a point of nobody here.
             rank: See `rank_of`; infinite for a failed point.
         """
         place = min(_BEST, self._told // 2)
@@ -90,23 +94,33 @@ class Bandit:
         self._given[arm] += 1
 
     @property
-    def share(self) -> float:
-        """Share of the next points that the partner is to give."""
-        model, partner = (
-            ((self._good[arm] + _PRIOR) / (self._given[arm] + 4 * _PRIOR)) ** _POWER
-            for arm in ("model", "partner")
-        )
-        return min(max(partner / (model + partner), _LEAST), _MOST)
+    def shares(self) -> dict[str, float]:
+        """Share of the next points that each arm is to give."""
+        rates = {
+            arm: ((self._good[arm] + _PRIOR) / (self._given[arm] + 4 * _PRIOR)) ** _POWER
+            for arm in self._good
+        }
+        shares: dict[str, float] = {}
+        while rates:
+            room, total = 1 - sum(shares.values()), sum(rates.values())
+            low = [arm for arm, rate in rates.items() if room * rate / total < self._least[arm]]
+            for arm in low or list(rates):
+                shares[arm] = self._least[arm] if low else room * rates[arm] / total
+                if low:
+                    del rates[arm]
+            if not low:
+                break
+        return shares
 
 
 class Turns:
-    """Whose turn it is, where requests are counted and points of the partner cost nothing.
+    """Whose turn it is, where requests are counted and points of the partners cost nothing.
 
-    The model's turn ends after two points in a row without a gain; that of the partner, after
+    The model's turn ends after two points in a row without a gain; that of the partners, after
     eight. This number doubles with each turn of the model that brought no gain, and is eight
     again after one that did: so requests are spent where they gain. A gain is a new best by more
     than a hundredth of the distance from the best ten points' median to the best. Where it is
-    known how many points there will be, the partner's turn is short enough for all requests.
+    known how many points there will be, the partners' turn is short enough for all requests.
     """
 
     def __init__(self) -> None:
@@ -124,7 +138,7 @@ class Turns:
         if rank[0] == 0:
             insort(self._losses, rank[1])
         if arm is None or (arm == "model") != self.model:
-            if arm == "model":  # asked out of turn, by `due`: the partner's turn begins anew
+            if arm == "model":  # asked out of turn, by `due`: the partners' turn begins anew
                 self._since = 0
             return
         self._since = 0 if gained else self._since + 1
@@ -140,7 +154,7 @@ class Turns:
         """Whether the model is to be asked.
 
         Args:
-            pace: Points left for each request left: where the turn of the partner has brought as
+            pace: Points left for each request left: where the turn of the partners has brought as
                 many without a gain, its turn is over, so that no request stays unspent.
         """
         return self.model or self._since + 1 >= pace
@@ -156,34 +170,38 @@ class Turns:
 
 
 class Scheduler(Follower):
-    """The model and a partner as one emitter, with a `Bandit` over them.
+    """The model and its partners as one emitter, with a `Bandit` over them.
 
-    Each learns from the points of the other, which stand in the history. The shares are a
+    Each learns from the points of the others, which stand in the history. The shares are a
     function of the history, too.
 
     Args:
-        partner: Gives its share first; fewer points, where it finds no new ones.
+        partners: Each gives its share first, in this order; fewer points, where it finds no new
+            ones. Their points have sources of their own.
         model: Gives the others.
-        requests: How many requests the model may take. Then the two take `Turns` instead, and
-            once they are spent the partner gives all points.
+        requests: How many requests the model may take. Then it and its partners take `Turns`
+            instead, and once they are spent the partners give all points.
     """
 
-    def __init__(self, partner: Emitter, model: ModelEmitter, requests: int | None = None) -> None:
-        self.partner = partner
+    def __init__(
+        self, partners: Sequence[PartnerEmitter], model: ModelEmitter, requests: int | None = None
+    ) -> None:
+        self.partners = tuple(partners)
         self.model = model
         self.requests = requests
         super().__init__()
 
     def __getstate__(self) -> dict[str, Any]:
-        partner, model = copy.copy(self.partner), copy.copy(self.model)
-        return {"partner": partner, "model": model, "requests": self.requests}
+        partners = [copy.copy(partner) for partner in self.partners]
+        return {"partners": partners, "model": copy.copy(self.model), "requests": self.requests}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
     def _forget(self) -> None:
         super()._forget()
-        self._bandit = Bandit()
+        self._arms = dict.fromkeys(_MODEL, "model") | {p.source: p.source for p in self.partners}
+        self._bandit = Bandit([partner.source for partner in self.partners])
         self._turns = Turns()
 
     def _pace(self, history: History, spent: int) -> float:
@@ -194,9 +212,17 @@ class Scheduler(Follower):
         return max(0, self.model.total - told) / max(1, self.requests - spent)
 
     def _take(self, trial: Trial, direction: Direction) -> None:
-        arm, rank = _ARMS.get(trial.source), rank_of(trial, direction)
+        arm, rank = self._arms.get(trial.source), rank_of(trial, direction)
         self._bandit.take(arm, rank)
         self._turns.take(arm, rank)
+
+    def _wanted(self, n: int, place: float, alone: bool) -> list[int]:
+        """Return how many of `n` points each partner is to give: all of them, if `alone`."""
+        shares = [self._bandit.shares[partner.source] for partner in self.partners]
+        whole = sum(shares) if alone else 1.0
+        bounds = [sum(shares[: k + 1]) / whole for k in range(len(shares))]
+        ends = [math.floor(n * min(bound, 1.0) + place) for bound in bounds]
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
     def propose(
         self,
@@ -214,69 +240,115 @@ class Scheduler(Follower):
             LLMOptError: As the emitters do.
         """
         self._follow(history)
-        taken = keys_of(space, history) if taken is None else taken
-        wanted, paid = math.floor(n * self._bandit.share + rng.random()), True
+        seen = keys_of(space, history) if taken is None else set(taken)
+        place, paid = rng.random(), True
         most: int | None = None
-        if self.requests is not None:
+        if self.requests is None:
+            wanted = self._wanted(n, place, alone=False)
+        else:
             usage = self.model.usage
             # A reply that was paid for and not used yet is no further request.
             spent = usage.requests - len(self.model.meter.paid)
             most = self.requests - spent
             paid = most > 0
             early = math.floor(_EARLY * self.requests)
-            wanted = (
-                0 if paid and (spent < early or self._turns.due(self._pace(history, spent))) else n
-            )
+            asks = paid and (spent < early or self._turns.due(self._pace(history, spent)))
+            wanted = [] if asks else self._wanted(n, place, alone=True)
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
             left = max(1, self.requests - asked)
             notes = (*notes, _NOTE.format(left=left, early=early, requests=self.requests))
         found: list[Proposal] = []
         with self.model.meter.asking():
-            if wanted:
-                found = self.partner.propose(space, history, rng, wanted, taken=taken)
-                for proposal in found:
-                    self.model.meter.count_proposal(proposal.source)
-            if len(found) < n and not paid:
-                seen = {*taken, *(space.key(p.values) for p in found)}
-                drawn = draw_fallbacks(space, seen, rng, n - len(found))
-                for proposal in drawn:
-                    self.model.meter.count_proposal(proposal.source)
-                found += drawn
-            elif len(found) < n:
-                points = tuple(p.values for p in found)
-                history = replace(history, pending=history.pending + points)
-                taken = {*taken, *map(space.key, points)}
+            for partner, count in zip(self.partners, wanted, strict=False):
+                if count:
+                    new = partner.propose(space, history, rng, count, taken=seen)
+                    points = tuple(p.values for p in new)
+                    history = replace(history, pending=history.pending + points)
+                    seen |= set(map(space.key, points))
+                    found += new
+            missing = n - len(found)
+            if missing > 0 and not paid:
+                found += draw_fallbacks(space, seen, rng, missing)
+            for proposal in found:
+                self.model.meter.count_proposal(proposal.source)
+            if missing > 0 and paid:
                 found += self.model.propose(
-                    space,
-                    history,
-                    rng,
-                    n - len(found),
-                    taken=taken,
-                    notes=notes,
-                    most_requests=most,
+                    space, history, rng, missing, taken=seen, notes=notes, most_requests=most
                 )
         return found
 
 
 def make_scheduler(
-    partner: Partner | None, model: ModelEmitter, seed: int | None, requests: int | None = None
+    partner: Any,
+    model: ModelEmitter,
+    seed: int | None,
+    requests: int | None = None,
+    space: Space | None = None,
 ) -> ModelEmitter | Scheduler:
-    """Return the emitter of an optimizer: the model, or the model and its partner.
+    """Return the emitter of an optimizer: the model, or the model and its partners.
 
     Args:
-        partner: ``"cma"`` or ``None``.
+        partner: See `Partner`; an emitter, a sequence of them, or ``None``.
         model: Asks the model.
-        seed: Seed of the partner; see `CMAEmitter`.
+        seed: Seed of the partners; see `CMAEmitter`.
         requests: See `Scheduler`; without a `partner`, that is a `RefineEmitter`.
+        space: What is to be searched, if it is known.
 
     Raises:
-        ValueError: There is no such partner, or `requests` is no whole number above 0.
+        ValueError: There is no such partner, one comes twice, or `requests` is no whole number
+            above 0.
+        SpaceError: A partner cannot search the space.
         LLMOptError: Its package is not installed.
     """
     if requests is not None:
         requests = whole_number("requests", requests, 1)
+    given = partners_of(partner)
+    if not given and requests is None:
+        return model
+    partners = [_emitter(one, seed) for one in given or ("refine",)]
+    if len({p.source for p in partners}) < len(partners):
+        raise ValueError(f"partner={partner!r}: expected each partner once")
+    for one in partners:
+        if space is not None and isinstance(one, CMAEmitter):
+            one.check(space)
+    return Scheduler(partners, model, requests)
+
+
+def partners_of(partner: Any) -> tuple[Any, ...]:
+    """Return what was given as ``partner=`` as a tuple."""
     if partner is None:
-        return model if requests is None else Scheduler(RefineEmitter(), model, requests)
-    if partner != "cma":
-        raise ValueError(f"partner={partner!r}: expected 'cma' or None")
-    return Scheduler(CMAEmitter(seed), model, requests)
+        return ()
+    several = isinstance(partner, Iterable) and not isinstance(partner, str)
+    return tuple(partner) if several else (partner,)
+
+
+def checked_partners(partner: Any) -> Any:
+    """Return names of partners as a file keeps them: a list where there are several.
+
+    Raises:
+        ValueError: There is no such partner.
+    """
+    names = partners_of(partner)
+    for name in names:
+        if name not in get_args(Partner):
+            raise _unknown(name)
+    return list(names) if len(names) > 1 else names[0] if names else None
+
+
+def _unknown(partner: Any) -> ValueError:
+    return ValueError(
+        f"partner={partner!r}: expected 'cma', 'refine', 'network', a list of them, or None"
+    )
+
+
+def _emitter(partner: Any, seed: int | None) -> PartnerEmitter:
+    if partner == "cma":
+        return CMAEmitter(seed)
+    if partner == "refine":
+        return RefineEmitter()
+    if partner == "network":
+        return NetworkEmitter()
+    if not callable(getattr(partner, "propose", None)):
+        raise _unknown(partner)
+    emitter: PartnerEmitter = partner
+    return emitter

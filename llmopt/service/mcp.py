@@ -97,8 +97,9 @@ def make_server(desk: Desk) -> Any:
             description: The task in words, for the model.
             constraints: Linear inequalities such as "2 * a + b <= 40".
             start: Known points: [{"params": {...}, "words": "the current setting"}].
-            options: Further ones: seed, warmup (random points first), partner ("cma"), prompt,
-                noisy, may_stop, points, total, out_of_range, batch_size, max_cost.
+            options: Further ones: seed, warmup (random points first), partner ("cma", "network",
+                "refine"), prompt, noisy, may_stop, points, total, out_of_range, batch_size,
+                max_cost.
         """
         given = {
             "space": space,
