@@ -102,7 +102,7 @@ def results(tasks=("MountainCarContinuous-v0", "CartPole-v1"), seeds=3):
 
 def test_the_page_holds_every_method_with_its_numbers():
     read = Reader(page(results()))
-    overall, duels, first, second = read.tables
+    overall, first, second = read.tables
     assert [row[0] for row in first[1:]] == [
         MODEL,
         NO_MODEL,
@@ -118,7 +118,8 @@ def test_the_page_holds_every_method_with_its_numbers():
     assert (cma["requests a run"], cma["cost a run"], cma["fallback"]) == ("–", "–", "–")
     assert [row[0] for row in overall[1:]] == [row[0] for row in first[1:]]
     assert [row[1] for row in overall[1:]] == ["1.00", "2.00", "3.00", "4.00"]
-    assert duels[1][:4] == [NO_MODEL, "6", "0", "0"]
+    assert overall[2][0] == NO_MODEL
+    assert overall[2][3:6] == ["6", "0", "0"]
     assert len(second) == 5
 
 
@@ -209,7 +210,7 @@ def test_the_headline_is_the_first_model_and_every_column_is_explained():
         one["cell"] = {**one["cell"], "method": "llm-props"}
         one["heldout"] += 1000
     text = page(lines + other)
-    assert f"{MODEL}: wins and losses" in " ".join(Reader(text).text)
+    assert f"ties and losses are {MODEL}'s against" in " ".join(Reader(text).text)
     read = Reader(text)
     explained = re.findall(r"<dt>([^<]*)</dt>", text)
     assert set(read.tables[-1][0]) <= set(explained)
@@ -388,6 +389,25 @@ def test_a_table_is_aligned_in_text_and_escaped_in_markdown():
     table = Table.of(["name", "n"], [["a|b\x1b", "1"], ["longer", "22"]])
     assert table.text()[2:] == ["a|b\\x1b   1", "longer   22"]
     assert table.markdown()[2] == "| a\\|b\x1b | 1 |"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("−12,346 [−20, 3]", -12346.0),
+        ("> 120", 120.0),
+        ("1 of 2", 1.0),
+        ("$0.2000", 0.2),
+        ("< 0.001", 0.001),
+        ("free", 0.0),
+        ("–", 1e300),
+        ("unknown", 1e300),
+        ("−∞ [−∞, 1]", -1e300),
+    ],
+)
+def test_a_page_sorts_by_the_first_number(text, key):
+    assert Table.of(["name", "n"], []).key(1, text) == key
+    assert Table.of(["name", "n"], []).key(0, text) == text.lower()
 
 
 # -- command line -------------------------------------------------------------------------

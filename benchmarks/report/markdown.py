@@ -52,7 +52,8 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
     if model:
         text += _markdown_ablations(grouped, model)
     if len(grouped) > 1:
-        text += _markdown_methods(grouped, model)
+        said, table = methods_table(grouped, model)
+        text += ["", said, "", *table.markdown()] if len(table.rows) > 1 else []
     text += _markdown_costs(grouped)
     for note in notes(grouped):
         text += ["", note]
@@ -153,8 +154,8 @@ def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
     ]
 
 
-def _markdown_methods(grouped: Grouped, model: str | None) -> list[str]:
-    """Make the table of methods: ranks, aggregates, wins and losses."""
+def methods_table(grouped: Grouped, model: str | None) -> tuple[str, Table]:
+    """Return the table of methods (ranks, aggregates, wins and losses), and what it means."""
     compared: Comparison = compare(grouped)
     fought = {d.label: d for d in duels(grouped, model)} if model else {}
     labels = sorted(compared.labels, key=compared.mean_rank.__getitem__)
@@ -185,7 +186,7 @@ def _markdown_methods(grouped: Grouped, model: str | None) -> list[str]:
             f" Wins, ties and losses are {model}'s against the method of the line, pair by pair "
             "(p: two-sided Wilcoxon signed-rank test after Holm's correction)."
         )
-    return ["", text, "", *_table(head, rows)] if len(rows) > 1 else []
+    return text, Table.of(head, rows)
 
 
 def _markdown_costs(grouped: Grouped) -> list[str]:

@@ -28,16 +28,9 @@ from llmopt.benchmarks.report.lines import (
     notes,
     titles,
 )
-from llmopt.benchmarks.report.stats import (
-    Comparison,
-    Duel,
-    compare,
-    duels,
-    format_interval,
-    format_p,
-    quartiles,
-)
-from llmopt.benchmarks.report.table import Column, Table, Value, number
+from llmopt.benchmarks.report.markdown import methods_table
+from llmopt.benchmarks.report.stats import compare, quartiles
+from llmopt.benchmarks.report.table import Column, Table, number
 from llmopt.benchmarks.tasks.targets import TARGETS
 
 _CURVES = 6  # methods drawn in colour; the others are grey
@@ -190,109 +183,55 @@ def _overall(
 ) -> dict[str, Any]:
     compared = compare(grouped)
     return {
-        "compared": compared,
+        "absent": compared.absent,
         "dropped": [named[key] for key in compared.dropped],
-        "ranks": _rank_table(compared, grouped),
-        "model": model,
-        "duels": _duel_table(duels(grouped, model)) if model else None,
+        "methods": methods_table(grouped, model),
     }
 
 
 def _problem_table(runs: Sequence[Runs]) -> Table:
     """Return the table of one problem; the last column only where something failed."""
     rows = [_method_row(method_runs) for method_runs in runs]
-    if any(row[-1].key for row in rows):
+    if any(row[-1] != "0" for row in rows):
         return Table(COLUMNS, rows)
     return Table(COLUMNS[:-1], [row[:-1] for row in rows])
 
 
-def _method_row(runs: Runs) -> list[Value]:
+def _method_row(runs: Runs) -> list[str]:
     """Return the numbers of one method on one problem, in the order of `COLUMNS`."""
-    low, middle, high = quartiles(runs.heldout)
-    first, selection, third = quartiles(
-        [
-            -math.inf if line["selection"] is None else line["selection"]
-            for line in runs.lines.values()
-        ]
-    )
-    reached = [t for t in runs.to_target if math.isfinite(t)]
-    has_target = not any(math.isnan(t) for t in runs.to_target)
-    median = float(np.median(runs.to_target)) if has_target else math.nan
-    spec = METHODS.get(runs.method)
-    asks = spec is not None and spec.asks_model
-    cost = runs.cost
-    share = runs.fallback_share
+    selected = [
+        -math.inf if line["selection"] is None else line["selection"]
+        for line in runs.lines.values()
+    ]
+    reached = sum(map(math.isfinite, runs.to_target))
+    median = float(np.median(runs.to_target))
+    has_target = not any(map(math.isnan, runs.to_target))
     points = runs.problem.evaluations + runs.problem.warmup
-    none = Value("–", math.inf)
-
-    def model(value: float) -> Value:
-        return Value(f"{value:,.0f}", value) if asks else Value("–", 0.0)
-
+    to_target = f"> {points:,}" if math.isinf(median) else f"{median:,.0f}"
+    asks = runs.method in METHODS and METHODS[runs.method].asks_model
+    asked = (runs.mean("usage", f"{n}") for n in ("requests", "prompt_tokens", "completion_tokens"))
+    cost = "–"
+    if asks:
+        total = runs.cost
+        cost = f"${total / len(runs.lines):.4f}" if total else "free"
+        cost = "unknown" if total is None else cost
+    share = runs.fallback_share
     return [
-        Value(runs.label, runs.label.lower()),
-        Value(f"{number(middle)} [{number(low)}, {number(high)}]", middle),
-        Value(f"{number(selection)} [{number(first)}, {number(third)}]", selection),
-        Value(f"{len(reached)} of {len(runs.lines)}", len(reached) / len(runs.lines))
-        if has_target
-        else none,
-        Value(f"> {points:,}" if math.isinf(median) else f"{median:,.0f}", median)
-        if has_target
-        else none,
-        Value(f"{runs.mean('episodes'):,.0f}", runs.mean("episodes")),
-        model(runs.mean("usage", "requests")),
-        model(runs.mean("usage", "prompt_tokens")),
-        model(runs.mean("usage", "completion_tokens")),
-        Value("–", 0.0)
-        if not asks
-        else Value("unknown", math.inf)
-        if cost is None
-        else Value(
-            "free" if cost == 0 else f"${cost / len(runs.lines):.4f}", cost / len(runs.lines)
-        ),
-        Value(number(runs.mean("seconds", "proposing")), runs.mean("seconds", "proposing")),
-        none if share is None else Value(f"{100 * share:.1f} %", share),
-        Value(f"{runs.total('failures'):,.0f}", runs.total("failures")),
+        runs.label,
+        *(_spread(values) for values in (runs.heldout, selected)),
+        *((f"{reached} of {len(runs.lines)}", to_target) if has_target else ("–", "–")),
+        f"{runs.mean('episodes'):,.0f}",
+        *(f"{value:,.0f}" if asks else "–" for value in asked),
+        cost,
+        number(runs.mean("seconds", "proposing")),
+        "–" if share is None else f"{100 * share:.1f} %",
+        f"{runs.total('failures'):,.0f}",
     ]
 
 
-def _rank_table(compared: Comparison, grouped: Grouped) -> Table:
-    """Return mean ranks and normalized scores, best first."""
-    named = titles(grouped)
-    columns = [Column("method", False), Column("mean rank"), Column("IQM of normalized scores")]
-    columns += [Column(named[key]) for key in compared.problems]
-    rows = []
-    for label in sorted(compared.labels, key=compared.mean_rank.__getitem__):
-        interval = format_interval(compared.iqm[label], *compared.interval[label])
-        row = [
-            Value(label, label.lower()),
-            Value(f"{compared.mean_rank[label]:.2f}", compared.mean_rank[label]),
-            Value(interval, compared.iqm[label]),
-        ]
-        row += [_rank(compared, label, key) for key in compared.problems]
-        rows.append(row)
-    return Table(columns, rows)
-
-
-def _rank(compared: Comparison, label: str, key: ProblemKey) -> Value:
-    rank = compared.rank_by_problem[label][key]
-    return Value(f"{rank:.1f}", rank)
-
-
-def _duel_table(fought: Sequence[Duel]) -> Table:
-    """Return wins and losses against each other method."""
-    columns = [Column("against", False)]
-    columns += [Column(name) for name in ("wins", "ties", "losses", "p", "p (Holm)")]
-    return Table(
-        columns,
-        [
-            [
-                Value(d.label, d.label.lower()),
-                *(Value(str(count), count) for count in (d.wins, d.ties, d.losses)),
-                *(Value(format_p(p), p) for p in (d.p, d.adjusted)),
-            ]
-            for d in fought
-        ],
-    )
+def _spread(values: Any) -> str:
+    low, middle, high = quartiles(values)
+    return f"{number(middle)} [{number(low)}, {number(high)}]"
 
 
 def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:

@@ -65,7 +65,6 @@ class Comparison:
         iqm: Interquartile mean of the normalized scores of each method.
         interval: Its bootstrap interval.
         problems: The problems, in order.
-        rank_by_problem: Mean rank of each method on each problem.
         absent: Methods left out, as they have no run on some of the problems.
         dropped: Problems left out: without the headline model, or without a seed that all of
             the methods have finished.
@@ -77,7 +76,6 @@ class Comparison:
     iqm: dict[str, float]
     interval: dict[str, tuple[float, float]]
     problems: tuple[ProblemKey, ...]
-    rank_by_problem: dict[str, dict[ProblemKey, float]]
     absent: tuple[str, ...]
     dropped: tuple[ProblemKey, ...]
 
@@ -91,7 +89,7 @@ def compare(grouped: Grouped) -> Comparison:
     model = first_model(grouped)
     met = {key: runs for key, runs in grouped.items() if model is None or model in runs}
     shared = _shared_labels(met)
-    ranked: dict[str, dict[ProblemKey, np.ndarray]] = {label: {} for label in shared}
+    ranked: dict[str, list[np.ndarray]] = {label: [] for label in shared}
     strata: dict[str, list[np.ndarray]] = {label: [] for label in shared}
     problems: list[ProblemKey] = []
     instances = 0
@@ -105,18 +103,17 @@ def compare(grouped: Grouped) -> Comparison:
         places = np.array([ranks(column) for column in table.T.tolist()]).T
         scaled = normalize(table, shared, runs)
         for label, row, values in zip(shared, places, scaled, strict=True):
-            ranked[label][key] = row
+            ranked[label].append(row)
             strata[label].append(values)
     labels = tuple(shared) if problems else ()
     everyone = dict.fromkeys(label for runs in met.values() for label in runs)
     return Comparison(
         labels,
         instances,
-        {label: float(np.concatenate([*ranked[label].values()]).mean()) for label in labels},
+        {label: float(np.concatenate(ranked[label]).mean()) for label in labels},
         {label: float(interquartile_mean(np.concatenate(strata[label]))) for label in labels},
         {label: bootstrap_interval(strata[label]) for label in labels},
         tuple(problems),
-        {label: {k: float(v.mean()) for k, v in ranked[label].items()} for label in labels},
         tuple(label for label in everyone if label not in labels),
         tuple(key for key in grouped if key not in problems),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,41 +25,35 @@ class Column:
     hint: str = ""
 
 
-class Value:
-    """A table's cell.
-
-    Attributes:
-        text: What is shown.
-        key: What it is sorted by, always finite.
-    """
-
-    def __init__(self, text: str, key: float | str = "") -> None:
-        self.text = text
-        if isinstance(key, float) and not math.isfinite(key):
-            key = 1e300 if key > 0 else -1e300 if key < 0 else 0.0
-        self.key = key
-
-
 @dataclass(frozen=True)
 class Table:
     """A table.
 
     Attributes:
         columns: The heads.
-        rows: One value for each column.
+        rows: One text for each column.
     """
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[Value]]
+    rows: Sequence[Sequence[str]]
 
     @classmethod
     def of(cls, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        """Make a table of texts."""
-        return cls([Column(name) for name in head], [[Value(c) for c in row] for row in rows])
+        """Make a table from the names of its columns; the first one holds no numbers."""
+        return cls([Column(name, place > 0) for place, name in enumerate(head)], rows)
 
     def cells(self) -> list[list[str]]:
         """Return all texts, the heads first."""
-        return [[c.name for c in self.columns], *([v.text for v in row] for row in self.rows)]
+        return [[c.name for c in self.columns], *(list(row) for row in self.rows)]
+
+    def key(self, column: int, text: str) -> float | str:
+        """Return what a page sorts a text by: its first number, what has none last."""
+        if not self.columns[column].numeric:
+            return text.lower()
+        if text.startswith(("−∞", "∞")):
+            return -1e300 if text[0] == "−" else 1e300
+        found = re.search(r"-?\d[\d,]*(\.\d+)?(e[+-]?\d+)?", text.replace("−", "-"))
+        return float(found[0].replace(",", "")) if found else 0.0 if text == "free" else 1e300
 
     def markdown(self) -> list[str]:
         """Return the lines of a Markdown table."""
