@@ -298,11 +298,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
 
 
 def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Non-dominated front of each row (0 is best) and its crowding distance in it.
-
-    Args:
-        gains: ``(n, m)`` array, larger is better.
-    """
+    """Front of each row of gains (0 is best), and its crowding distance in it."""
     fronts = _fronts(gains)
     crowding = np.zeros(len(gains))
     if not fronts.size:
@@ -446,14 +442,6 @@ class Usage:
         self.cost = None if self.cost is None else self.cost + cost
         self.requests += requests
         self.failed_requests += requests
-
-    def add_proposal(self, source: Source) -> None:
-        """Count one point handed out."""
-        self.proposals[source] = self.proposals.get(source, 0) + 1
-
-    def add_rejection(self, reason: str) -> None:
-        """Count one sample that was not used."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
 
 def why_no_best(trials: Sequence[Any]) -> str:

@@ -447,12 +447,7 @@ def _name(f: Callable[[Any], Score]) -> str:
 
 
 def say_where_it_goes_on(optimizer: LLMOptimizer[Any], total: int) -> None:
-    """Print how far a stored search is, if it goes on.
-
-    Args:
-        optimizer: The search.
-        total: Evaluations that are wanted in all.
-    """
+    """Print how far a stored search of `total` evaluations is, if it goes on."""
     done, best = len(optimizer.trials) - len(optimizer.imported), optimizer.history.best
     if optimizer._log is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"

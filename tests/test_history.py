@@ -149,17 +149,14 @@ class TestUsage:
         assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (7, 3, 2)
 
     def test_fallback_share_leaves_the_warmup_out(self):
-        usage = Usage()
-        assert usage.fallback_share == 0.0
-        for source in ("warmup", "warmup", "llm", "llm", "llm", "fallback"):
-            usage.add_proposal(source)
+        assert Usage().fallback_share == 0.0
+        usage = Usage(proposals={"warmup": 2, "llm": 3, "fallback": 1})
         assert usage.fallback_share == 0.25
 
     def test_copy_shares_nothing(self):
         usage = Usage()
         copied = usage.copy()
-        copied.add_proposal("llm")
-        copied.add_rejection("duplicate")
+        copied.proposals["llm"] = copied.rejected["duplicate"] = 1
         assert usage == Usage()
 
 

@@ -151,11 +151,7 @@ class ModelEmitter:
         self.meter = Meter(client, limits, transport_attempts=transport_attempts)
 
     def _most_points(self, client: Client) -> int:
-        """Return the most points of one answer.
-
-        Raises:
-            ValueError: The prompt asks for one alone, and several are wanted.
-        """
+        """Return the most points of one answer."""
         several = getattr(self.prompt, "changes", False)
         if self.options.points == "auto":
             return _POINTS if several and model_facts(client).chats else 1
@@ -432,11 +428,7 @@ class ModelEmitter:
         completion: Completion,
         seen: set[Hashable],
     ) -> Proposal:
-        """Return a point that was read, which joins `seen`.
-
-        Raises:
-            ParseError: It breaks a constraint or is not new; this is counted.
-        """
+        """Return a point that was read, which joins `seen`; count and raise what is no new one."""
         values, clipped = space.settle(reading.values), reading.clipped
         if broken := space.broken(values):
             if self.options.out_of_range == "reject":
@@ -479,13 +471,7 @@ def _say_what_is_not_read(prompt: Prompt, description: str) -> None:
 
 
 def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return what a model is told of constraints, and of points that came with words.
-
-    Args:
-        space: The search space.
-        history: A trial of the user's with an explanation is one whose words are shown.
-        labels: What the prompt calls the parameters; the space's names if not given.
-    """
+    """Return what a model is told of constraints, and of points that came with words."""
     labels, notes = labels or space.names, []
     if space.constraints:
         texts = "\n".join(f"- {text}" for text in space.constraints)
@@ -504,15 +490,9 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
 def draw_new(
     space: Space, seen: set[Hashable], rng: np.random.Generator, *, normal: bool = False
 ) -> tuple[Value, ...]:
-    """Draw a point that is not in `seen`, and add it there.
+    """Draw a point that is not in `seen` (if there is one), and add it there.
 
-    A seen point comes back only where there is no other.
-
-    Args:
-        space: The search space.
-        seen: Keys (`Space.key`) of the points already taken.
-        rng: Source of randomness.
-        normal: Draw from ``N(0, 3)`` clipped to the bounds, not uniformly.
+    With `normal` it is drawn from ``N(0, 3)`` clipped to the bounds, not uniformly.
     """
     draw = space.normal if normal else space.sample
     values = draw(rng)
@@ -555,15 +535,10 @@ def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tu
 
 
 def untried(space: Space, seen: Set[Hashable]) -> tuple[tuple[Value, ...], ...]:
-    """Return the points of a finite space that are left, once they are few.
+    """Return the points of a finite space that are not `seen`, once few are left; else none.
 
-    Args:
-        space: The search space.
-        seen: Keys (`Space.key`) of the points already taken.
-
-    Returns:
-        At most 40 points, or none while more than these, or more than half, are left. None in
-        a space of at most 40 points, where a repeated answer costs few requests.
+    Few are at most 40, and half of the space. None in a space of at most 40 points, where a
+    repeated answer costs few requests.
     """
     count = space.cardinality
     if not _MOST_LEFT < count <= _MOST_COUNTED or count - len(seen) > min(_MOST_LEFT, count / 2):

@@ -95,11 +95,7 @@ def _parse(
 
 
 def _read_line(line: bytes) -> tuple[Event | None, bool]:
-    """Return the event of a line, ``None`` for an empty one, and whether it has a checksum.
-
-    Raises:
-        ValueError: The line is not as it was written.
-    """
+    """Return the event of a line, ``None`` for an empty one, and whether it has a checksum."""
     if not line.strip():
         return None, False
     body, has_checksum = unseal(line)

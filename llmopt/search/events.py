@@ -72,17 +72,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Told:
-    """A point was evaluated.
-
-    Attributes:
-        values: The point, flat.
-        rewards: One number for each objective; ``None`` for a failed evaluation.
-        feedback: Words that came with them; the reason of a failed evaluation.
-        violation: Sum of violated constraint amounts.
-        stderr: Standard error of the first reward.
-        samples: The numbers that the reward is the mean of.
-        kind: See `Trial`.
-    """
+    """A point was evaluated; the attributes are those of `Trial`, `values` the point, flat."""
 
     values: Point
     rewards: tuple[float, ...] | None
@@ -153,18 +143,7 @@ class Returned:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The whole state at once, with what was spent and what is paid for.
-
-    Attributes:
-        trials: In the order of telling.
-        pending: Handed out and not told.
-        ready: Produced and not handed out.
-        paid: Replies of asks that were cut off, each after the digest of its request.
-        warmed: Warm-up points produced.
-        rng: State of the random generator.
-        usage: What was spent.
-        stop: See `Asked`.
-    """
+    """The whole state at once: see `SearchState`, and `Meter` for what was paid and spent."""
 
     trials: Sequence[Trial]
     pending: Sequence[Proposal]
@@ -231,11 +210,7 @@ _KINDS: Mapping[str, type[SearchEvent]] = {
 
 
 def read_event(line: Line, space: Space) -> SearchEvent:
-    """Return the event of a line.
-
-    Raises:
-        StorageError: It is of a kind that this version does not know.
-    """
+    """Return the event of a line."""
     kind = _KINDS.get(line["event"])
     if kind is None:
         raise StorageError(
@@ -258,11 +233,7 @@ def _check_trial(trial: Trial) -> None:
 
 
 def _check(rewards: Any, samples: Any, violation: Any, stderr: Any, kind: Any) -> None:
-    """Raise where a file holds something else than numbers that can be.
-
-    Raises:
-        ValueError: It does.
-    """
+    """Raise where a file holds something else than numbers that can be."""
     one_of("kind", kind, get_args(Kind))
     for reward in (*(rewards or ()), *samples):
         number("reward", reward)
@@ -286,11 +257,7 @@ def _proposal(line: Mapping[str, Any], space: Space) -> Proposal:
 
 
 def read_directions(direction: Any) -> tuple[Direction, ...]:
-    """Return one direction for each objective.
-
-    Raises:
-        ValueError: There is none, or something else.
-    """
+    """Return one direction for each objective."""
     many = isinstance(direction, Sequence) and not isinstance(direction, str)
     found: tuple[Direction, ...] = tuple(direction) if many else (direction,)
     for one in found:
@@ -312,23 +279,7 @@ def read_told(
     stderr: float | None = None,
     samples: Sequence[float] = (),
 ) -> Told:
-    """Check what `LLMOptimizer.tell` was given; the arguments are its own.
-
-    Args:
-        space: The search space.
-        objectives: How many numbers a reward has.
-        params: See there, as all that follows.
-        reward: See there.
-        feedback: See there.
-        constraint_violation: See there.
-        stderr: See there.
-        samples: See there.
-
-    Raises:
-        ParameterError: The point is not in the space.
-        RewardError: A number is none, or cannot be what it stands for.
-        TypeError: `feedback` is no text.
-    """
+    """Check the arguments of `LLMOptimizer.tell`, of a search with so many objectives."""
     values = space.flatten(params)
     rewards, trouble = _rewards(reward, objectives)
     if not isinstance(feedback, str):
@@ -373,11 +324,7 @@ def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:
 
 
 def _amount(value: Any, name: str) -> float:
-    """Return a finite number of 0 or more.
-
-    Raises:
-        RewardError: It is none.
-    """
+    """Return a finite number of 0 or more."""
     amount = _number(value, name)
     if not 0 <= amount < math.inf:
         raise RewardError(f"{name}={amount}: expected a number of 0 or more")
@@ -385,11 +332,7 @@ def _amount(value: Any, name: str) -> float:
 
 
 def _number(value: Any, name: str) -> float:
-    """Return a real scalar as a float.
-
-    Raises:
-        RewardError: It is not one. Booleans, strings and arrays with axes are not.
-    """
+    """Return a real scalar as a float. Booleans, strings and arrays with axes are none."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (numbers.Real, np.number)):

@@ -38,11 +38,7 @@ class _Waiter:
         self.counted = False
 
     def wake(self, served: Served | None, error: BaseException | None = None) -> None:
-        """Let the loop go on with it, if there still is one.
-
-        Raises:
-            RuntimeError: The loop is closed.
-        """
+        """Let the loop go on with it; a closed one raises `RuntimeError`."""
 
         def resolve() -> None:
             if self.future.done():

@@ -51,12 +51,7 @@ class Limits:
         return {of: max(0, cap - used) for of, (cap, used) in spent.items() if cap is not None}
 
     def check(self, usage: Usage) -> None:
-        """Raise if no further request may be sent.
-
-        Raises:
-            BudgetExceededError: A cap is reached, or a cost cap is set and the price of
-                what was already sent is not known.
-        """
+        """Raise `BudgetExceededError` if no further request may be sent."""
         if self.max_requests is not None and usage.requests >= self.max_requests:
             raise BudgetExceededError(
                 f"{usage.requests} requests were sent and max_requests={self.max_requests}: "

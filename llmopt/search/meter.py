@@ -103,20 +103,16 @@ class Journal:
         """Raise where nothing may be spent: in a forked child, say, that cannot store a reply."""
 
     def announce(self, spent: Spent) -> object:
-        """Store that a request is about to be sent, and what calls for it that failed cost.
+        """Store that a request is about to be sent: it counts if a kill comes before its end.
 
-        Where a kill comes before the reply is stored, the call counts all the same.
-
-        Raises:
-            StorageError: It cannot be stored; nothing is sent.
+        Where this raises, nothing is sent.
         """
 
     def record(self, spent: Spent) -> object:
         """Store what a request cost, before `Meter.send` returns.
 
-        Raises:
-            StorageError: It cannot be stored. The reply is used all the same, and storing it is
-                tried again before the next request is sent, and at every `Meter.flush`.
+        Where this raises a `StorageError` the reply is used all the same, and storing it is tried
+        again before the next request is sent, and at every `Meter.flush`.
         """
 
     def total(self, own: Usage) -> Usage:
@@ -328,8 +324,7 @@ class Meter:
     def check_ready(self, log: EventLog | None = None) -> None:
         """Look for what sure is to stop the first request; nothing is sent.
 
-        Args:
-            log: The run's; the file that it has just begun is withdrawn on an error.
+        On an error the file that `log` has just begun is withdrawn.
 
         Raises:
             BudgetExceededError: There is a cap on cost, and the model has no known price.
@@ -354,11 +349,7 @@ class Meter:
             )
 
     def flush(self) -> None:
-        """Store what could not be stored before. Whoever writes other events calls this first.
-
-        Raises:
-            StorageError: It still cannot be stored.
-        """
+        """Store what could not be stored before. Whoever writes other events calls this first."""
         with self._writing:
             while self._unsaved:
                 with uninterrupted():
@@ -436,12 +427,7 @@ class Meter:
         return tuple(self._paid)
 
     def count_proposal(self, source: Source, times: int = 1) -> None:
-        """Count a point handed out: with the ask under way, or at once outside of one.
-
-        Args:
-            source: Where the point came from.
-            times: -1 takes back a point that was counted and is not handed out after all.
-        """
+        """Count points handed out, with the ask under way or at once; -1 takes one back."""
         self._count("proposals", source, times)
 
     def count_rejection(self, reason: str) -> None:
@@ -463,12 +449,7 @@ class Meter:
         return draft if draft is not None and draft.process == os.getpid() else None
 
     def restore(self, usage: Usage, paid: Iterable[tuple[str, Reply]] = ()) -> None:
-        """Go on from what a stored search has spent.
-
-        Args:
-            usage: What was spent; copied.
-            paid: Replies that were paid for and not used, each after its request's digest.
-        """
+        """Go on from what a stored search has spent, and has paid for and not used."""
         self._usage = usage.copy()
         self._paid = deque(paid)
 

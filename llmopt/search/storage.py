@@ -123,16 +123,7 @@ def _failures(spent: Spent, name: str) -> Event:
 
 
 def _read_failures(event: Event, name: str) -> tuple[int, int, float, int]:
-    """Return the arguments of `Usage.add_failure` that an event holds.
-
-    Args:
-        event: As `_Spending` stores it.
-        name: Under which it holds how many calls failed.
-
-    Raises:
-        LookupError: It holds none.
-        ValueError: They are not numbers of 0 or more.
-    """
+    """Return the arguments of `Usage.add_failure` that a line holds, the calls as `name`."""
     cost = amount(event.get("cost", 0.0))
     if cost is None:
         raise ValueError(f"cost={event['cost']!r}; expected US dollars, 0 or more")
@@ -231,11 +222,7 @@ class Ledger:
 
 
 def text_of(value: Any) -> str:
-    """Return a text of a file.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """Return a text of a file, or raise `TypeError`."""
     if not isinstance(value, str):
         raise TypeError(f"{short(value)} is no text")
     return value
@@ -243,11 +230,7 @@ def text_of(value: Any) -> str:
 
 @contextlib.contextmanager
 def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
-    """Turn what goes wrong with an event of a file into an error that names it.
-
-    Raises:
-        StorageError: The event is not as llmopt wrote it.
-    """
+    """Turn what goes wrong with an event of a file into a `StorageError` that names it."""
     try:
         yield
     except StorageError as error:
@@ -261,11 +244,7 @@ def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Itera
 
 
 def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
-    """Return the first event of a run, which says how the run was configured.
-
-    Raises:
-        StorageError: The events are of no run, or of a format that is not read.
-    """
+    """Return the first event of a run, which says how the run was configured."""
     if not events or events[0].get("event") != "start":
         raise StorageError(
             f"{path} does not hold an llmopt run: expected a first line with "
@@ -409,15 +388,7 @@ class StoredPoints(list[tuple[str, list[Any]]]):
 
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the constructor arguments with which a stored run goes on.
-
-    Args:
-        start: The run's first event.
-        options: Arguments that the caller gives; they take the place of stored ones.
-
-    Raises:
-        StorageError: The file holds an argument, or a template, that no file may bring along.
-    """
+    """Return the arguments with which a stored run goes on; `options` go before its own."""
     stored = dict(start["options"])
     foreign = sorted(map(str, stored.keys() - _STORED_OPTIONS))
     if foreign:
@@ -475,11 +446,7 @@ def replay(
 def stored_trials(
     events: Sequence[Event], path: str | os.PathLike[str]
 ) -> tuple[Space, list[Trial]]:
-    """Return the space and the trials of a stored run.
-
-    Raises:
-        StorageError: An event is not as llmopt wrote it.
-    """
+    """Return the space and the trials of a stored run."""
     start = start_of(events, path)
     with as_written(path, 1, start):
         space = Space.from_dict(start["space"])
