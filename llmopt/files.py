@@ -210,6 +210,14 @@ def _put(partial: Path, path: Path, anew: bool) -> None:
     os.replace(partial, path)
 
 
+def make_folder(path: Path, remedy: str) -> None:
+    """Make a folder where there is none; `remedy` is for the message."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {path} ({error.strerror or error}): {remedy}") from error
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the names in a folder are on the disk, where the system offers that."""
     with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.ready import check_ready
 from llmopt.client.threads import Lock
 from llmopt.errors import StorageError
-from llmopt.files import read_bytes, unseal, write_json_atomically
+from llmopt.files import make_folder, read_bytes, unseal, write_json_atomically
 
 
 class CachedClient(Wrapper):
@@ -77,7 +77,7 @@ class CachedClient(Wrapper):
             )
         try:
             # Before the model is asked: an answer that is paid for should find its place.
-            _make_folder(path.parent)
+            make_folder(path.parent, "choose another cache folder")
             reply = self.client.complete(request)
         except BaseException:
             # The retry is the same time again.
@@ -115,15 +115,6 @@ def _read(path: Path) -> Reply | None:
         raise StorageError(
             f"cached answer {path} cannot be read ({error}): delete the file, and the model is "
             "asked again"
-        ) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be made ({error}): choose another cache folder"
         ) from error
 
 

@@ -75,9 +75,14 @@ class GeminiClient(RemoteClient):
         }
 
     def _parameters(self, request: Request) -> dict[str, Any]:
+        thinking: dict[str, Any] | None = None
+        if self.effort is not None and re.match(r"gemini-[12]\b", self.model):
+            thinking = {"thinkingBudget": _BUDGETS[self.effort]}
+        elif self.effort is not None:
+            thinking = {"thinkingLevel": _LEVELS.get(self.effort, self.effort)}
         return {
             "stream": True,
-            "thinking": self._thinking,
+            "thinking": thinking,
             "temperature": request.temperature,
             "stop_sequences": list(request.stop) or None,
             "max_output_tokens": request.max_tokens,
@@ -85,14 +90,6 @@ class GeminiClient(RemoteClient):
             "candidate_count": request.n if request.n > 1 else None,
             "response_json_schema": request.json_schema and closed(request.json_schema),
         }
-
-    @property
-    def _thinking(self) -> dict[str, Any] | None:
-        if self.effort is None:
-            return None
-        if re.match(r"gemini-[12]\b", self.model):
-            return {"thinkingBudget": _BUDGETS[self.effort]}
-        return {"thinkingLevel": _LEVELS.get(self.effort, self.effort)}
 
     def _send(self, sdk: Any, request: Request, parameters: dict[str, Any]) -> Call:
         config = dict(parameters)

@@ -196,7 +196,9 @@ class OpenAIClient(RemoteClient):
         if self.marks_cache:
             parameters["prompt_cache_options"] = {"mode": "explicit"}
             if self.cache != "off":
-                parameters["prompt_cache_key"] = _cache_key(request)
+                # Requests of one search begin alike, and are to reach the same cache.
+                start = request.text[: WORTH_CACHING // 4].encode()
+                parameters["prompt_cache_key"] = "llmopt-" + hashlib.sha256(start).hexdigest()[:24]
         if {"stream", "stream_options"} & self._learned.refused:
             # A stream without these options does not say what it has used.
             del parameters["stream"], parameters["stream_options"]
@@ -330,11 +332,6 @@ def at_url(address: str, **options: Any) -> OpenAIClient:
     except ValueError as error:
         raise ModelNotFoundError(f"model string 'openai+...' cannot be used: {error}") from None
     return OpenAIClient(model, base_url=base_url, **options)
-
-
-def _cache_key(request: Request) -> str:
-    """Name what requests of one search begin with, so that they reach the same cache."""
-    return "llmopt-" + hashlib.sha256(request.text[: WORTH_CACHING // 4].encode()).hexdigest()[:24]
 
 
 def _messages(request: Request, marked: bool) -> list[dict[str, Any]]:

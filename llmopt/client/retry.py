@@ -96,14 +96,9 @@ def complete_with_retries(
                 or wait > (patience if busy else max_delay)
             ):
                 if attempt > 1:
-                    _say_attempts(error, attempt)
+                    said = error.args[0] if error.args else ""
+                    note = f"{said} (gave up after {attempt} attempts)".lstrip()
+                    error.args = (note, *error.args[1:])
                 raise
             patience -= wait if busy else 0.0
             sleep(wait)
-
-
-def _say_attempts(error: ClientError, attempts: int) -> None:
-    """Note in an error how often its request was sent."""
-    note = f"(gave up after {attempts} attempts)"
-    # `add_note` is shown only in tracebacks, and exists only from Python 3.11.
-    error.args = (f"{error.args[0] if error.args else ''} {note}".lstrip(), *error.args[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -199,7 +199,7 @@ def prefix_use(
     """
     marked = getattr(client, "marks_cache", False)
     if not marked:
-        shared = count(_shared(_flat(before), _flat(now))) if before else 0
+        shared = count(_flat(now)[: _alike(_flat(before), _flat(now))]) if before else 0
         return (shared if shared >= _SHORTEST_CACHED else 0), 0
     if getattr(client, "cache", "") == "off":
         return 0, 0
@@ -207,9 +207,7 @@ def prefix_use(
         [block["text"] for block in in_blocks([m.content for m in r.messages])[1]] if r else []
         for r in (before, now)
     )
-    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), None)
-    same = min(len(old), len(new)) if same is None else same
-    read, kept = (count("".join(part)) for part in (new[:same], new))
+    read, kept = (count("".join(part)) for part in (new[: _alike(old, new)], new))
     if kept < _SHORTEST_CACHED:
         return 0, 0
     read = read if read >= _SHORTEST_CACHED else 0
@@ -267,15 +265,15 @@ def simulated_trials(
     return tuple(trials)
 
 
+def _alike(old: Sequence[str], new: Sequence[str]) -> int:
+    """Return how many parts, or characters, both begin with."""
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+
+
 def _flat(request: Request) -> str:
     # What providers cache is the whole conversation in order.
     return "\n".join(f"{m.role}\n{m.content}" for m in request.messages)
-
-
-def _shared(before: str, now: str) -> str:
-    """The longest text that both begin with."""
-    same = next((i for i, (a, b) in enumerate(zip(before, now, strict=False)) if a != b), None)
-    return now[: min(len(before), len(now)) if same is None else same]
 
 
 def _answer_tokens(

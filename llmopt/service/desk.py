@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.base import Completion, Reply, Request
-from llmopt.errors import ClientError, LLMOptError, StorageError, did_you_mean, install_hint
-from llmopt.files import write_bytes_atomically
+from llmopt.errors import ClientError, LLMOptError, did_you_mean, install_hint
+from llmopt.files import make_folder, write_bytes_atomically
 from llmopt.optimizer import LLMOptimizer
 from llmopt.service.description import read_description
 from llmopt.service.files import (
@@ -39,7 +39,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MOST_SEARCHES = 1000
 _MOST_POINTS = 100  # of one ask
 _MOST_TEXT = 100_000  # characters of an answer, of feedback
-_CAPS = ("max_requests", "max_tokens", "max_cost")
 
 
 class _Unanswered(ClientError):
@@ -93,10 +92,7 @@ class Desk:
         self._models = (*models, AGENT)
         self._caps = {k: v for k, v in (caps or {}).items() if v is not None}
         self._wait = wait
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot make {self._folder}: {error.strerror or error}") from error
+        make_folder(self._folder, "give another --folder")
 
     # -- files ----------------------------------------------------------------------------
 
