@@ -269,11 +269,12 @@ class Evidence:
     @cached_property
     def _withdrawn(self) -> frozenset[int]:
         """Numbers of the experiments whose lessons a later answer has withdrawn."""
+        asked = (t for t in self.history.trials if t.source == "llm")
         struck = (
             (int(n), trial.number + 1)
-            for trial in self.history.trials
+            for trial in asked
+            if "withdrawn" in trial.explanation.casefold()  # far quicker than the search
             for found in WITHDRAWN.finditer(trial.explanation)
-            if trial.source == "llm"
             for n in re.findall(r"\d+", found[1])
         )
         return frozenset(n for n, by in struck if n < by)
