@@ -312,11 +312,18 @@ def test_of_several_points_the_good_ones_count(answer, values, dropped):
 
 
 def test_a_point_may_start_from_one_of_the_same_answer():
-    answer = "Start from: #2\nProposal: gain: 3\nStart from: #5\nProposal: steps: 7"
-    reading = read(answer, most=2, first=5)
+    answer = "Start from: #2\nProposal: gain: 3\nStart from: #{}\nProposal: steps: 7"
+    reading = read(answer.format(5), most=2, first=5)
     assert [r.values for r in reading.each] == [(3.0, 0.5, 3), (3.0, 0.5, 7)]
-    assert [r.start for r in reading.each] == [2, 2]
-    assert said_of(reading)[1][2] == 2  # #5 is not measured yet
+    assert [r.start for r in reading.each] == [2, 5]
+    assert said_of(reading)[1][2] == 5
+    waiting = read(answer.format(8), most=2, first=8)  # points under way may come before it
+    assert [r.start for r in waiting.each] == [2, 2]
+    # A point that is dropped leaves its number to the next one.
+    bad = read(f"Start from: #9\nProposal: gain: 9\n{answer.format(6)}", most=3, first=5)
+    assert [(r.start, r.values) for r in bad.each] == [(2, (3.0, 0.5, 3)), (5, (3.0, 0.5, 7))]
+    stop = read(f"{answer.format(5)}\nStart from: #6\nProposal: stop", most=2, first=5).each[-1]
+    assert (stop.stop, stop.start, stop.values) == (True, 6, (3.0, 0.5, 7))
 
 
 def test_a_stop_behind_points_comes_after_them():

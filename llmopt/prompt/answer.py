@@ -399,8 +399,8 @@ class AnswerReader:
 
         Args:
             answer: What it says of this point.
-            others: The points before it in the same answer, by their numbers: it may start from
-                one, and then counts as made from the start of that one.
+            others: The points before it in the same answer, by the numbers that the model gives
+                them: it may start from one.
         """
         if answer.trouble:
             raise ParseError(answer.trouble, "")
@@ -409,7 +409,10 @@ class AnswerReader:
         base = points[start - 1] if start is not None and 1 <= start <= len(points) else None
         other = others.get(start) if start is not None and base is None else None
         if other is not None:
-            base, start = other.values, other.start
+            base = other.values
+            # With points under way nobody knows its number yet: it has the same start.
+            alone = self.first == len(points) + 1
+            start = self.first + list(others.values()).index(other) if alone else other.start
             answer = replace(answer, start=start or "new")
         if answer.stop and self.may_stop and (points or others):
             values = base or [*points, *(o.values for o in others.values())][0]
