@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
@@ -80,7 +81,18 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all others of this program are."""
+    """A parser whose errors are one line and name the nearest option."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; an unknown option is an error that names the nearest one."""
+        parsed, extra = self.parse_known_args(args, namespace)
+        wrong = next((a.partition("=")[0] for a in extra if a.startswith("-")), "")
+        if wrong:
+            near = difflib.get_close_matches(wrong, self._option_string_actions, n=1, cutoff=0.5)
+            self.error(f"unknown option {wrong!r}" + "".join(f": did you mean {n}?" for n in near))
+        if extra:
+            self.error(f"unrecognized arguments: {' '.join(extra)}")
+        return parsed
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")

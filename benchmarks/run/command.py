@@ -28,6 +28,9 @@ from llmopt.trackers import add_track_argument, callbacks_of
 from llmopt.trust import check_given, to_give_again
 
 
+_NUMBERS_ONLY = ("smollm2", "network")  # models that read no words
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt run``. One that is not given is not in the namespace."""
     names = ", ".join(t.alias for t in TASKS)
@@ -78,7 +81,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "--iterations",
         type=int,
         metavar="N",
-        help="evaluations of each method (default: 100); with --resume, more of a finished run",
+        help="evaluations of each method (default: 40); with --resume, more of a finished run",
     )
     add(
         "--episodes",
@@ -251,7 +254,21 @@ def main(args: argparse.Namespace) -> int:
     ):
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
+    print(f"\n{_next_steps(config, result.path)}")
     return 0
+
+
+def _next_steps(config: RunConfig, path: Path) -> str:
+    """Say what to try next: a model that reads, a longer search, an environment of one's own."""
+    task, own = shlex.quote(config.task), "MODULE:ENV-ID searches an environment of your own"
+    longer = f"llmopt run --resume {shlex.quote(str(path))} --iterations {5 * config.iterations}"
+    if config.model not in _NUMBERS_ONLY:
+        return f"Next: {longer} goes on with this search; llmopt run {own}."
+    return (
+        f"Next: {config.model} sees numbers only. A chat model reads what the task is and what each "
+        f"policy did:\n  llmopt run {task} --model openai:MODEL   (llmopt models: which can be "
+        f"asked from here)\n  {longer}   (goes on with this search)\n  llmopt run {own}"
+    )
 
 
 def _compared(drawn: MethodResult, best: MethodResult) -> str:

@@ -68,7 +68,7 @@ class RunConfig:
     task: str
     model: str = "smollm2"
     prompt: str = "auto"
-    iterations: int = 100
+    iterations: int = 40
     episodes: int | None = None
     seed: int = 0
     warmup: int | str = 20

@@ -196,6 +196,7 @@ class _Session:
         with Progress(total, labels, progress) as self.progress:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
             self.folder.added = self.progress.step
+            self.progress.tell(self.task.ranges(self.contest.policy))
             self.contest.warm_up([(p.params, p.returns) for p in points])
             for method in methods:
                 self._search(method)
