@@ -972,5 +972,12 @@ def test_an_environment_of_a_module_of_the_users(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     options = "--methods random --iterations 1 --warmup 1 --episodes 1 --no-gif --out".split()
     assert main(["run", "my_envs:Pole-v7", *options, str(tmp_path / "run")]) == 0
+    said = capsys.readouterr()
+    assert (
+        "10 weights, each from -2 to 2, of observations and actions through the usual" in said.err
+    )
+    assert f"run --resume {tmp_path / 'run'} --iterations 5   (goes on with this" in said.out
+    assert "llmopt run MODULE:ENV-ID   (an environment of your own)" in said.out
+    assert "chat model" not in said.out
     assert main(["run", "no_such_module:Pole-v7", *options, str(tmp_path / "other")]) != 0
     assert "PYTHONPATH=." in capsys.readouterr().err

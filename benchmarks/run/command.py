@@ -27,7 +27,6 @@ from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of
 from llmopt.trust import check_given, to_give_again
 
-
 _NUMBERS_ONLY = ("smollm2", "network")  # models that read no words
 
 
@@ -260,15 +259,15 @@ def main(args: argparse.Namespace) -> int:
 
 def _next_steps(config: RunConfig, path: Path) -> str:
     """Say what to try next: a model that reads, a longer search, an environment of one's own."""
-    task, own = shlex.quote(config.task), "MODULE:ENV-ID searches an environment of your own"
+    task, own = shlex.quote(config.task), "MODULE:ENV-ID   (an environment of your own)"
     longer = f"llmopt run --resume {shlex.quote(str(path))} --iterations {5 * config.iterations}"
-    if config.model not in _NUMBERS_ONLY:
-        return f"Next: {longer} goes on with this search; llmopt run {own}."
-    return (
-        f"Next: {config.model} sees numbers only. A chat model reads what the task is and what each "
-        f"policy did:\n  llmopt run {task} --model openai:MODEL   (llmopt models: which can be "
-        f"asked from here)\n  {longer}   (goes on with this search)\n  llmopt run {own}"
-    )
+    lines = [f"{longer}   (goes on with this search)", f"llmopt run {own}"]
+    head = "Next:"
+    if "llm" in config.methods and config.model in _NUMBERS_ONLY:
+        head = f"Next: {config.model} sees numbers only; a chat model reads words and reports."
+        hosted = f"llmopt run {task} --model openai:MODEL   (llmopt models: which can be asked)"
+        lines.insert(0, hosted)
+    return "\n  ".join([head, *lines])
 
 
 def _compared(drawn: MethodResult, best: MethodResult) -> str:

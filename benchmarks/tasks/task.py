@@ -94,9 +94,8 @@ class Task:
         """Say what is searched, and in which range, in a line."""
         low, high = self.box
         wrapped = "the usual wrappers" if self.wrappers is None else ", ".join(self.wrappers)
-        return (
-            f"{policy.n_parameters} weights, each from {low:g} to {high:g}, of observations "
-            + (f"and actions through {wrapped}" if wrapped else "in their own units")
+        return f"{policy.n_parameters} weights, each from {low:g} to {high:g}, of observations " + (
+            f"and actions through {wrapped}" if wrapped else "in their own units"
         )
 
     def words(self, policy: LinearPolicy) -> str:
