@@ -9,7 +9,7 @@ import numbers
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,6 +37,18 @@ def whole_number(name: str, value: Any, least: int, most: int = MOST_COUNT) -> i
         span = f"from {least} to {most:,}" if bounded else f"of at least {least}"
         raise ValueError(f"{name}={short(value)}: expected a whole number {span}")
     return int(value)
+
+
+def whole_or_auto(
+    name: str, value: Any, least: int, most: int = MOST_COUNT
+) -> int | Literal["auto"]:
+    """Return a whole number as an ``int``, or ``"auto"``."""
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    try:
+        return whole_number(name, value, least, most)
+    except ValueError as error:
+        raise ValueError(f"{error}, or 'auto'") from None
 
 
 def number(name: str, value: Any, least: float = -math.inf) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
 import warnings
@@ -12,19 +13,25 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from llmopt import (
+    Categorical,
     ClientError,
     Completion,
     FallbackWarning,
+    Float,
+    Int,
     MissingKeyError,
     ModelNotFoundError,
     Reply,
     ScriptedClient,
     SearchStopped,
+    Space,
+    SpaceError,
 )
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.arguments import describe
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
+XY_SPACE = {"x": Float(-5, 5), "y": Int(0, 9)}
 GRID = {"a": IntDistribution(0, 7), "b": IntDistribution(0, 7)}
 STOP = "Analysis: flat\nHypothesis: no gain\nStart from: #1\nProposal: stop"
 
@@ -98,6 +105,121 @@ class TestFeedback:
         )
         study.ask(XY)
         assert "±" not in texts(sampler)[0].partition("# What was measured")[2]
+
+
+class TestCurves:
+    @staticmethod
+    def objective(trial):
+        x, _ = trial.suggest_float("x", -5, 5), trial.suggest_int("y", 0, 9)
+        for step in range(30):
+            trial.report(x + 1 / (step + 1), step)
+            if x > 2 and step == 4:
+                raise optuna.TrialPruned
+            if 1 < x < 2 and step == 2:
+                raise MemoryError("CUDA out of memory")
+        trial.set_user_attr("feedback", "it was noisy")
+        return x
+
+    @pytest.mark.parametrize("prompt", ["words", "props"])
+    def test_what_is_reported_and_raised_is_shown(self, prompt):
+        answers = [new(0.5, 1), new(1.5, 2), new(2.5, 3), new(0, 1)]
+        answers = [a if prompt == "words" else a.partition("Proposal:\n")[2] for a in answers]
+        sampler = make(answers, prompt=prompt)
+        study = study_of(sampler)
+        study.optimize(self.objective, n_trials=4, catch=MemoryError)
+        text = texts(sampler)[-1]
+        assert "curve 0: 1.5, 1: 1, 2: 0.8333, 3: 0.75, 4: 0.7, " in text
+        assert "29: 0.5333 (best 0.5333 at 29); it was noisy" in text
+        assert "MemoryError: CUDA out of memory; curve 0: 2.5, 1: 2, 2: 1.833" in text
+        assert "stopped at step 4; curve 0: 3.5, 1: 3, 2: 2.833, 3: 2.75, 4: 2.7" in text
+        assert max(map(len, text.splitlines())) < 1500
+
+    def test_another_worker_sees_them_and_they_can_be_turned_off(self):
+        sampler = make([new(0.5, 1), new(1.5, 1)])
+        study = study_of(sampler)
+        study.optimize(self.objective, n_trials=2, catch=MemoryError)
+        for shown in (True, False):
+            study.sampler = make([new(-1, 1)], intermediate=shown)
+            study.ask(XY)
+            assert ("curve 0" in texts(study.sampler)[0]) is shown
+            assert "MemoryError" in texts(study.sampler)[0]
+
+    def test_a_long_trial_says_how_long_it_took(self):
+        sampler = make([new(1.5, 1)])
+        study = study_of(sampler)
+        trial = study.trials[0]
+        ended = trial.datetime_start + datetime.timedelta(seconds=1234)
+        trial.datetime_complete, trial.params = ended, {"x": 3, "y": 3}
+        study._storage.create_new_trial(study._study_id, template_trial=trial)
+        study.ask(XY)
+        assert texts(sampler)[0].count("took") == 1
+        assert "took 1200 s" in texts(sampler)[0]
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_what_is_no_number_is_shown_as_that(self, value):
+        sampler = make([new(1.5, 1)])
+        study = optuna.create_study(sampler=sampler)
+        study.add_trial(
+            optuna.create_trial(
+                params={"x": 0.5, "y": 0},
+                distributions=XY,
+                value=1.0,
+                intermediate_values={1: value, 2: 3.0},
+            )
+        )
+        study.ask(XY)
+        assert "curve 1: nan, 2: 3 (best 3 at 2)" in texts(sampler)[0]
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("options", "drawn"),
+        [
+            ({}, 1),
+            ({"description": "a bowl"}, 0),
+            ({"description": "a bowl", "prompt": "props"}, 10),
+            ({"n_startup_trials": 3}, 3),
+        ],
+    )
+    def test_it_fits_what_the_model_reads(self, options, drawn):
+        options = {"prompt": "words", "seed": 1, **options}
+        assert LLMSampler(ScriptedClient([]), **options).n_startup_trials == drawn
+
+    @pytest.mark.parametrize("value", ["none", -1, 1.5])
+    def test_what_is_no_number_is_refused(self, value):
+        with pytest.raises(ValueError, match=r"n_startup_trials=.*'auto'"):
+            make([], n_startup_trials=value)
+
+    def test_the_first_trial_gives_the_space(self):
+        sampler = make([new(1.5, 1)], n_startup_trials="auto", description="a bowl")
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(bowl, n_trials=2)
+        sources = [t.user_attrs["llmopt:source"] for t in study.trials]
+        assert sources == ["warmup", "llm"]
+
+    @pytest.mark.parametrize("space", [XY, {"x": Float(-5, 5), "y": Int(0, 9)}])
+    def test_with_a_space_the_model_designs_the_first_trial(self, space):
+        sampler = make([new(1.5, 1)], n_startup_trials="auto", description="a bowl", space=space)
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[0].params == {"x": 1.5, "y": 1}
+        assert "Nothing was measured yet" in texts(sampler)[0]
+
+    def test_a_space_may_hold_branches_and_choices_that_no_trial_takes(self):
+        space = Space({**XY_SPACE, "kind": Categorical(["a", "b"]), "never": Float(0, 1)})
+        answers = [
+            "Start from: new\nProposal:\nx: 1, y: 1, kind: a, never: 0.5",
+            "Start from: new\nProposal:\nx: 2, y: 2",
+        ]
+        sampler = make(answers, description="a bowl", space=space)
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(bowl, n_trials=2)
+        assert [t.params for t in study.trials] == [{"x": 1, "y": 1}, {"x": 2, "y": 2}]
+
+    @pytest.mark.parametrize("space", [["x"], {"x": (0, 1)}, {"two\nlines": Float(0, 1)}])
+    def test_a_space_that_is_none_is_refused(self, space):
+        with pytest.raises(SpaceError, match="space"):
+            make([], space=space)
 
 
 class Objective:
@@ -203,10 +325,27 @@ class TestStop:
         with pytest.raises(SearchStopped, match="ended the search"):
             study.ask(XY)
 
-    def test_it_is_not_offered_unless_asked_for(self):
-        sampler = make([new(1.5, 1)])
-        study_of(sampler).ask(XY)
-        assert "Proposal: stop" not in texts(sampler)[0]
+    def test_it_is_offered_where_there_is_a_loop_to_end(self):
+        sampler = make([new(1.5, 1), new(2.5, 1), STOP])
+        study = study_of(sampler)
+        study.ask(XY)
+        study.enqueue_trial({"x": 2.5})  # a trial of the user's is evaluated
+        study.optimize(bowl, n_trials=9)
+        offered = ["Proposal: stop" in text for text in texts(sampler)]
+        assert offered == [False, False, True]
+        assert len(study.trials) == 4
+        off = make([new(3.5, 1)], may_stop=False)
+        study_of(off).optimize(bowl, n_trials=1)
+        assert "Proposal: stop" not in texts(off)[0]
+
+    @pytest.mark.parametrize("n_jobs", [1, 3])
+    def test_points_before_the_end_are_evaluated_first(self, n_jobs):
+        sampler = make(["\n\n".join([new(1.5, 1), new(2.5, 2), new(3.5, 3), STOP])])
+        study = study_of(sampler)
+        study.optimize(bowl, n_trials=20, n_jobs=n_jobs)
+        done = [t.params for t in study.trials[1:] if t.state == TrialState.COMPLETE]
+        assert sorted(p["y"] for p in done) == [1, 2, 3]
+        assert sampler.usage.requests == 1
 
     def test_under_hyperband(self):
         sampler = make([STOP] * 9, may_stop=True)

@@ -47,7 +47,7 @@ from llmopt.adapters.optuna.space import (
     read_space,
     trouble_with,
 )
-from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number
+from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number, whole_or_auto
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
@@ -186,9 +186,8 @@ class LLMSampler(BaseSampler):
             intermediate, dashboard_notes,
         )  # fmt: skip
         self._may_stop = self._model.options.may_stop
-        if n_startup_trials == "auto":
-            n_startup_trials = self._model.start_up()
-        self.n_startup_trials = whole_number("n_startup_trials", n_startup_trials, 0)
+        start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
+        self.n_startup_trials = self._model.start_up() if start == "auto" else start
         self._lock, self._checked = Lock(), False
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from llmopt.arguments import (
     describe,
     one_of,
     whole_number,
+    whole_or_auto,
 )
 from llmopt.search.limits import Limits
 
@@ -91,11 +92,8 @@ class AskOptions:
         one_of("on_error", self.on_error, ("raise", "fallback"))
         one_of("noisy", self.noisy, (True, False))
         one_of("may_stop", self.may_stop, (True, False, None))
-        if self.points != "auto":
-            try:
-                self._whole("points", 1, MOST_IN_ANSWER)
-            except ValueError as error:
-                raise ValueError(f"{error}, or 'auto'") from None
+        points = whole_or_auto("points", self.points, 1, MOST_IN_ANSWER)
+        object.__setattr__(self, "points", points)
         _ = self.limits
 
     def _whole(
