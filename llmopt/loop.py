@@ -33,9 +33,6 @@ from llmopt.space import Dimension, Space
 from llmopt.text import short
 from llmopt.views import search_html
 
-WARMUP = 5
-"""Points that `minimize` and `maximize` draw at random before the model is asked."""
-
 _REPEATS = 2  # times that a finalist is measured again
 _MOST_FINALISTS, _TRIALS_OF_FINALIST = 3, 10  # at most so many, and one for so many trials
 
@@ -194,9 +191,9 @@ def minimize(
             cap is reached, and evaluations are left, ``"auto"``, the default, goes on with small
             random changes of the best point, which cost no request: for one objective without
             noise, in spaces with numbers. They end by themselves once their steps have shrunk to
-            nothing. ``"off"`` or ``None`` for none. ``warmup`` is 5 here unless given;
-            ``storage=FILE`` lets a stopped search go on when it is called again. With the prompt
-            ``"words"`` the model may end the search: ``may_stop=False`` turns it off.
+            nothing. ``"off"`` or ``None`` for none. ``storage=FILE`` lets a stopped search go on
+            when it is called again. With the prompt ``"words"`` the model may end the search:
+            ``may_stop=False`` turns it off.
 
     Returns:
         The best trial, all trials and what they cost. A reached cap (``max_cost``, ...), a model
@@ -274,7 +271,7 @@ def _search(
         options["may_stop"] = True
     finals = Finals(own["finalists"], n_trials)
     kept = finals.most if options.get("noisy") or finals.asked_for else 0
-    options = {"warmup": WARMUP, "total": n_trials - kept, **options}
+    options = {"total": n_trials - kept, **options}
     optimizer: LLMOptimizer[Any] = LLMOptimizer(space, client, direction=direction, **options)
     optimizer._model.finishes = own["finish"] == "auto"
     stopped, over = "", False

@@ -144,7 +144,7 @@ class LLMOptimizer(RecordedSearch[Params]):
         if seed is not None:
             seed = whole_number("seed", seed, 0, MOST_SEED)
         warmup = None
-        if isinstance(given.warmup, Iterable):
+        if isinstance(given.warmup, Iterable) and not isinstance(given.warmup, str):
             points = enumerate(given.warmup)
             warmup = tuple([self._point_to_ask(p, f"warmup[{i}]: ") for i, p in points])
         start = self._start_points(given.start)
@@ -416,6 +416,7 @@ class LLMOptimizer(RecordedSearch[Params]):
         constraint_violation: float = 0.0,
         stderr: float | None = None,
         samples: Sequence[float] = (),
+        curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     ) -> Trial[Params]:
         """Record what a point scored.
 
@@ -435,6 +436,8 @@ class LLMOptimizer(RecordedSearch[Params]):
             samples: The numbers that the reward is the mean of, where every point is measured
                 on the same seeded starts in the same order. Prompts then compare points
                 start by start, and `stderr` is computed if it is not given.
+            curve: What the evaluation reported on its way: values, or pairs of a step and a
+                value. It stands before `feedback` in one line, thinned.
 
         Returns:
             The recorded trial.
@@ -453,6 +456,7 @@ class LLMOptimizer(RecordedSearch[Params]):
                 constraint_violation=constraint_violation,
                 stderr=stderr,
                 samples=samples,
+                curve=curve,
             )
         )
 
@@ -476,7 +480,8 @@ class LLMOptimizer(RecordedSearch[Params]):
 
     def _read_told(self, params: Any, reward: Any, **words: Any) -> Told:
         """Check what `tell` was given; nothing is recorded."""
-        return read_told(self.space, len(self.directions), params, reward, **words)
+        first = self.directions[0]
+        return read_told(self.space, len(self.directions), params, reward, direction=first, **words)
 
     def _read_failure(self, params: Any, reason: str = "") -> Told:
         return Told(self.space.flatten(params), None, str(reason))

@@ -80,7 +80,9 @@ class RecordedSearch(StoredSearch, Generic[Params]):
         self.space, self.directions, self.seed = space, directions, seed
         self.batch_size = options.batch_size
         self._options, self._warmup_points, self._start = options, warmup, start
-        self._n_warmup: int = options.warmup if warmup is None else len(warmup)  # type: ignore[assignment]
+        self._n_warmup = model.start_up() if options.warmup == "auto" else len(warmup or ())
+        if isinstance(options.warmup, int):
+            self._n_warmup = options.warmup
         self._state = self._new_state()
         self._use(self._make_emitter(model))
         self._finisher: RefineEmitter | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llmopt.arguments import MOST_AT_ONCE, one_of
+from llmopt.arguments import MOST_AT_ONCE, one_of, whole_or_auto
 from llmopt.client.base import Client
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.scheduler import Partners, checked_partners
@@ -20,7 +20,7 @@ class SearchArguments(AskArguments, total=False):
     """The fields of `SearchOptions`, for signatures."""
 
     model: Client | str | None
-    warmup: int | Sequence[Any]
+    warmup: int | Literal["auto"] | Sequence[Any]
     warmup_distribution: Literal["uniform", "normal"]
     start: Mapping[str, Any] | Sequence[Any]
     constraints: str | Iterable[str]
@@ -41,7 +41,9 @@ class SearchOptions(AskOptions):
     Attributes:
         model: Another name of `client`.
         warmup: Points before the model is first asked: how many to draw, or the points
-            themselves. Points told without being asked count towards the number.
+            themselves. Points told without being asked count towards the number. ``"auto"`` for
+            none where the prompt ``"words"`` has a description to design by, 1 where it has none,
+            and for other prompts 10, or 5 to 10 in a search of fewer than 100 points (`total`).
         warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
             bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
         start: Points to begin with, before the warm-up: a list of them, or a mapping from words
@@ -79,7 +81,7 @@ class SearchOptions(AskOptions):
     """
 
     model: Client | str | None = None
-    warmup: int | Sequence[Any] = 10
+    warmup: int | Literal["auto"] | Sequence[Any] = "auto"
     warmup_distribution: Literal["uniform", "normal"] = "uniform"
     start: Mapping[str, Any] | Sequence[Any] = ()
     constraints: str | Iterable[str] = ()
@@ -96,12 +98,12 @@ class SearchOptions(AskOptions):
         super().__post_init__()
         self._whole("batch_size", 1, MOST_AT_ONCE)
         one_of("warmup_distribution", self.warmup_distribution, ("uniform", "normal"))
-        if isinstance(self.warmup, (str, Mapping)):
+        if isinstance(self.warmup, (str, Mapping)) and self.warmup != "auto":
             raise ValueError(
-                f"warmup={self.warmup!r}: expected a whole number, or a sequence of points"
+                f"warmup={self.warmup!r}: expected a whole number, 'auto', or a sequence of points"
             )
         if not isinstance(self.warmup, Iterable):
-            self._whole("warmup", 0)
+            object.__setattr__(self, "warmup", whole_or_auto("warmup", self.warmup, 0))
         self._whole("requests", 1, optional=True)
         object.__setattr__(self, "partner", checked_partners(self.partner))
         check_callbacks(self.callbacks)

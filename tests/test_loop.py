@@ -19,7 +19,6 @@ from llmopt.errors import (
     StorageError,
     TemplateError,
 )
-from llmopt.loop import WARMUP
 from llmopt.search import emitter
 
 SPACE = {"x": Float(-5, 5), "k": Int(1, 9)}
@@ -38,13 +37,37 @@ def scripted(*xs):
 
 
 def test_minimize_finds_the_smallest_and_says_what_it_cost():
-    result = minimize(bowl, SPACE, WARMUP + 3, scripted(0.5, 1.0, 2.0), seed=0, prompt="props")
-    assert len(result.trials) == WARMUP + 3
+    result = minimize(bowl, SPACE, 10, scripted(0.5, 1, 2, 3, 4), seed=0, prompt="props")
+    assert len(result.trials) == 10
     assert result.best.params == {"x": 1.0, "k": 3}
     assert result.best.reward == 0
-    assert result.usage.proposals == {"warmup": WARMUP, "llm": 3}
+    assert result.usage.proposals == {"warmup": 5, "llm": 5}
     assert result.stopped == ""
     assert "best 0.0 at {'x': 1.0, 'k': 3}" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("options", "drawn"),
+    [
+        ({}, 10),
+        ({"total": 100}, 10),
+        ({"total": 60}, 6),
+        ({"total": 30}, 5),
+        ({"total": 6}, 3),
+        ({"total": 1}, 1),
+        ({"description": "a bowl"}, 10),
+        ({"prompt": "words"}, 1),
+        ({"prompt": "words", "total": 100}, 1),
+        ({"prompt": "words", "description": "a bowl"}, 0),
+        ({"prompt": "words", "warmup": 3}, 3),
+    ],
+)
+def test_the_warm_up_fits_what_the_model_reads(options, drawn):
+    optimizer = LLMOptimizer(SPACE, scripted(1), **{"prompt": "props", **options})
+    optimizer.ask(drawn + 1)
+    assert optimizer.usage.proposals.get("warmup", 0) == drawn
+    with pytest.raises(ValueError, match="expected a whole number, 'auto', or a sequence"):
+        LLMOptimizer(SPACE, scripted(1), warmup="none")
 
 
 def test_maximize_finds_the_largest():
@@ -111,9 +134,9 @@ def test_the_callback_sees_each_trial_and_may_end_the_search():
 
 def test_a_reached_cap_ends_the_search_with_what_was_found():
     result = minimize(
-        bowl, SPACE, 9, scripted(1, 2, 3), max_requests=2, prompt="props", finish="off"
+        bowl, SPACE, 10, scripted(1, 2, 3), max_requests=2, prompt="props", finish="off"
     )
-    assert len(result.trials) == WARMUP + 2
+    assert len(result.trials) == 7
     assert "max_requests" in result.stopped
     assert result.best.reward == 0
 
@@ -213,9 +236,9 @@ def test_what_is_sure_to_fail_fails_before_the_first_evaluation(options, error, 
 
 
 def test_the_bar_is_shown_on_request_only(capsys):
-    minimize(bowl, SPACE, 2, ScriptedClient([]))
+    minimize(bowl, SPACE, 2, ScriptedClient([]), warmup=2)
     assert capsys.readouterr().err == ""  # no terminal
-    minimize(bowl, SPACE, 2, ScriptedClient([]), progress=True)
+    minimize(bowl, SPACE, 2, ScriptedClient([]), warmup=2, progress=True)
     shown = capsys.readouterr().err
     assert "2/2" in shown
     assert "best " in shown

@@ -168,7 +168,7 @@ MISTAKES = {
         ("ususal", "did you mean 'usual'"),
         0,
     ),
-    ("nan", "minimize"): (lambda e: e.minimize(ScriptedClient([]), nan), NAN, 5),
+    ("nan", "minimize"): (lambda e: e.minimize(ScriptedClient([]), nan, warmup=5), NAN, 5),
     ("nan", "policies"): (lambda e: e.policies(ScriptedClient([]), Hopeless), NAN, 5),
     ("exception", "minimize"): (lambda e: e.minimize(ScriptedClient([]), fails), MOTOR, 5),
     ("exception", "optuna"): (lambda e: e.optuna(ScriptedClient([]), fails), MOTOR, 5),

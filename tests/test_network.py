@@ -31,7 +31,7 @@ def test_a_search_by_numbers_needs_one_word():
     assert found.best.reward < 0.2
     usage = found.usage
     assert (usage.cost, usage.prompt_tokens, usage.fallbacks) == (0.0, 0, 0)
-    assert usage.proposals == {"warmup": 5, "llm": 75}
+    assert usage.proposals == {"warmup": 8, "llm": 72}
 
 
 def test_its_points_are_a_function_of_the_seed():

@@ -289,7 +289,7 @@ class TestRegistry:
         monkeypatch.setattr("llmopt.client.embedded.fetch_model", refuse)
         for config in ({}, {"model": "openai:gpt-4o"}):
             monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-            optimizer = ParametrizedLLM(**config)(2, 50)
+            optimizer = ParametrizedLLM(**config, warmup=10)(2, 50)
             monkeypatch.setenv("OPENAI_API_KEY", SECRET)
             for _ in range(10):
                 optimizer.tell(optimizer.ask(), 1.0)
@@ -650,8 +650,8 @@ class TestAskTell:
         assert count(client) == 1
         assert len({tuple(c.value) for c in asked}) == 4
 
-    @pytest.mark.parametrize(("budget", "expected"), [(None, 10), (100, 10), (20, 4), (3, 1)])
-    def test_warm_up_is_a_fifth_of_a_small_budget(self, budget, expected):
+    @pytest.mark.parametrize(("budget", "expected"), [(None, 10), (100, 10), (20, 5), (3, 1)])
+    def test_the_warm_up_is_shorter_in_a_short_search(self, budget, expected):
         assert LLM(2, budget)._n_warmup == expected
 
     def test_losses_reach_the_model_as_they_were_told(self):
@@ -826,7 +826,7 @@ class TestSaving:
         pytest.importorskip("openai")
         from llmopt.client.openai import OpenAIClient
 
-        configured = ParametrizedLLM(model=OpenAIClient("gpt-4o", api_key=SECRET))
+        configured = ParametrizedLLM(model=OpenAIClient("gpt-4o", api_key=SECRET), warmup=3)
         optimizer = configured(2, 50)
         losses_of(optimizer, 3)
         optimizer.dump(tmp_path / "run.pkl")

@@ -85,7 +85,9 @@ class TestReadiness:
     def test_a_missing_key_is_an_error_before_the_warm_up(self, monkeypatch, tmp_path, on_error):
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         path = tmp_path / "run.jsonl"
-        optimizer = LLMOptimizer(SPACE, "openai:gpt-6-luna", on_error=on_error, storage=path)
+        optimizer = LLMOptimizer(
+            SPACE, "openai:gpt-6-luna", on_error=on_error, storage=path, warmup=3
+        )
         with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
             optimizer.ask()
         assert (optimizer.pending, optimizer.trials) == ([], [])
@@ -285,6 +287,27 @@ class TestTell:
             optimizer.tell(optimizer.ask(), 1.0, feedback="overshot by 3 m")
         optimizer.ask()
         assert "overshot by 3 m" in client.requests[1].text
+
+    def test_a_curve_stands_in_one_line_before_the_words(self):
+        client = ScriptedClient(answers((1.5, 1)))
+        optimizer = LLMOptimizer(SPACE, client, warmup=0, direction="minimize")
+        losses = [1 / (step + 1) for step in range(100)]
+        told = optimizer.tell({"x": 0.0, "k": 1}, 0.01, feedback="slow", curve=losses)
+        assert told.feedback.startswith("curve 0: 1, 1: 0.5, 2: 0.3333, ")
+        assert told.feedback.endswith("99: 0.01 (best 0.01 at 99); slow")
+        assert len(told.feedback) < 200
+        told = optimizer.tell({"x": 1.0, "k": 1}, None, curve=[(10, 0.5), (20, math.nan)])
+        assert told.feedback == "no reward; curve 10: 0.5, 20: nan (best 0.5 at 10)"
+        assert optimizer.tell({"x": 2.0, "k": 1}, 1.0, curve=[3.0]).feedback == ""
+        optimizer.ask()
+        assert "curve 10: 0.5, 20: nan" in client.requests[0].text
+
+    @pytest.mark.parametrize("curve", [1.0, "1, 2", [(1, 2, 3)], ["a", "b"], [1, None]])
+    def test_what_is_no_curve_is_refused_and_nothing_is_lost(self, curve):
+        optimizer = make()
+        with pytest.raises(RewardError, match="curve="):
+            optimizer.tell({"x": 0.0, "k": 1}, 1.0, curve=curve)
+        assert optimizer.trials == []
 
     @pytest.mark.parametrize("reward", [1, np.float32(1), np.int64(1), np.array(1.0)])
     def test_any_real_scalar_is_a_reward(self, reward):

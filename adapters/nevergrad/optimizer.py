@@ -29,7 +29,14 @@ from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.adapters.words import warn
-from llmopt.arguments import MOST_AT_ONCE, MOST_POINTS, check_names, describe, whole_number
+from llmopt.arguments import (
+    MOST_AT_ONCE,
+    MOST_POINTS,
+    check_names,
+    describe,
+    whole_number,
+    whole_or_auto,
+)
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
@@ -77,24 +84,21 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         model: Client | str | None = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        warmup: int | None = None,
+        warmup: int | Literal["auto"] = "auto",
         batch_size: int = 1,
         partner: Partners = None,
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:
         batch_size = whole_number("batch_size", batch_size, 1, MOST_AT_ONCE)
-        if warmup is not None:
-            warmup = whole_number("warmup", warmup, 0, MOST_POINTS)
+        start = whole_or_auto("warmup", warmup, 0, MOST_POINTS)
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
         options.setdefault("total", budget)
         self._model = ModelEmitter(get_client(one_model(client, model)), prompt, **options)
         space = self._parameters.space
         self._emitter = make_scheduler(partner, self._model, None, None, space)
-        if warmup is None:
-            warmup = 10 if budget is None else min(10, max(1, budget // 5))
-        self._n_warmup = warmup
+        self._n_warmup = self._model.start_up() if start == "auto" else start
         self._batch_size = batch_size
         self._checked_in = 0  # the process that found the model ready
         self._trials: list[Trial] = []
@@ -429,8 +433,8 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         prompt: A shipped prompt's name, a template's text or path, a prompt object, or
             ``"auto"`` for the one that suits the model.
         warmup: Points before the model is first asked: the parametrization's initial point,
-            then random ones. Points told without being asked count. By default 10, but at
-            most a fifth of the budget.
+            then random ones. Points told without being asked count. For ``"auto"`` see
+            `llmopt.search_options.SearchOptions`.
         batch_size: Points asked for at a time, if more than there are free workers. Above
             1, one request fills several calls of `ask`, and the later ones know less.
         partner: Who proposes beside the model: see `llmopt.LLMOptimizer`.
@@ -455,7 +459,7 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         model: Client | str | None = None,
         client: Client | str | None = None,
         prompt: str | Path | Prompt = "auto",
-        warmup: int | None = None,
+        warmup: int | Literal["auto"] = "auto",
         batch_size: int = 1,
         partner: Partners = None,
         constraints: str | Iterable[str] = (),

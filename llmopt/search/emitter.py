@@ -44,7 +44,8 @@ from llmopt.text import cut
 logger = logging.getLogger(__name__)
 
 NUMBERS_FIRST = 10
-"""Points that are drawn at random first for a model that sees numbers only."""
+"""Points that are drawn at random first for a model that sees numbers only: a tenth of a short
+search, and at least half as many."""
 
 WORDS_FIRST = 1
 """The same for a model that reads words, where no description tells it what to design."""
@@ -165,9 +166,12 @@ class ModelEmitter:
 
     def start_up(self) -> int:
         """Return how many points are drawn before the model is asked, where nobody says."""
-        if not getattr(self.prompt, "changes", False):
+        if getattr(self.prompt, "changes", False):
+            return 0 if self.options.description.strip() else WORDS_FIRST
+        if self.total is None:
             return NUMBERS_FIRST
-        return 0 if self.options.description.strip() else WORDS_FIRST
+        least = min(NUMBERS_FIRST // 2, max(1, self.total // 2))
+        return min(max(least, self.total // 10), NUMBERS_FIRST)
 
     @property
     def client(self) -> Client:

@@ -20,7 +20,7 @@ from llmopt.client.base import Reply
 from llmopt.errors import RewardError, StorageError
 from llmopt.history import Direction, Kind, Proposal, Source, State, Trial, Usage
 from llmopt.space import Space, Value
-from llmopt.text import short
+from llmopt.text import describe_curve, short
 
 Line = dict[str, Any]
 """An event as JSON."""
@@ -278,14 +278,16 @@ def read_told(
     constraint_violation: float = 0.0,
     stderr: float | None = None,
     samples: Sequence[float] = (),
+    curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+    direction: Direction = "maximize",
 ) -> Told:
     """Check the arguments of `LLMOptimizer.tell`, of a search with so many objectives."""
     values = space.flatten(params)
     rewards, trouble = _rewards(reward, objectives)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
-    if trouble:
-        feedback = f"{trouble}; {feedback}" if feedback else trouble
+    told = [trouble, describe_curve(_curve(curve), direction), feedback]
+    feedback = "; ".join(filter(None, told))
     violation = _amount(constraint_violation, "constraint_violation")
     if space.constraints:
         violation += sum(space.broken(values).values())
@@ -301,6 +303,25 @@ def read_told(
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
     return Told(values, rewards, feedback, violation, stderr, parts)
+
+
+def _curve(curve: Any) -> list[tuple[float, float]]:
+    """Return what was reported as pairs of a step and a value.
+
+    Raises:
+        RewardError: It is neither a list of numbers nor one of pairs.
+    """
+    if isinstance(curve, (str, numbers.Number)) or not isinstance(curve, Iterable):
+        raise RewardError(
+            f"curve={short(curve)}: expected a list of numbers, or of pairs of a step and a number"
+        )
+    pairs = []
+    for step, value in enumerate(curve):
+        if isinstance(value, (tuple, list)) and len(value) == 2:
+            pairs.append((_number(value[0], "curve"), _number(value[1], "curve")))
+        else:
+            pairs.append((float(step), _number(value, "curve")))
+    return pairs
 
 
 def _rewards(reward: Any, wanted: int) -> tuple[tuple[float, ...] | None, str]:

@@ -145,7 +145,7 @@ def read_description(data: Any) -> dict[str, Any]:
     arguments["description"] = "\n".join(
         filter(None, [data.get("description", ""), *_said(data["space"])])
     )
-    arguments["warmup"] = data.get("warmup", 10)
+    arguments["warmup"] = data.get("warmup", "auto")
     if isinstance(arguments["warmup"], list):
         raise LLMOptError("warmup: expected a whole number; points to begin with go into 'start'")
     constraints = data.get("constraints", [])
