@@ -40,7 +40,7 @@ _RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
 _STANDSTILL = 5  # latest points of the model that tell whether it still gets on
 _RANDOM = ("warmup", "fallback")
-_TUNED = ("cma", "refine")
+_TUNED = ("cma", "refine", "finish")
 _SOURCES = {
     "warmup": "warm-up",
     "drawn": "drawn from the best",
@@ -544,6 +544,8 @@ def paired_error(trial: Trial, other: Trial) -> float | None:
     """
     n = len(trial.samples)
     if n < 2 or n != len(other.samples) or trial.evaluations + other.evaluations > 2:
+        return None
+    if "check" in (trial.kind, other.kind):  # on fresh starts
         return None
     pairs = [a - b for a, b in zip(trial.samples, other.samples, strict=True)]
     mean = sum(pairs) / n
