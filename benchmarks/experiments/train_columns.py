@@ -18,12 +18,12 @@ Two stages, from seed 0:
     python -m llmopt.benchmarks.experiments.train_columns
 
 Runtime: half an hour on two cores with AVX-512 BF16 instructions, 3 s for a step of 96 lines.
-A stopped training goes on from its last checkpoint (``--checkpoint``), every 40 steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -52,6 +52,9 @@ POLICY_TEMPERATURE = 0.7
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 SHARD = 2000
 """Lines made at a time."""
+
+BATCH, RANK, RATE = 96, 8, 2e-3
+"""Lines of a step, rank of the adapter, largest learning rate."""
 
 
 # -- the network --------------------------------------------------------------------------
@@ -215,61 +218,36 @@ def place_weights() -> torch.Tensor:
     return weights / weights.sum()
 
 
-def _batches(policy: Network, size: int, skip: int, seed: int) -> Iterator[Columns]:
-    """Yield batches of fresh lines, the same ones for a seed; leave the first ones out."""
-    shard = 0
-    while True:
-        shard += 1
-        count = max(1, SHARD // size)
-        if skip >= count:
-            skip -= count
-            continue
-        data = make_columns([seed, 2, shard], count * size, policy)
-        for start in range(skip * size, count * size, size):
-            yield data[start : start + size]
-        skip = 0
+def _batches(policy: Network) -> Iterator[Columns]:
+    """Yield batches of fresh lines, the same ones in every training."""
+    for shard in itertools.count(1):
+        count = max(1, SHARD // BATCH) * BATCH
+        data = make_columns([0, 2, shard], count, policy)
+        for start in range(0, count, BATCH):
+            yield data[start : start + BATCH]
 
 
 def train_adapter(args: argparse.Namespace) -> None:
     """Train the adapter and write it to ``args.out``."""
     torch.manual_seed(0)
-    torch.set_num_threads(args.threads)
     policy = Network.load(args.network, POLICY_TEMPERATURE)
-    model = Model(fetch_model(), args.rank)
-    optimizer = torch.optim.AdamW(model.parameters(), args.rate, (0.9, 0.98), weight_decay=0.0)
-    done = 0
-    chosen = {name: getattr(args, name) for name in ("steps", "batch", "rank", "rate")}
-    if args.checkpoint.exists():
-        stored = torch.load(args.checkpoint)
-        if stored["chosen"] != chosen:
-            raise SystemExit(
-                f"{args.checkpoint} is of a training with {stored['chosen']}, and this one has "
-                f"{chosen}: give the same options, or another --checkpoint"
-            )
-        model.load_state_dict(stored["model"])
-        optimizer.load_state_dict(stored["optimizer"])
-        done = stored["step"]
-        print(f"goes on after step {done}")
+    model = Model(fetch_model(), RANK)
+    optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.98), weight_decay=0.0)
     held_out = make_columns([0, 3], 1000, policy)
     weights = place_weights()
     start = time.perf_counter()
-    batches = _batches(policy, args.batch, done, 0)
-    for step in range(done, args.steps):
-        rate = args.rate * min(1.0, (step + 1) / 15) * min(1.0, (1 - step / args.steps) / 0.6)
+    for step, batch in zip(range(args.steps), _batches(policy), strict=False):
+        rate = RATE * min(1.0, (step + 1) / 15) * min(1.0, (1 - step / args.steps) / 0.6)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        losses = place_losses(model, next(batches))
+        losses = place_losses(model, batch)
         optimizer.zero_grad()
         (losses * weights).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if (step + 1) % 40 == 0 or step + 1 == args.steps:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            state.update(step=step + 1, chosen=chosen)
-            torch.save(state, args.checkpoint.with_suffix(".part"))
-            args.checkpoint.with_suffix(".part").replace(args.checkpoint)
+        if (step + 1) % 40 == 0:
+            seconds = (time.perf_counter() - start) / (step + 1)
             fresh = _fresh_loss(model, held_out)
-            seconds = (time.perf_counter() - start) / (step + 1 - done)
             print(f"step {step + 1}: {fresh:.4f} on fresh lines, {seconds:.1f} s", flush=True)
     model.export(args.out)
     by_network = np.log(Network.load(args.network)(*held_out.lines.arrays))
@@ -277,8 +255,8 @@ def train_adapter(args: argparse.Namespace) -> None:
     marginal = -float((held_out.targets * np.log(held_out.targets.mean(0))).sum(1).mean())
     report = {
         "steps": args.steps,
-        "batch": args.batch,
-        "rank": args.rank,
+        "batch": BATCH,
+        "rank": RANK,
         "nats": {
             "uniform": round(math.log(LEVELS), 4),
             "best fixed distribution": round(marginal, 4),
@@ -287,8 +265,7 @@ def train_adapter(args: argparse.Namespace) -> None:
         },
     }
     print(json.dumps(report))
-    args.report.parent.mkdir(parents=True, exist_ok=True)
-    args.report.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    REPORT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def _fresh_loss(model: Model, data: Columns) -> float:
@@ -299,20 +276,12 @@ def _fresh_loss(model: Model, data: Columns) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--batch", type=int, default=96, help="lines of a step")
-    parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=2e-3, help="largest learning rate")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--network", type=Path, default=NETWORK)
     parser.add_argument("--retrain-network", action="store_true", help="stage 1 anew")
-    parser.add_argument("--network-columns", type=int, default=100_000)
-    parser.add_argument("--network-steps", type=int, default=8000)
-    parser.add_argument("--checkpoint", type=Path, default=Path("columns.checkpoint"))
     parser.add_argument("--out", type=Path, default=ADAPTER)
-    parser.add_argument("--report", type=Path, default=REPORT)
     args = parser.parse_args()
     if args.retrain_network or not args.network.exists():
-        weights = train_network(args.network_columns, args.network_steps)
+        weights = train_network(100_000, 8000)
         arrays: dict[str, Any] = {k: v.astype(np.float32) for k, v in weights.items()}
         np.savez(args.network, **arrays)
         print(f"wrote {args.network}")
