@@ -51,6 +51,7 @@ from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
+from llmopt.benchmarks.methods.libraries import StudyMethod
 from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.recording import RecordClient
@@ -127,31 +128,6 @@ def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.B
         total=cell.evaluations,
         independent_sampler=first,
     )
-
-
-class StudyMethod:
-    """A study of Optuna as a method.
-
-    Args:
-        study: The study, with its sampler.
-        space: Distribution of each parameter.
-    """
-
-    def __init__(self, study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
-        self._study, self._space = study, dict(space)
-
-    def ask(self) -> Any:
-        """Return the next point by name."""
-        self._trial = self._study.ask(self._space)
-        return self._trial.params
-
-    def tell(self, params: Any, reward: float) -> None:
-        """Report the value."""
-        self._study.tell(self._trial, reward)
-
-    def tell_failure(self, params: Any, reason: str) -> None:
-        """Report that there is no value."""
-        self._study.tell(self._trial, state=optuna.trial.TrialState.FAIL)
 
 
 def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:

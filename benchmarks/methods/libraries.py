@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,37 @@ import numpy as np
 from llmopt.benchmarks.methods.protocol import Problem
 
 
-class Optuna:
+class StudyMethod:
+    """A study of Optuna as a method.
+
+    Args:
+        study: The study, with its sampler.
+        space: Distribution of each parameter.
+    """
+
+    def __init__(self, study: Any, space: Mapping[str, Any]) -> None:
+        self._study, self._space = study, dict(space)
+
+    def ask(self) -> Any:
+        """Return the next point by name."""
+        with _quietly():
+            self._trial = self._study.ask(self._space)
+        return self._trial.params
+
+    def tell(self, params: Any, reward: float) -> None:
+        """Report the value."""
+        with _quietly():
+            self._study.tell(self._trial, reward)
+
+    def tell_failure(self, params: Any, reason: str) -> None:
+        """Report that there is no value."""
+        from optuna.trial import TrialState
+
+        with _quietly():
+            self._study.tell(self._trial, state=TrialState.FAIL)
+
+
+class Optuna(StudyMethod):
     """One of Optuna's samplers, its study begun with all warm-up points.
 
     Args:
@@ -23,56 +53,37 @@ class Optuna:
 
     def __init__(self, sampler: str, problem: Problem, seed: np.random.SeedSequence) -> None:
         import optuna
+        from optuna.trial import TrialState, create_trial
 
-        self._names = [f"p{i}" for i in range(problem.n)]
+        names = [f"p{i}" for i in range(problem.n)]
         one = optuna.distributions.FloatDistribution(problem.low, problem.high)
-        self._space: dict[str, Any] = dict.fromkeys(self._names, one)
-        number = int(seed.generate_state(1)[0])
-        self._made: Any
-        with self._quietly():
-            if sampler == "TPE":
-                self._made = optuna.samplers.TPESampler(seed=number)
-            else:
-                self._made = optuna.samplers.GPSampler(seed=number)
-            self._study = optuna.create_study(direction="maximize", sampler=self._made)
+        space: dict[str, Any] = dict.fromkeys(names, one)
+        kind = optuna.samplers.TPESampler if sampler == "TPE" else optuna.samplers.GPSampler
+        with _quietly():
+            made: Any = kind(seed=int(seed.generate_state(1)[0]))
+            study = optuna.create_study(direction="maximize", sampler=made)
             for params, reward in problem.warmup:
-                state = optuna.trial.TrialState
-                self._study.add_trial(
-                    optuna.trial.create_trial(
-                        state=state.FAIL if reward is None else state.COMPLETE,
-                        params=dict(zip(self._names, params, strict=True)),
-                        distributions=self._space,
-                        value=reward,
-                    )
+                state = TrialState.FAIL if reward is None else TrialState.COMPLETE
+                values = dict(zip(names, params, strict=True))
+                study.add_trial(
+                    create_trial(state=state, params=values, distributions=space, value=reward)
                 )
-        self._failed = optuna.trial.TrialState.FAIL
-        self._trial: Any = None
-
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        import optuna
-
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            optuna.logging.set_verbosity(before)
+        super().__init__(study, space)
 
     def ask(self) -> np.ndarray:
         """Return the next point."""
-        with self._quietly():
-            self._trial = self._study.ask(self._space)
-        return np.array([self._trial.params[name] for name in self._names])
+        return np.array(list(super().ask().values()))
 
-    def tell(self, params: Any, reward: float) -> None:
-        """Report the reward."""
-        with self._quietly():
-            self._study.tell(self._trial, reward)
 
-    def tell_failure(self, params: Any, reason: str) -> None:
-        """Report that there is no reward."""
-        with self._quietly():
-            self._study.tell(self._trial, state=self._failed)
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(before)
