@@ -239,8 +239,8 @@ def test_a_reader_that_goes_away_is_no_traceback():
     [
         (["run", "--iteratons", "5"], "unknown option '--iteratons': did you mean --iterations?"),
         (["bench", "--sede=5"], "unknown option '--sede': did you mean --seeds?"),
-        (["check", "--zzz"], "unknown option '--zzz'"),
-        (["check", "a", "b"], "unrecognized arguments: b"),
+        (["check", "smollm2", "--zzz"], "unknown option '--zzz'"),
+        (["check", "smollm2", "b"], "unrecognized arguments: b"),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_nearest_one(arguments, said, capsys):
