@@ -28,7 +28,7 @@ from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, p
 from llmopt.benchmarks.report.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "results.md"
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "README.md"
 FIGURE = ROOT / "docs" / "images" / "results.png"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 _LEVEL = 0.05
@@ -278,6 +278,29 @@ def table(asked: Sequence[Question]) -> Table:
     return Table.of(head, rows)
 
 
+CORE = (
+    (0, "CMA-ES, 100", "a chat model that reads words, 30 evaluations of a policy"),
+    (3, "CMA-ES", "the embedded model, 100 evaluations of a function of numbers"),
+    (3, "GP", "the same"),
+    (2, "CMA-ES", "the embedded model, 100 evaluations of a policy"),
+    (6, "TPE", "the small network, 50 trials of hyper-parameters"),
+)
+"""The rows of the README: number of the question, rival, who."""
+
+
+def core(asked: Sequence[Question]) -> Table:
+    """Return the five rows that the README shows."""
+    rows = []
+    for number, rival, who in CORE:
+        found = asked[number].pairings()
+        corrected = dict(zip((e.rival for e in found), holm([e.p for e in found]), strict=True))
+        (each,) = (e for e in found if e.rival == rival)
+        low, high = each.interval
+        share = f"{100 * each.effect:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+        rows.append([who, rival, share, _bold(each.verdict(corrected[rival]))])
+    return Table.of(["who, on what", "rival", "pairs won [95 %]", "so"], rows)
+
+
 def _bold(verdict: str) -> str:
     return f"**{verdict}**" if verdict in ("win", "lose") else verdict
 
@@ -308,17 +331,18 @@ def figure(asked: Sequence[Question]) -> bytes:
     return figures.png(canvas)
 
 
-def page(asked: Sequence[Question], text: str) -> str:
-    """Return the page with the table between its marks."""
+def page(shown: Table, text: str) -> str:
+    """Return a page with a table between its marks."""
     before, _, rest = text.partition(BEGIN)
-    lines = "\n".join(table(asked).markdown())
+    lines = "\n".join(shown.markdown())
     return f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> None:
-    """Write the page and its figure."""
+    """Write the page, its figure, and the README's rows."""
     asked = questions()
-    PAGE.write_text(page(asked, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, shown in ((PAGE, table(asked)), (README, core(asked))):
+        path.write_text(page(shown, path.read_text(encoding="utf-8")), encoding="utf-8")
     FIGURE.write_bytes(figure(asked))
 
 
