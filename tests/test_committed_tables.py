@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -111,48 +110,14 @@ def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
 # -- the README ---------------------------------------------------------------------------
 
 
-def counts(found):
-    """Return the evaluations of some searches as the README writes them."""
-    numbers = sorted({len(line["curve"]) for line in found})
-    if len(numbers) > 2:
-        return f" ({numbers[0]} to {numbers[-1]})"
-    return f" ({', '.join(map(str, numbers))})"
-
-
-def test_the_readme_rounds_the_experiment_on_words():
-    tasks = {
-        "three water tanks": "cascade",
-        "heating of two zones": "zones",
-        "heavy car": "heavy-car",
-        "Swimmer, observations permuted": "swimmer-changed",
-        "Swimmer": "swimmer",
-        "Hopper": "hopper",
-        "MountainCarContinuous": "mountaincar",
-    }
-    present = [x for x in lines_of("words") if words_page.is_present(x)]
-    (table,) = (t for t in tables(README) if t.startswith("| task | words and feedback"))
-    for name, *cells in rows(table):
-        task = next(v for k, v in tasks.items() if name.startswith(k))
-        expected = []
-        for arm in ("words", "docs", "none", "cma"):
-            own = [x for x in present if (x["task"], x["method"]) == (task, arm)]
-            middle = median(x["held_out"] for x in own)
-            text = f"{middle:,.0f}" if abs(middle) >= 1000 else f"{middle:.3g}"
-            expected.append(text + (counts(own) if arm != "cma" else ""))
-        assert [*cells[:4]] == expected, name
-        assert cells[4] in ("–", words_page.PUBLISHED.get(task))
+def test_the_readme_shows_rows_of_the_page_of_results():
+    assert findings.page(findings.core(findings.questions()), README) == README
+    assert len(tables(README)[0].splitlines()) == 2 + 5
 
 
 def duels_of_bbob(budget, main):
     runs = bbob_page.read_runs(lines_of("bbob"), budget)
     return {m: bbob_page.duel(runs, main, m, 20 + budget) for m in runs if m != main}
-
-
-def test_the_readme_counts_the_functions_of_bbob():
-    (table,) = (t for t in tables(README) if "BBOB" in t)
-    found = duels_of_bbob(100, "llm-columns")
-    rivals = ("cma", "optuna-tpe", "turbo", "optuna-gp", "columns-network")
-    assert rows(table)[0][1:] == [f"{found[m][0]} : {found[m][1]}" for m in rivals]
 
 
 # -- what is claimed ----------------------------------------------------------------------
@@ -276,7 +241,7 @@ def test_no_task_is_called_unreported_that_has_reported_results():
 def test_the_page_of_results_is_what_all_lines_give():
     text = findings.PAGE.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 60
-    assert findings.page(findings.questions(), text) == text
+    assert findings.page(findings.table(findings.questions()), text) == text
     assert findings.FIGURE.read_bytes().startswith(b"\x89PNG")
 
 
