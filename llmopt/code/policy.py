@@ -7,6 +7,7 @@ fails has no return (`llmopt.policies.episode`): such a policy has no score.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,15 @@ from llmopt.code.failure import CandidateError
 from llmopt.code.language import LanguageFeedback, Verdict
 from llmopt.code.loop import Outcome, search
 from llmopt.errors import LLMOptError
-from llmopt.policies.episode import FAILED, STEP_CAP, Episode, Step, episode, mean_return
+from llmopt.policies.episode import (
+    FAILED,
+    STEP_CAP,
+    Episode,
+    Step,
+    episode,
+    mean_return,
+    random_steps,
+)
 from llmopt.policies.recording import is_sum, number_of
 from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
@@ -195,20 +204,11 @@ def policy_function(
     Raises:
         TypeError: The action space is neither a `Box` nor `Discrete`.
     """
-    observation, _ = env.reset(seed=seed)
-    env.action_space.seed(seed)
-    seen = []
-    for _ in range(samples):
-        seen.append((np.array(observation),))
-        for _ in range(3):
-            observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
-            if terminated or truncated:
-                observation, _ = env.reset(seed=seed)
+    steps = itertools.islice(random_steps(env, seed), 0, 3 * samples, 3)
+    seen = tuple((np.array(observation),) for observation, *_ in steps)
     space = env.observation_space
     note = f"obs: array of shape {space.shape}." if space.shape else ""
-    return Function(
-        signature, f"{doc}\n{note}".strip(), Output.from_space(env.action_space), tuple(seen)
-    )
+    return Function(signature, f"{doc}\n{note}".strip(), Output.from_space(env.action_space), seen)
 
 
 class _Story:

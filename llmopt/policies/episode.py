@@ -9,7 +9,7 @@ break off early must never pay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -140,6 +140,22 @@ def episode(
     if failure:
         return Episode(seed, None, length, FAILED, failure, error, by_policy, observation, info)
     return Episode(seed, total, length, end, last=observation, info=info)
+
+
+def random_steps(
+    env: gym.Env[Any, Any], seed: int, start: int | None = None
+) -> Iterator[tuple[Any, Any, Any, Mapping[str, Any]]]:
+    """Yield, without end, what random actions see, do, see next, and are told of; copy it.
+
+    `start` is the seed of the first start, `seed` that of the actions, and of the start by default.
+    """
+    observation, _ = env.reset(seed=seed if start is None else start)
+    env.action_space.seed(seed)
+    while True:
+        action = env.action_space.sample()
+        following, _, terminated, truncated, info = env.step(action)
+        yield observation, action, following, _facts(info)
+        observation = env.reset()[0] if terminated or truncated else following
 
 
 def step_cap(env: gym.Env[Any, Any], most: int | None = None) -> int:

@@ -8,8 +8,11 @@ asked for a bounded number of times; and the function is found by its signature.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +28,7 @@ from llmopt.code.failure import CandidateError
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
 from llmopt.errors import ParseError
+from llmopt.policies.episode import random_steps
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter, Metered
 from llmopt.text import cut
@@ -35,6 +39,7 @@ _STEPS = 3
 SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 
+@dataclass(repr=False, eq=False)
 class State:
     """A reward function and its results, as VIRAL keeps them.
 
@@ -46,19 +51,11 @@ class State:
         performances: That policy's measures, likewise.
     """
 
-    def __init__(
-        self,
-        idx: int,
-        reward_func: Callable[..., Any] | None = None,
-        reward_func_str: str | None = None,
-        policy: Any = None,
-        performances: dict[str, Any] | None = None,
-    ) -> None:
-        self.idx = idx
-        self.reward_func = reward_func
-        self.reward_func_str = reward_func_str
-        self.policy = policy
-        self.performances = performances
+    idx: int
+    reward_func: Callable[..., Any] | None = None
+    reward_func_str: str | None = None
+    policy: Any = None
+    performances: dict[str, Any] | None = None
 
     def set_policy(self, policy: Any) -> None:
         """Keep the policy trained under it."""
@@ -225,20 +222,12 @@ class GenCode(Metered):
         """Some random steps, and the last of them as a success and as a failure."""
         env = gym.make(self.env_name)
         steps: list[tuple[Any, bool, bool]] = []
-        try:
-            env.reset(seed=0)
-            env.action_space.seed(0)
-            for _ in range(_STEPS):
-                observation, _, terminated, truncated, info = env.step(env.action_space.sample())
+        with contextlib.closing(env):
+            for _, _, observation, info in itertools.islice(random_steps(env, 0), _STEPS):
                 success: Any = (False, False)
                 if self.success_func is not None:
-                    info["terminated"] = False
-                    success = self.success_func(env, info)
+                    success = self.success_func(env, {**info, "terminated": False})
                 steps.append((np.array(observation), bool(success[0]), bool(success[1])))
-                if terminated or truncated:
-                    env.reset()
-        finally:
-            env.close()
         last = steps[-1][0]
         names = Function(self._signature).parameters
         every = (*steps, (last, True, False), (last, False, True))

@@ -28,7 +28,7 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, EnvironmentFailure
 from llmopt.code.loop import Outcome, search
 from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_action
-from llmopt.policies.episode import Step, episode
+from llmopt.policies.episode import Step, episode, random_steps
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
 from llmopt.text import cut, first_line
@@ -80,18 +80,16 @@ def reward_function(
         samples: Sample steps.
         seed: Seed of the samples.
     """
-    observation, _ = env.reset(seed=seed)
-    env.action_space.seed(seed)
-    steps: list[tuple[Any, ...]] = []
-    while len(steps) < samples:
-        action = env.action_space.sample()
-        following, _, terminated, truncated, info = env.step(action)
-        steps.append((np.array(observation), plain_action(action), np.array(following),
-                      visible(info)))  # fmt: skip
-        observation = following
-        if terminated or truncated:
-            observation, _ = env.reset()
-    return Function(SIGNATURE, f"{DOC}\n{doc}".strip(), Output("reward"), tuple(steps))
+    steps = itertools.islice(random_steps(env, seed), samples)
+    seen = tuple(seen_by_a_reward(*step) for step in steps)
+    return Function(SIGNATURE, f"{DOC}\n{doc}".strip(), Output("reward"), seen)
+
+
+def seen_by_a_reward(
+    observation: Any, action: Any, following: Any, info: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Return the arguments of a reward for a step, as copies."""
+    return np.array(observation), plain_action(action), np.array(following), visible(info)
 
 
 def visible(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,14 +227,10 @@ def _rescaling(
     """Return a function from parameters for scaled observations to ones for plain observations."""
     if isinstance(env.observation_space, gym.spaces.Discrete):
         return lambda params: params
-    observation, _ = env.reset(seed=start_seed(seed))
-    env.action_space.seed(seed)
-    seen = [np.ravel(observation)]
-    while len(seen) < _SCALING_STEPS:
-        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        seen.append(np.ravel(observation))
-        if terminated or truncated:
-            observation, _ = env.reset()
+    seen: list[np.ndarray] = []
+    steps = random_steps(env, seed, start_seed(seed))
+    for before, _, after, _ in itertools.islice(steps, _SCALING_STEPS - 1):
+        seen += [np.array(each).ravel() for each in ((after,) if seen else (before, after))]
     mean, deviation = np.mean(seen, axis=0), np.std(seen, axis=0) + 1e-8
 
     def rescale(params: np.ndarray) -> np.ndarray:
@@ -262,11 +256,10 @@ def _episode(
     known: set[str],
 ) -> tuple[float, dict[str, float], float, int]:
     """Run an episode; return the reward's sum, its components' means, the true return, length."""
-    rows: list[tuple[Any, Any, Any, Any]] = []
+    rows: list[tuple[Any, ...]] = []
 
     def watch(step: Step) -> None:
-        rows.append((np.array(step.observation), plain_action(step.action),
-                     np.array(step.following), visible(step.info)))  # fmt: skip
+        rows.append(seen_by_a_reward(step.observation, step.action, step.following, step.info))
 
     made = episode(env, act, seed, cap, watch)
     if made.total is None:

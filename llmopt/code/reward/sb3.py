@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import component_means
 from llmopt.code.failure import CandidateError
-from llmopt.code.reward.judge import plain_action
-from llmopt.code.reward.reward import Training, start_seed, summarise, training_broke, visible
+from llmopt.code.reward.reward import (
+    Training,
+    seen_by_a_reward,
+    start_seed,
+    summarise,
+    training_broke,
+)
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.text import first_line
 
@@ -104,9 +108,7 @@ class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             reason = f"the environment raised {type(error).__name__}: {first_line(error)}"
             raise training_broke(reason) from error
-        reward, parts = self._candidate(
-            np.array(self._before), plain_action(action), np.array(after), visible(info)
-        )
+        reward, parts = self._candidate(*seen_by_a_reward(self._before, action, after, info))
         self._before = after
         self._true_return += float(true_return)
         self._rewards.append((reward, parts))
