@@ -64,13 +64,7 @@ class Proposal:
     clipped: bool = False
 
     def __post_init__(self) -> None:
-        _clean_texts(self, "explanation")
-
-
-def _clean_texts(record: object, *names: str) -> None:
-    """Clean texts of a frozen record: whoever told them, and whatever file they come from."""
-    for name in names:
-        object.__setattr__(record, name, clean(getattr(record, name)))
+        object.__setattr__(self, "explanation", clean(self.explanation))  # whoever told it
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,8 @@ class Trial(Generic[Params]):
     clipped: bool = False
 
     def __post_init__(self) -> None:
-        _clean_texts(self, "feedback", "explanation")
+        for name in ("feedback", "explanation"):  # whoever told them, whatever file holds them
+            object.__setattr__(self, name, clean(getattr(self, name)))
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:

@@ -147,7 +147,7 @@ class RecordedSearch(StoredSearch, Generic[Params]):
 
     def _history(self) -> History:
         history = self._state.history()
-        again = self._model.options.noisy or any(t.kind == "finalist" for t in history.trials)
+        again = self._model.options.noisy or self._state.measured_again
         return history.merged(self.space.key) if again else history
 
     @property

@@ -242,7 +242,23 @@ class EventLog:
                 "results there and tell them there"
             )
         with self._lock:  # not in the middle of a write
-            self._compare()
+            try:
+                status = os.stat(self.path)
+            except OSError as error:
+                raise StorageError(
+                    f"{self.path} cannot be found any more ({error.strerror or error}): something "
+                    "else removed it. Put it back, or save the state to another path"
+                ) from error
+            if (status.st_dev, status.st_ino) != self._place:
+                raise StorageError(
+                    f"{self.path} is another file than the one that was opened: something else "
+                    "replaced it. Put the first one back, or save the state to another path"
+                )
+            if self._found is not None and status.st_size != self._found:
+                raise StorageError(
+                    f"{self.path} has {status.st_size} bytes, and {self._found} were written: "
+                    "something else changed it. Save the state to another path, and go on there"
+                )
         return self._file
 
     def is_at(self, path: Path) -> bool:
@@ -252,25 +268,6 @@ class EventLog:
         except OSError:
             return False
         return (status.st_dev, status.st_ino) == self._place
-
-    def _compare(self) -> None:
-        try:
-            status = os.stat(self.path)
-        except OSError as error:
-            raise StorageError(
-                f"{self.path} cannot be found any more ({error.strerror or error}): something "
-                "else removed it. Put it back, or save the state to another path"
-            ) from error
-        if (status.st_dev, status.st_ino) != self._place:
-            raise StorageError(
-                f"{self.path} is another file than the one that was opened: something else "
-                "replaced it. Put the first one back, or save the state to another path"
-            )
-        if self._found is not None and status.st_size != self._found:
-            raise StorageError(
-                f"{self.path} has {status.st_size} bytes, and {self._found} were written: "
-                "something else changed it. Save the state to another path, and go on there"
-            )
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event; it is in the file when this returns.
@@ -283,34 +280,32 @@ class EventLog:
                 it was before the call, so that the caller can try again.
         """
         with self._lock, uninterrupted():
-            self._append(self.check(), event)
-
-    def _append(self, file: BinaryIO, event: Mapping[str, Any]) -> None:
-        line = b"\n" if self._unended else b""
-        for one in (event,) if self._head is None else (self._head, event):
-            line += line_of(one, self._checked)
-        self._found = None
-        try:
-            if self._torn:
-                file.truncate(self._size)
-            self._torn = True
-            written = 0
-            while written < len(line):
-                written += file.write(line[written:])
-            if self._durable:
-                os.fsync(file.fileno())
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                file.truncate(self._size)
-                self._torn, self._found = False, self._size
-            raise StorageError(
-                f"cannot write to {self.path}: {error.strerror or error}. Nothing was recorded; "
-                f"{room_for(error)} and make the same call again"
-            ) from error
-        self._torn = self._unended = False
-        self._head = None
-        self._size += len(line)
-        self._found = self._size
+            file = self.check()
+            line = b"\n" if self._unended else b""
+            for one in (event,) if self._head is None else (self._head, event):
+                line += line_of(one, self._checked)
+            self._found = None
+            try:
+                if self._torn:
+                    file.truncate(self._size)
+                self._torn = True
+                written = 0
+                while written < len(line):
+                    written += file.write(line[written:])
+                if self._durable:
+                    os.fsync(file.fileno())
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    file.truncate(self._size)
+                    self._torn, self._found = False, self._size
+                raise StorageError(
+                    f"cannot write to {self.path}: {error.strerror or error}. Nothing was "
+                    f"recorded; {room_for(error)} and make the same call again"
+                ) from error
+            self._torn = self._unended = False
+            self._head = None
+            self._size += len(line)
+            self._found = self._size
 
     def close(self) -> None:
         """Close the file and release its lock; closing twice does nothing."""

@@ -165,6 +165,7 @@ class Meter:
         limits: The caps; assign new ones to raise them.
         journal: Notes what is spent. Copies have none.
         observe: Called when a `send` has ended that sent something; must not raise.
+        unsaved: What could not be stored yet; see `flush`.
         lock: Held by an ask from its first to its last request.
     """
 
@@ -186,7 +187,7 @@ class Meter:
         self._writing = Lock()
         self._usage = Usage()  # replaced, never changed: a reader needs no lock
         self._paid: deque[tuple[str, Reply]] = deque()
-        self._unsaved: deque[Spent] = deque()
+        self.unsaved: deque[Spent] = deque()
         self._draft: Draft | None = None
 
     # -- sending --------------------------------------------------------------------------
@@ -203,22 +204,18 @@ class Meter:
         """
         with self.lock:
             with uninterrupted():
-                reply = self._take_paid(request)
+                reply = self._take_paid(request) if self._paid else None
             return reply or self._pay(request)
 
     def _take_paid(self, request: Request) -> Reply | None:
-        if self._paid:
-            digest = request.digest()
-            for index, (known, reply) in enumerate(self._paid):
-                if known == digest:
-                    del self._paid[index]
-                    self._keep(request, reply)
-                    return reply
+        digest = request.digest()
+        for index, (known, reply) in enumerate(self._paid):
+            if known == digest:
+                del self._paid[index]
+                if (draft := self._open_draft) is not None:
+                    draft.replies.append((request, reply))
+                return reply
         return None
-
-    def _keep(self, request: Request, reply: Reply) -> None:
-        if (draft := self._open_draft) is not None:
-            draft.replies.append((request, reply))
 
     def _pay(self, request: Request) -> Reply:
         self.flush()  # first, as the check may count what is stored
@@ -269,7 +266,7 @@ class Meter:
                 self.limits.check_cost(spent())  # before it is sent once more
 
         def store() -> None:
-            self._unsaved.append(record())
+            self.unsaved.append(record())
             try:
                 self.flush()
             except StorageError as error:
@@ -294,7 +291,8 @@ class Meter:
                 usage.add_reply(reply)
                 self._usage = usage
                 store()
-                self._keep(request, reply)
+                if (draft := self._open_draft) is not None:
+                    draft.replies.append((request, reply))
             return reply
         except BaseException as error:
             trouble = f"{type(error).__name__}: {error}"
@@ -351,10 +349,10 @@ class Meter:
     def flush(self) -> None:
         """Store what could not be stored before. Whoever writes other events calls this first."""
         with self._writing:
-            while self._unsaved:
+            while self.unsaved:
                 with uninterrupted():
-                    self.journal.record(self._unsaved[0])
-                    self._unsaved.popleft()
+                    self.journal.record(self.unsaved[0])
+                    self.unsaved.popleft()
 
     # -- one ask --------------------------------------------------------------------------
 
@@ -464,7 +462,7 @@ class Meter:
             "journal": Journal(),
             "observe": None,
             "_paid": self._paid.copy(),
-            "_unsaved": deque(),
+            "unsaved": deque(),
             "_draft": None,
         }
 

@@ -34,6 +34,7 @@ class SearchState:
         warmed: Warm-up points produced so far.
         stop: Why the model ended the search after the points that are ready, and the point that
             it recommends. It holds until somebody else gives a point.
+        measured_again: Whether finalists were: points of `trials` then come repeatedly.
         rng: The one source of randomness.
     """
 
@@ -46,6 +47,7 @@ class SearchState:
         self.keys: set[Any] = set()
         self.warmed = 0
         self.stop: Stop | None = None
+        self.measured_again = False
         self.rng = np.random.default_rng(seed)
 
     def history(self) -> History:
@@ -83,6 +85,7 @@ class SearchState:
                 self.trials, self.pending = list(event.trials), list(event.pending)
                 self.ready, self.warmed = deque(event.ready), event.warmed
                 self.rng.bit_generator.state, self.stop = event.rng, event.stop
+                self.measured_again = any(t.kind == "finalist" for t in self.trials)
                 points = [t.values for t in self.trials]
                 points += [p.values for p in (*self.pending, *self.ready)]
                 self.keys = {self.space.key(values) for values in points}
@@ -101,6 +104,7 @@ class SearchState:
             raise ValueError(f"{len(event.rewards)} rewards: expected {len(self.directions)}")
         # A point is known where it is one of the user's that was never asked.
         asked = self._take_pending(event.values, last=False)
+        self.measured_again |= event.kind == "finalist"
         if asked is None and event.kind == "finalist":  # who proposed it is known
             known = next((t for t in self.trials if t.values == event.values), None)
             asked = Proposal(event.values, known.source) if known else None

@@ -53,7 +53,8 @@ class StoredSearch(Metered):
         """Store an event, then let it change the state."""
         with uninterrupted():
             if self._log is not None:
-                self._meter.flush()
+                if self._meter.unsaved:
+                    self._meter.flush()
                 self._log.append(event.line(self.space))
             self._state.apply(event)
 
