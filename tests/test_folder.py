@@ -61,7 +61,7 @@ def wait_for(path: Path) -> None:
 
 
 class TestClient:
-    def test_one_exchange(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_one_exchange(self, folder, capsys):
         client = get_client(f"folder:{folder}")
         assert not folder.exists()
         assert model_facts(client).style == "chat"
@@ -90,7 +90,7 @@ class TestClient:
             "0001.answer.md", "0001.request.json", "0001.request.md", "done",
         ]  # fmt: skip
 
-    def test_several_messages_and_samples(self, folder: Path) -> None:
+    def test_several_messages_and_samples(self, folder):
         request = Request((Message("system", "be brief"), Message("user", "hi")), n=3)
         result = start(lambda: FolderClient(folder).complete(request))
         wait_for(folder / "0003.request.md")
@@ -104,7 +104,7 @@ class TestClient:
         assert isinstance(reply, Reply)
         assert texts(reply) == ["answer 1", "answer 2", "answer 3"]
 
-    def test_resumes(self, folder: Path) -> None:
+    def test_resumes(self, folder):
         first = FolderClient(folder, timeout=0.3)
         for text in ("one", "two"):
             with pytest.raises(ClientError, match=r"no answer within 0.3 s.*--answer \d") as caught:
@@ -131,7 +131,7 @@ class TestClient:
                 twin.complete(ask("one"))
         assert texts(FolderClient(folder, timeout=0.3).complete(ask("one"))) == ["1"]
 
-    def test_a_half_written_request_is_passed_over(self, folder: Path) -> None:
+    def test_a_half_written_request_is_passed_over(self, folder):
         folder.mkdir()
         (folder / "0001.request.json").write_text('{"numb')
         (folder / "0007.request.md").write_text("lost its other file")
@@ -140,7 +140,7 @@ class TestClient:
             FolderClient(folder, timeout=0.1).complete(ask())
         assert (folder / "0001.request.json").read_text() == '{"numb'
 
-    def test_two_searches_never_write_one_number(self, folder: Path) -> None:
+    def test_two_searches_never_write_one_number(self, folder):
         def work(k: int) -> None:
             with pytest.raises(ClientError, match="no answer"):
                 FolderClient(folder, timeout=0.1).complete(ask(f"{k}", n=5))
@@ -150,7 +150,7 @@ class TestClient:
         asked = [p.read_text() for p in folder.glob("*.request.md")]
         assert sorted(asked) == sorted(f"{k}" for k in range(4) for _ in range(5))
 
-    def test_odd_answers(self, folder: Path) -> None:
+    def test_odd_answers(self, folder):
         client = FolderClient(folder, timeout=10)
         folder.mkdir()
         for number, (answer, expected, reason) in enumerate(
@@ -165,16 +165,16 @@ class TestClient:
             completion = client.complete(ask(f"{number}")).completions[0]
             assert (completion.text, completion.finish_reason) == (expected, reason)
 
-    def test_a_folder_that_cannot_be(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be(self, tmp_path):
         (tmp_path / "file").touch()
         with pytest.raises(ClientError, match="choose another folder"):
             FolderClient(tmp_path / "file" / "mail").complete(ask())
 
-    def test_close_makes_no_folder(self, folder: Path) -> None:
+    def test_close_makes_no_folder(self, folder):
         FolderClient(folder).close()
         assert not folder.exists()
 
-    def test_timeout_is_checked(self) -> None:
+    def test_timeout_is_checked(self):
         with pytest.raises(ValueError, match="timeout=0"):
             FolderClient("x", timeout=0)
 
@@ -190,12 +190,7 @@ class TestNext:
 
         return give
 
-    def test_a_search_by_turns(
-        self,
-        folder: Path,
-        give: Callable[[bytes], None],
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+    def test_a_search_by_turns(self, folder, give, capsys):
         def search() -> list[str]:
             client = FolderClient(folder)
             answers = [texts(client.complete(ask(f"what is {k}?")))[0] for k in range(3)]
@@ -212,12 +207,7 @@ class TestNext:
         assert "search ended" in capsys.readouterr().err
         assert result() == ["it is 0", "it is 1", "it is 2"]
 
-    def test_the_end_shows_the_last_result(
-        self,
-        folder: Path,
-        give: Callable[[bytes], None],
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+    def test_the_end_shows_the_last_result(self, folder, give, capsys):
         def square(params: dict[str, float]) -> float:
             return params["x"] ** 2
 
@@ -234,16 +224,11 @@ class TestNext:
         assert "The latest: #2 (0) -> " in said
         assert "Best first: #2 (0), #1 (" in said
 
-    def test_nothing_open(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_nothing_open(self, folder, capsys):
         assert main(["next", str(folder), "--timeout", "0"]) == 4
         assert "no open request" in capsys.readouterr().err
 
-    def test_answers_that_are_refused(
-        self,
-        folder: Path,
-        give: Callable[[bytes], None],
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
+    def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):
             FolderClient(folder, timeout=0.1).complete(ask())
         for answer, number, message in [
@@ -263,9 +248,7 @@ class TestNext:
         assert "has an answer to request 1 already" in capsys.readouterr().err
         assert (folder / "0001.answer.md").read_text() == "x"
 
-    def test_says_what_the_answer_must_keep_to(
-        self, folder: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_says_what_the_answer_must_keep_to(self, folder, capsys):
         request = ask("\x1b[2Jgo", n=2, style="completion", max_tokens=9, json_schema={"a": 1})
         with pytest.raises(ClientError, match="no answer"):
             FolderClient(folder, timeout=0.1).complete(request)
@@ -275,7 +258,7 @@ class TestNext:
             assert words in shown
         assert "\\x1b[2Jgo" in shown
 
-    def test_damaged_files(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_damaged_files(self, folder, capsys):
         folder.mkdir()
         (folder / "0001.request.md").write_text("x")
         for content in ("", "[]", '{"request": 3}'):
@@ -285,7 +268,7 @@ class TestNext:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
-def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path: Path) -> None:
+def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path):
     path = tmp_path / "file"
     path.touch()
     with pytest.raises(ClientError, match="is no folder; give a folder"):
@@ -294,7 +277,7 @@ def test_a_file_in_the_folder_s_place_is_found_before_a_search(tmp_path: Path) -
     assert not (tmp_path / "new").exists()
 
 
-def test_ctrl_c_ends_the_wait(folder: Path) -> None:
+def test_ctrl_c_ends_the_wait(folder):
     code = (
         "import signal, sys\n"
         "from llmopt.client import Message, Request\n"

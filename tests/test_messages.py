@@ -57,10 +57,7 @@ def told(kind: type[Exception], call: Callable[[], Any], *parts: str) -> str:
         ),
         (lambda: gym.spaces.Sequence(gym.spaces.Discrete(2)), ("Sequence", "Box, Discrete")),
         (lambda: {"lr": Float(1.0, 0.0)}, ("low=1.0", "high=0.0", "swap them")),
-        (
-            lambda: gym.make("CartPole-v1"),
-            ("expected a Space", "gymnasium.spaces space"),
-        ),
+        (lambda: gym.make("CartPole-v1"), ("expected a Space", "gymnasium.spaces space")),
     ],
 )
 def test_wrong_space(make_space, parts):
@@ -254,10 +251,7 @@ class TestFiles:
         path = tmp_path / "run.jsonl"
         make(storage=path).close()
         for options, parts in (
-            (
-                {"direction": "minimize"},
-                ("directions (there ['maximize'], now ['minimize'])",),
-            ),
+            ({"direction": "minimize"}, ("directions (there ['maximize'], now ['minimize'])",)),
             ({"warmup": 3}, ("warmup (there 0, now 3)",)),
             ({"space": {"lr": Float(0.0, 2.0)}}, ("lr: high (there 1.0, now 2.0)",)),
             ({"space": {"rate": Float(0.0, 1.0)}}, ("only there: k, lr", "only now: rate")),

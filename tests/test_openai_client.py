@@ -135,8 +135,7 @@ def test_the_name_of_the_token_cap_is_found_out(server):
 
 
 @pytest.mark.parametrize(
-    "said",
-    ["'n' : number must be at most 1", "Invalid value: n must be 1", "`n` is not supported"],
+    "said", ["'n' : number must be at most 1", "Invalid value: n must be 1", "`n` is not supported"]
 )
 def test_servers_that_refuse_n(server, said):
     client = OpenAIClient("m", base_url=f"{server.url}/v1")

@@ -396,14 +396,6 @@ class TestState:
 
         assert LLMOptimizer(SPACE, Bare()).prompt.name == "words"
 
-    def test_the_task_in_words_reaches_the_prompt(self):
-        client = ScriptedClient(["x: 1"])
-        optimizer = LLMOptimizer(
-            SPACE, client, "props-plus", warmup=0, description="Steer the car up the hill."
-        )
-        optimizer.ask()
-        assert "Steer the car up the hill." in client.requests[0].text
-
     def test_a_prompt_of_the_users_own_needs_to_know_of_no_seed_or_number(self):
         class Plain:
             name = "plain"
@@ -434,16 +426,6 @@ class TestState:
         make([], storage=path, **options).close()
         again = make([], storage=path, **{k: int(v) for k, v in options.items()})
         assert again.seed == 7
-
-    def test_resume_with_another_model_is_logged(self, tmp_path, caplog):
-        path = tmp_path / "run.jsonl"
-        make(ScriptedClient([], name="small"), storage=path).close()
-        with caplog.at_level(logging.WARNING):
-            make(ScriptedClient([], name="small"), storage=path).close()
-            assert caplog.text == ""
-            make(ScriptedClient([], name="large"), storage=path).close()
-        assert "small" in caplog.text
-        assert "large" in caplog.text
 
     @pytest.mark.parametrize("clone", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
     def test_a_copy_goes_its_own_way(self, clone, tmp_path):
@@ -491,13 +473,6 @@ class TestState:
         second = copy.copy(first)
         second.tell({"x": 1.0}, 5.0)
         assert first.trials == []
-
-    def test_a_loaded_optimizer_goes_on_with_its_warmup(self, tmp_path):
-        first = make([], warmup=[{"x": 1.0}, {"x": 2.0}])
-        first.ask()
-        first.save(tmp_path / "state.jsonl")
-        loaded = LLMOptimizer.load(tmp_path / "state.jsonl", ScriptedClient([]))
-        assert loaded.ask() == {"x": 2.0}
 
     def test_a_loaded_optimizer_knows_what_is_being_evaluated(self, tmp_path):
         first = make([["x: 1", "x: 2"]], batch_size=2)
@@ -620,19 +595,6 @@ class TestThreads:
         asking.join(10)
         saving.join(10)
         assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
-
-    def test_async_asks_are_served_one_after_the_other(self):
-        async def main():
-            optimizer = make(seeded, warmup=2)
-            points = await asyncio.gather(*(optimizer.aask() for _ in range(6)))
-            await asyncio.gather(
-                *(optimizer.atell(p, 1.0, constraint_violation=0.5) for p in points)
-            )
-            return optimizer
-
-        optimizer = asyncio.run(main())
-        assert len({t.values for t in optimizer.trials}) == 6
-        assert {t.constraint_violation for t in optimizer.trials} == {0.5}
 
 
 class TestSecrets:

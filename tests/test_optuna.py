@@ -32,7 +32,6 @@ from llmopt import (
     Float,
     Int,
     LLMOptimizer,
-    ModelNotFoundError,
     Reply,
     ScriptedClient,
     Space,
@@ -714,10 +713,6 @@ class TestState:
     def test_wrong_arguments_are_told_at_once(self, options, error, message):
         with pytest.raises(error, match=message):
             make(**options)
-
-    def test_an_unknown_model_is_told_at_once(self):
-        with pytest.raises(ModelNotFoundError, match="smollm2"):
-            LLMSampler("smolm2")
 
 
 class TestWorkers:

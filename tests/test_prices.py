@@ -11,14 +11,7 @@ import pytest
 
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.call import Call
-from llmopt.client.prices import (
-    FREE,
-    Price,
-    get_price,
-    price_list,
-    price_source,
-    set_price,
-)
+from llmopt.client.prices import FREE, Price, get_price, price_list, price_source, set_price
 
 
 def test_cost_counts_cached_and_written_tokens_apart():

@@ -50,11 +50,7 @@ def litellm(llamacpp, tmp_path_factory):
         "model_list": [
             {
                 "model_name": "smollm2",
-                "litellm_params": {
-                    "model": "openai/smollm2",
-                    "api_base": llamacpp,
-                    "api_key": KEY,
-                },
+                "litellm_params": {"model": "openai/smollm2", "api_base": llamacpp, "api_key": KEY},
             }
         ],
         "general_settings": {"master_key": "sk-" + KEY},
@@ -120,12 +116,7 @@ def test_a_study(address):
     from llmopt.adapters.optuna import LLMSampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = LLMSampler(
-        model=f"{address}?{SHORT}",
-        prompt="props",
-        n_startup_trials=2,
-        seed=1,
-    )
+    sampler = LLMSampler(model=f"{address}?{SHORT}", prompt="props", n_startup_trials=2, seed=1)
     study = optuna.create_study(sampler=sampler)
     study.optimize(lambda trial: trial.suggest_float("x", -5, 5) ** 2, n_trials=4)
     assert len(study.trials) == 4

@@ -11,7 +11,7 @@ from llmopt.client.registry import PROVIDERS, Provider
 from llmopt.errors import ModelNotFoundError
 
 
-def test_smollm2_is_made_without_fetching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smollm2_is_made_without_fetching(tmp_path, monkeypatch):
     monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "models"))
     client = get_client("smollm2")
     assert isinstance(client, LocalClient)
@@ -23,30 +23,30 @@ def test_smollm2_is_made_without_fetching(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "models").exists()
 
 
-def test_gguf_path_and_options() -> None:
+def test_gguf_path_and_options():
     client = get_client("gguf:/models/Qwen 3:8B.gguf", threads=3, name="qwen")
     assert isinstance(client, LocalClient)
     assert client.path == Path("/models/Qwen 3:8B.gguf")
     assert (client.threads, client.name) == (3, "qwen")
 
 
-def test_a_client_passes_through() -> None:
+def test_a_client_passes_through():
     client = ScriptedClient(["a"])
     assert get_client(client) is client
 
 
-def test_options_do_not_apply_to_a_ready_client() -> None:
+def test_options_do_not_apply_to_a_ready_client():
     with pytest.raises(TypeError, match=r"\['threads'\] cannot be applied"):
         get_client(ScriptedClient(["a"]), threads=2)
 
 
 @pytest.mark.parametrize("thing", [None, 3, object(), ["smollm2"], ScriptedClient])
-def test_what_is_no_client(thing: object) -> None:
+def test_what_is_no_client(thing):
     with pytest.raises(TypeError, match=r"a model string such as 'smollm2', or a client"):
         get_client(thing)  # type: ignore[arg-type]
 
 
-def test_unknown_option_names_itself() -> None:
+def test_unknown_option_names_itself():
     for model in ("gguf:/m.gguf", "smollm2"):
         with pytest.raises(TypeError, match="no argument 'thraeds'; did you mean 'threads'"):
             get_client(model, thraeds=1)
@@ -66,7 +66,7 @@ def test_unknown_option_names_itself() -> None:
         ("antropic:claude", "'anthropic:claude'"),
     ],
 )
-def test_unknown_strings_name_the_nearest(written: str, meant: str) -> None:
+def test_unknown_strings_name_the_nearest(written, meant):
     with pytest.raises(ModelNotFoundError) as caught:
         get_client(written)
     message = str(caught.value)
@@ -76,7 +76,7 @@ def test_unknown_strings_name_the_nearest(written: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["qqq", "qqq:x"])
-def test_a_string_that_is_like_no_other_says_what_one_is(written: str) -> None:
+def test_a_string_that_is_like_no_other_says_what_one_is(written):
     with pytest.raises(ModelNotFoundError) as caught:
         get_client(written)
     assert str(caught.value) == (
@@ -87,12 +87,12 @@ def test_a_string_that_is_like_no_other_says_what_one_is(written: str) -> None:
     )
 
 
-def test_a_prefix_alone_says_what_is_lacking() -> None:
+def test_a_prefix_alone_says_what_is_lacking():
     with pytest.raises(ModelNotFoundError, match=r"lacks its part after ':'; gguf:PATH"):
         get_client("gguf:")
 
 
-def test_the_longest_prefix_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_prefix_wins(monkeypatch):
     entry = Provider("scripted", "ScriptedClient", "gguf:test:TEXT")
     monkeypatch.setitem(PROVIDERS, "gguf:test:", entry)
     assert isinstance(get_client("gguf:test:hello"), ScriptedClient)
@@ -100,7 +100,7 @@ def test_the_longest_prefix_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("prefix", sorted(PROVIDERS))
-def test_every_entry_leads_to_a_factory(prefix: str) -> None:
+def test_every_entry_leads_to_a_factory(prefix):
     entry = PROVIDERS[prefix]
     module = importlib.import_module(f"llmopt.client.{entry.module}")
     assert callable(getattr(module, entry.factory))
@@ -124,7 +124,7 @@ def test_every_entry_leads_to_a_factory(prefix: str) -> None:
         ("litellm:some/model", "litellm:some/model"),
     ],
 )
-def test_provider_and_model_as_other_libraries_write_them(written: str, name: str) -> None:
+def test_provider_and_model_as_other_libraries_write_them(written, name):
     assert getattr(get_client(written), "name", None) == name
 
 
@@ -150,7 +150,7 @@ def test_provider_and_model_as_other_libraries_write_them(written: str, name: st
         ("/models/my.gguf", "gguf:/models/my.gguf"),
     ],
 )
-def test_hints_by_the_model_s_family(written: str, meant: str) -> None:
+def test_hints_by_the_model_s_family(written, meant):
     with pytest.raises(ModelNotFoundError) as caught:
         get_client(written)
     assert str(caught.value) == (
@@ -159,12 +159,12 @@ def test_hints_by_the_model_s_family(written: str, meant: str) -> None:
     )
 
 
-def test_a_service_that_is_gone() -> None:
+def test_a_service_that_is_gone():
     with pytest.raises(ModelNotFoundError, match="retired on 2026-07-30"):
         get_client("github:openai/gpt-4o")
 
 
-def test_a_folder_is_no_provider(tmp_path: Path) -> None:
+def test_a_folder_is_no_provider(tmp_path):
     with pytest.raises(ModelNotFoundError, match="unknown model"):
         get_client(str(tmp_path))
 

@@ -21,14 +21,14 @@ def busy(**fields: float) -> ClientError:
     return ClientError("busy", retryable=True, **fields)  # type: ignore[arg-type]
 
 
-def test_first_answer_needs_no_wait() -> None:
+def test_first_answer_needs_no_wait():
     waits = Waits()
     reply = complete_with_retries(ScriptedClient(["a"]), REQUEST, sleep=waits)
     assert reply.completions[0].text == "a"
     assert waits == []
 
 
-def test_asks_again_with_the_same_object() -> None:
+def test_asks_again_with_the_same_object():
     client = ScriptedClient([busy(), busy(), "a"])
     waits = Waits()
     reply = complete_with_retries(client, REQUEST, sleep=waits)
@@ -38,7 +38,7 @@ def test_asks_again_with_the_same_object() -> None:
     assert len(waits) == 2
 
 
-def test_back_off_doubles_within_its_bounds() -> None:
+def test_back_off_doubles_within_its_bounds():
     seen = []
     for seed in range(50):
         waits = Waits()
@@ -54,14 +54,14 @@ def test_back_off_doubles_within_its_bounds() -> None:
     assert len(set(seen)) == 50
 
 
-def test_gives_up_and_says_how_often_it_tried() -> None:
+def test_gives_up_and_says_how_often_it_tried():
     client = ScriptedClient([ClientError(f"busy {i}", retryable=True) for i in range(9)])
     with pytest.raises(ClientError, match=r"busy 2 \(gave up after 3 attempts\)"):
         complete_with_retries(client, REQUEST, attempts=3, sleep=Waits())
     assert len(client.requests) == 3
 
 
-def test_a_final_error_is_raised_at_once_as_it_came() -> None:
+def test_a_final_error_is_raised_at_once_as_it_came():
     waits = Waits()
     client = ScriptedClient([MissingKeyError("set THE_KEY"), "never"])
     with pytest.raises(MissingKeyError) as caught:
@@ -70,14 +70,14 @@ def test_a_final_error_is_raised_at_once_as_it_came() -> None:
     assert (len(client.requests), waits) == (1, [])
 
 
-def test_other_exceptions_are_not_touched() -> None:
+def test_other_exceptions_are_not_touched():
     client = ScriptedClient([KeyError("x"), "never"])
     with pytest.raises(KeyError):
         complete_with_retries(client, REQUEST, sleep=Waits())
     assert len(client.requests) == 1
 
 
-def test_retry_after_is_the_least_wait() -> None:
+def test_retry_after_is_the_least_wait():
     waits = Waits()
     client = ScriptedClient([busy(retry_after=17.0), busy(retry_after=0.0), "a"])
     complete_with_retries(client, REQUEST, sleep=waits)
@@ -85,7 +85,7 @@ def test_retry_after_is_the_least_wait() -> None:
     assert 1.0 <= waits[1] <= 2.0
 
 
-def test_a_wait_beyond_the_limit_is_not_cut_short() -> None:
+def test_a_wait_beyond_the_limit_is_not_cut_short():
     waits = Waits()
     client = ScriptedClient([busy(retry_after=3600.0), "never"])
     with pytest.raises(ClientError) as caught:
@@ -94,7 +94,7 @@ def test_a_wait_beyond_the_limit_is_not_cut_short() -> None:
     assert (len(client.requests), waits) == (1, [])
 
 
-def test_every_failure_is_reported_before_the_wait() -> None:
+def test_every_failure_is_reported_before_the_wait():
     events: list[object] = []
     errors = [busy(), busy(), busy()]
     with pytest.raises(ClientError) as caught:
@@ -109,7 +109,7 @@ def test_every_failure_is_reported_before_the_wait() -> None:
     assert caught.value is errors[2]
 
 
-def test_same_jitter_from_the_same_generator() -> None:
+def test_same_jitter_from_the_same_generator():
     runs = []
     for _ in range(2):
         waits = Waits()
@@ -119,7 +119,7 @@ def test_same_jitter_from_the_same_generator() -> None:
     assert runs[0] == runs[1]
 
 
-def test_attempts_must_be_positive() -> None:
+def test_attempts_must_be_positive():
     client = ScriptedClient(["a"])
     with pytest.raises(ValueError, match="attempts=0"):
         complete_with_retries(client, REQUEST, attempts=0)
@@ -131,7 +131,7 @@ def turned_down(status: int = 503, **fields: float) -> ClientError:
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])
-def test_a_busy_provider_is_waited_for_in_minutes(status: int) -> None:
+def test_a_busy_provider_is_waited_for_in_minutes(status):
     waits = Waits()
     client = ScriptedClient([turned_down(status) for _ in range(99)])
     with pytest.raises(ClientError):
@@ -140,7 +140,7 @@ def test_a_busy_provider_is_waited_for_in_minutes(status: int) -> None:
     assert max(waits) <= 60
 
 
-def test_a_busy_provider_says_itself_when_to_come_back() -> None:
+def test_a_busy_provider_says_itself_when_to_come_back():
     waits = Waits()
     client = ScriptedClient([turned_down(retry_after=200.0), "a"])
     assert complete_with_retries(client, REQUEST, sleep=waits).completions[0].text == "a"
@@ -152,7 +152,7 @@ def test_a_busy_provider_says_itself_when_to_come_back() -> None:
     assert waits == [200.0]
 
 
-def test_the_client_says_how_long_to_go_on() -> None:
+def test_the_client_says_how_long_to_go_on():
     client = ScriptedClient([turned_down() for _ in range(99)])
     client.patience = 20.0  # type: ignore[attr-defined]
     waits = Waits()
@@ -167,14 +167,14 @@ def test_the_client_says_how_long_to_go_on() -> None:
 
 
 @pytest.mark.parametrize("bound", [{"most_calls": 3}, {"attempts": 3}])
-def test_a_number_of_calls_bounds_the_patience(bound: dict[str, int]) -> None:
+def test_a_number_of_calls_bounds_the_patience(bound):
     client = ScriptedClient([turned_down() for _ in range(9)])
     with pytest.raises(ClientError):
         complete_with_retries(client, REQUEST, sleep=Waits(), **bound)  # type: ignore[arg-type]
     assert len(client.requests) == 3
 
 
-def test_a_call_that_may_be_charged_is_made_twice_at_most() -> None:
+def test_a_call_that_may_be_charged_is_made_twice_at_most():
     client = ScriptedClient([busy(unpriced=1), busy(), busy(unpriced=1), "a"])
     with pytest.raises(ClientError):
         complete_with_retries(client, REQUEST, sleep=Waits())

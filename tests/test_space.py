@@ -569,20 +569,6 @@ def test_encode_scales_by_bounds():
 # Identity
 
 
-def test_key_sees_through_float32():
-    box = spaces.Box(-1, 1, (3,), np.float32)
-    space = Space.of(box)
-    asked = space.round((0.1, 0.2, -0.7))
-    array = space.unflatten(asked)
-    assert space.key(space.flatten(array)) == space.key(asked)
-    assert space.key(space.flatten(array.tolist())) == space.key(asked)
-    assert space.key((0.1, 0.2, -0.7)) == space.key(asked)
-    both = Space.of(spaces.Dict({"b": box, "d": spaces.Discrete(2)}))
-    assert both.key((0.1, 0.2, 0.3, 1)) == both.key(
-        both.flatten({"b": np.float32([0.1, 0.2, 0.3]), "d": 1})
-    )
-
-
 def test_key_tells_points_apart():
     space = mixed()
     point = space.flatten(GOOD)

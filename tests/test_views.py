@@ -102,10 +102,7 @@ def test_a_search_without_trials_can_be_shown():
 
 def test_a_notebook_shows_trials_and_nothing_in_them_is_markup():
     optimizer = searched()
-    for page in (
-        optimizer._repr_html_(),
-        optimizer.trials._repr_html_(),
-    ):
+    for page in (optimizer._repr_html_(), optimizer.trials._repr_html_()):
         assert "<table>" in page
         assert "&lt;b&gt;loud&lt;/b&gt; &amp; clear" in page
         assert "<b>loud" not in page

@@ -295,10 +295,7 @@ def main(names: list[str]) -> None:
                     except Exception as error:
                         wrong.append(f"{how} at {at}: {type(error).__name__}: {error}")
                         print("  ", wrong[-1][:600], flush=True)
-            print(
-                f"{name}: {hits.total()} hit {dict(hits)}, {len(wrong)} wrong",
-                flush=True,
-            )
+            print(f"{name}: {hits.total()} hit {dict(hits)}, {len(wrong)} wrong", flush=True)
 
 
 if __name__ == "__main__":
