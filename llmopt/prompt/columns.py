@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from llmopt.client.base import Message, Request
+from llmopt.client.facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.base import Query, Situation, changed_options, check_counts
 from llmopt.prompt.budget import TokenBudget, fit
@@ -189,30 +190,12 @@ class ColumnsPrompt:
         whole = whole_frame(space, WHOLE, LETTERS)
         best = situation.history.ranked[:MOST_ROWS]
 
-        def render(k: int, _: object) -> tuple[str, Frame]:
+        def render(k: int, _: object) -> _Lines:
             frame = _fitted(whole, best[:k], np.full(len(space), LEAST))
             rows = frame.rows(_shown_points(best[:k], space))[::-1]
-            return "".join(write_row(row) + "\n" for row in rows), frame
+            return _Lines((*map(write_row, rows), ""), range(len(space)), frame)
 
-        max_tokens = self.max_tokens or row_tokens(whole.parts)
-        budget = TokenBudget.of(situation.model, self.max_prompt_tokens, max_tokens)
-
-        def size(part: tuple[str, Frame]) -> int:
-            return budget.size((Message("user", part[0]),), "completion")
-
-        text, frame = fit(self.name, render, size, budget, len(best))
-        request = Request(
-            messages=(Message("user", text),),
-            n=situation.samples,
-            style="completion",
-            temperature=1.0,
-            max_tokens=max_tokens,
-            stop=("\n",),
-            seed=situation.seed,
-            grammar=row_grammar(frame.parts),
-        )
-        reject = situation.out_of_range == "reject"
-        return Query(request, RowReader(frame, situation.seed, self.dither, reject))
+        return Query(*self._ask(situation, situation.model, whole, render, len(best), 1.0)[1:])
 
     def _ask_lines(self, situation: Situation) -> Query:
         """Ask for one letter after each line."""
@@ -238,31 +221,14 @@ class ColumnsPrompt:
             lines = (write_line(len(space), i == leading, [r[i] for r in rows]) for i in asked)
             return _Lines(tuple(lines), asked, frame)
 
-        max_tokens = self.max_tokens or row_tokens(whole.parts)
         # A line alone always fits the model's context; `max_prompt_tokens` is for all of them.
         model = replace(situation.model, context_tokens=None)
-        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
-
-        def size(part: _Lines) -> int:
-            return budget.size((Message("user", "\n".join(part.lines)),), "completion")
-
-        shown = fit(self.name, render, size, budget, len(best))
-        frame = shown.frame
-        request = Request(
-            messages=(Message("user", "\n".join(shown.lines)),),
-            n=situation.samples,
-            style="completion",
-            temperature=self.temperature,
-            max_tokens=max_tokens,
-            stop=("\n",),
-            seed=situation.seed,
-            grammar=row_grammar([frame.parts[i] for i in shown.asked]),
-            columns=shown.lines,
-            choices=_CHOICES,
+        shown, request, line = self._ask(
+            situation, model, whole, render, len(best), self.temperature
         )
-        reject = situation.out_of_range == "reject"
-        reader: Callable[..., Reading]
-        reader = line = RowReader(frame, situation.seed, self.dither, reject)
+        request = replace(request, columns=shown.lines, choices=_CHOICES)
+        frame = shown.frame
+        reader: Callable[..., Reading] = line
         after = self.widen_after
         if frame.axes is not None and after is not None and len(history.complete) >= after:
             reader = _WideningReader.of(line, situation)
@@ -271,6 +237,39 @@ class ColumnsPrompt:
                 reader, shown.asked, len(space), situation.seed, situation.iteration
             )
         return Query(request, reader)
+
+    def _ask(
+        self,
+        situation: Situation,
+        model: ModelFacts,
+        whole: Frame,
+        render: Callable[[int, object], _Lines],
+        most: int,
+        temperature: float | None,
+    ) -> tuple[_Lines, Request, RowReader]:
+        """Return the lines of the most trials that fit, the request for them, and its reader."""
+        max_tokens = self.max_tokens or row_tokens(whole.parts)
+        budget = TokenBudget.of(model, self.max_prompt_tokens, max_tokens)
+
+        def messages(shown: _Lines) -> tuple[Message, ...]:
+            return (Message("user", "\n".join(shown.lines)),)
+
+        def size(shown: _Lines) -> int:
+            return budget.size(messages(shown), "completion")
+
+        shown = fit(self.name, render, size, budget, most)
+        request = Request(
+            messages=messages(shown),
+            n=situation.samples,
+            style="completion",
+            temperature=temperature,
+            max_tokens=max_tokens,
+            stop=("\n",),
+            seed=situation.seed,
+            grammar=row_grammar([shown.frame.parts[i] for i in shown.asked]),
+        )
+        reject = situation.out_of_range == "reject"
+        return shown, request, RowReader(shown.frame, situation.seed, self.dither, reject)
 
     def _asked(self, rows: np.ndarray, leading: int | None, samples: int) -> list[int]:
         """Return the parameters whose lines are asked for, of ``(n_trials, n)`` levels."""
@@ -318,7 +317,7 @@ class _Lines:
     """The lines of a request, the parameter of each, and what their letters stand for."""
 
     lines: tuple[str, ...]
-    asked: list[int]
+    asked: Sequence[int]
     frame: Frame
 
 
