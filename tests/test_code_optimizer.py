@@ -26,6 +26,7 @@ from llmopt.errors import (
     TemplateError,
 )
 from llmopt.search.eventlog import read_events
+from llmopt.text import estimate_tokens
 
 pytestmark = needs_confinement
 SAMPLES = ((np.array([1.0, 2.0]),), (np.array([0.0, -1.0]),))
@@ -538,7 +539,7 @@ class TestPrompt:
         assert "try 0" not in whole.partition("#Memory")[2]
         assert "- try 0: score 0\n" in whole  # the list has them all
         short = prompt.messages(trials[7], trials, budget=len(whole) // 5)[0].content
-        assert len(short) // 3 <= len(whole) // 5
+        assert estimate_tokens(short) <= len(whole) // 5
         assert "#Code" in short
         with pytest.raises(PromptTooLongError, match="tokens"):
             prompt.messages(trials[7], trials, budget=50)

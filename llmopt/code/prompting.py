@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
 from llmopt.prompt.words import quoted
 from llmopt.space import Space
+from llmopt.text import estimate_tokens
 
 AnswerFormat = Literal["fenced", "json"]
 
@@ -123,36 +124,31 @@ class CodePrompt:
             PromptTooLongError: It does not fit even with no memory in it.
             TemplateError: The template cannot be rendered.
         """
-        best, latest, listed, feedback = self.best, self.latest, _LISTED, _FEEDBACK
-        while True:
-            text = self._render(current, trials, best, latest, listed, feedback, turn)
-            tokens = (count or count_roughly)(text)
+        for sizes in self._sizes():
+            text = self._render(current, trials, turn, *sizes)
+            tokens = (count or estimate_tokens)(text)
             if budget is None or tokens <= budget:
                 return (Message("user", text),)
-            if latest > 0:
-                latest -= 1
-            elif best > 0:
-                best -= 1
-            elif listed > 0:
-                listed = 0
-            elif feedback > 200:
-                feedback //= 2
-            else:
-                raise PromptTooLongError(
-                    f"the prompt takes {tokens} tokens with no memory in it and {budget} are "
-                    "left: shorten the documentation, lower max_output_tokens, or take a model "
-                    "with a longer context"
-                )
+        raise PromptTooLongError(
+            f"the prompt takes {tokens} tokens with no memory in it and {budget} are left: shorten "
+            "the documentation, lower max_output_tokens, or take a model with a longer context"
+        )
+
+    def _sizes(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield how many best, latest and listed tries, and characters of feedback, are shown."""
+        yield from ((self.best, n, _LISTED, _FEEDBACK) for n in range(self.latest, 0, -1))
+        yield from ((n, 0, _LISTED, _FEEDBACK) for n in range(self.best, -1, -1))
+        yield from ((0, 0, 0, _FEEDBACK >> k) for k in range(5))
 
     def _render(
         self,
         current: CodeTrial | None,
         trials: Sequence[CodeTrial],
+        turn: tuple[int, int] | None,
         best: int,
         latest: int,
         listed: int,
         feedback: int,
-        turn: tuple[int, int] | None,
     ) -> str:
         shown = {current.number} if current is not None else set()
         top = [t for t in rank(trials, self.direction) if t.number not in shown][:best]
@@ -198,11 +194,6 @@ def _environment() -> jinja2.Environment:
     return ImmutableSandboxedEnvironment(
         loader=jinja2.PackageLoader("llmopt.code"), undefined=jinja2.StrictUndefined
     )
-
-
-def count_roughly(text: str) -> int:
-    """Take three characters for a token."""
-    return len(text) // 3
 
 
 def complaint(reason: str, answer: AnswerFormat) -> str:

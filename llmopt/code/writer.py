@@ -23,12 +23,12 @@ from llmopt.code.failure import (
     SandboxError,
     SandboxUnavailableError,
 )
-from llmopt.code.prompting import CodePrompt, complaint, count_roughly, json_schema
+from llmopt.code.prompting import CodePrompt, complaint, json_schema
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError
 from llmopt.search.meter import Meter
-from llmopt.text import cut
+from llmopt.text import cut, estimate_tokens
 
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
 
@@ -190,7 +190,7 @@ class Writer:
 
     def _fits(self, request: Request) -> bool:
         room = self._room()
-        count = model_facts(self.meter.client).count_tokens or count_roughly
+        count = model_facts(self.meter.client).count_tokens or estimate_tokens
         return room is None or count(request.text) <= room
 
     def _repair(self, request: Request, text: str, reason: str) -> Request:
