@@ -120,28 +120,12 @@ class TestReadAnswer:
     @settings(max_examples=150, deadline=None)
     @given(
         st.lists(
-            st.sampled_from(
-                (
-                    "```",
-                    "```python\n",
-                    "~~~\n",
-                    "def f(x):\n",
-                    "    return 1\n",
-                    "}",
-                    "\n",
-                    '{"code": "',
-                    '"}',
-                    "{",
-                    "<think>",
-                    "</think>",
-                    "import a",
-                    "prose ",
-                    "@x\n",
-                )
-            ),
+            st.sampled_from(("```", "```python\n", "~~~\n", "def f(x):\n", "    return 1\n", "}",
+                             "\n", '{"code": "', '"}', "{", "<think>", "</think>", "import a",
+                             "prose ", "@x\n")),
             max_size=30,
         )
-    )
+    )  # fmt: skip
     def test_any_text_gives_code_or_a_parse_error(self, parts):
         try:
             answer = read_answer("".join(parts), ["f"])
@@ -185,34 +169,43 @@ class TestAnalyse:
         assert analyse(source)["error"]["message"].partition(":")[0]
 
 
+BOX = Output.from_space(gym.spaces.Box(-1, 1, (2,)))
+ONE = Output.from_space(gym.spaces.Box(-1, 1, (1,)))
+DISCRETE = Output.from_space(gym.spaces.Discrete(3))
+REWARD = Output("reward")
+
+
 class TestOutput:
-    def test_box_action(self):
-        output = Output.from_space(gym.spaces.Box(-1, 1, (2,)))
-        assert np.array_equal(output.read([5, -0.5]), [1.0, -0.5])
-        for wrong in ([1.0], [[1.0, 2.0]], [np.nan, 0], ["a", "b"], None, [1.0, [2.0]], 1.0):
-            with pytest.raises(CandidateError, match="expected"):
-                output.read(wrong)
+    @pytest.mark.parametrize(
+        ("output", "value", "read"),
+        [
+            (BOX, [5, -0.5], [1.0, -0.5]), (ONE, 0.25, [0.25]), (Output(), np.array([0.5]), 0.5),
+            (DISCRETE, 2.0, 2), (DISCRETE, np.float64(2), 2), (Output("int"), 2**53 + 1, 2**53 + 1),
+            (Output("int"), np.float16(3), 3), (REWARD, 1, (1.0, {})),
+            (REWARD, (1.0, {"a": np.float32(0.5)}), (1.0, {"a": 0.5})),
+        ],
+    )  # fmt: skip
+    def test_what_is_taken(self, output, value, read):
+        found = output.read(value)
+        assert (found.tolist() if isinstance(found, np.ndarray) else found) == read
+        assert isinstance(found, type(read) if not isinstance(read, list) else np.ndarray)
 
-    def test_one_number_for_an_array_of_one(self):
-        output = Output.from_space(gym.spaces.Box(-1, 1, (1,)))
-        assert np.array_equal(output.read(0.25), [0.25])
-        assert Output().read(np.array([0.5])) == 0.5
-
-    def test_discrete_action(self):
-        output = Output.from_space(gym.spaces.Discrete(3))
-        assert output.read(2.0) == 2
-        assert isinstance(output.read(np.float64(2)), int)
-        for wrong in (3, -1, 0.5, True, [1, 2], "1"):
-            with pytest.raises(CandidateError):
-                output.read(wrong)
-
-    def test_integers_are_kept_whole(self):
-        output = Output("int")
-        assert output.read(2**53 + 1) == 2**53 + 1
-        assert output.read(np.float16(3)) == 3
-        for wrong in (1e300, -1e19, np.array(2**64 - 1, dtype=np.uint64)):
-            with pytest.raises(CandidateError, match="expected an integer"):
-                output.read(wrong)
+    @pytest.mark.parametrize(
+        ("output", "wrong"),
+        [
+            *((BOX, value) for value in (
+                [1.0], [[1.0, 2.0]], [np.nan, 0], ["a", "b"], None, [1.0, [2.0]], 1.0)),
+            *((DISCRETE, value) for value in (3, -1, 0.5, True, [1, 2], "1")),
+            *((Output("int"), value) for value in (
+                1e300, -1e19, np.array(2**64 - 1, dtype=np.uint64))),
+            *((REWARD, value) for value in (
+                (1.0, {"a": np.nan}), (np.inf, {}), {"a": 1.0}, (1.0, 2.0),
+                1e308, -1e308, (0.0, {"a": 1e308}), np.inf, 10**200)),
+        ],
+    )  # fmt: skip
+    def test_what_is_refused(self, output, wrong):
+        with pytest.raises(CandidateError, match="expected"):
+            output.read(wrong)
 
     def test_a_long_text_among_many_short_ones(self):
         """An array of texts has room for the longest at every place: 4 TB here."""
@@ -231,19 +224,6 @@ class TestOutput:
             Output().read([Loud()] * 1000)
         assert len(shown) < 100
         assert len(str(CandidateError("x" * 10**6, "check"))) < 10_000
-
-    def test_reward_whose_sum_overflows(self):
-        for wrong in (1e308, -1e308, (0.0, {"a": 1e308}), np.inf, 10**200):
-            with pytest.raises(CandidateError, match="expected"):
-                Output("reward").read(wrong)
-
-    def test_reward(self):
-        output = Output("reward")
-        assert output.read(1) == (1.0, {})
-        assert output.read((1.0, {"a": np.float32(0.5)})) == (1.0, {"a": 0.5})
-        for wrong in ((1.0, {"a": np.nan}), (np.inf, {}), {"a": 1.0}, (1.0, 2.0)):
-            with pytest.raises(CandidateError):
-                output.read(wrong)
 
     def test_components_of_a_reward_are_few_and_have_short_names(self):
         output = Output("reward")

@@ -19,7 +19,6 @@ from llmopt.code.reward.reward import (
     Training,
     course,
     improve_reward,
-    plain_action,
     reflect,
     reward_function,
     start_seed,
@@ -171,103 +170,71 @@ class TestTraining:
             {"total": 2.0, "moved": (end[0] - start) / 7, "push": 0.5}, rel=1e-4
         )
 
-    def test_an_unknown_measure(self):
-        with pytest.raises(ValueError, match="measure='luck'"):
-            improve_reward(None, CAR, 1, seeds=[1], measure="luck")
 
-
-def test_actions_are_plain():
-    assert plain_action(np.int64(2)) == 2
-    assert plain_action(np.array(0.5)) == 0.5
-    array = np.array([1.0])
-    assert plain_action(array) is not array
+def searched(*sources, steps=None, **options):
+    """Return a search over rewards after it, its client, and what was said of each step."""
+    client, said = ScriptedClient([f"```python\n{s}```" for s in sources]), []
+    with gym.make(CAR) as env:
+        function = reward_function(env, doc="obs: position, velocity.")
+    with CodeOptimizer(function, client=client, seed=0) as optimizer:
+        improve_reward(
+            optimizer, CAR, steps or len(sources), on_step=lambda *step: said.append(step),
+            **{"cap": 300, **options},
+        )  # fmt: skip
+    return optimizer, client, said
 
 
 @needs_confinement
 class TestSearch:
+    def test_the_reward_makes_the_difference(self):
+        """The same training under no reward, or the reverse of a good one, misses the goal."""
+        reverse = SHAPED.replace("return gain + goal", "return -gain - goal")
+        optimizer, client, said = searched(
+            reverse, SPARSE, SHAPED, steps=5, seeds=[2, 4, 6, 8], episodes=20, measure="success",
+            done=lambda rate: rate == 1.0,
+        )  # fmt: skip
+        assert [t.reward for t in optimizer.trials] == [0.0, 0.0, 1.0]
+        assert judge(CAR, said[2][1][0].policy, range(1, 41, 2)).success_rate >= 0.9
+        shown = client.requests[2].text
+        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]; it did not change" in shown
+        assert "success in 0% of the episodes" in shown
+        with pytest.raises(ValueError, match="measure='luck'"):
+            improve_reward(None, CAR, 1, seeds=[1], measure="luck")
+
+    def test_a_reward_that_praises_itself_gains_nothing(self):
+        """The score is the environment's, whatever the reward says."""
+        boast = "def reward(obs, action, next_obs, info):\n    return 1e12\n"
+        optimizer, _, said = searched(boast, seeds=[2, 4], episodes=3, cap=50)
+        training = said[0][1][0]
+        assert training.components["total"][0] == 1e12
+        assert optimizer.best.reward == judge(CAR, training.policy, [2, 4], 50).mean_return
+        assert optimizer.best.reward <= 100.0
+
+    def test_a_reward_that_fails_in_training_is_told(self):
+        """A sum of rewards that are out of all bounds would overflow."""
+        head = "def reward(obs, action, next_obs, info):\n    return "
+        late = head + "1.0 / max(0.0, 0.0 if obs[1] < -0.012 else 1.0)\n"
+        huge = head + "1e308 if obs[1] < -0.012 else 1.0\n"
+        optimizer, client, _ = searched(late, huge, seeds=[2], episodes=4)
+        assert [t.reward for t in optimizer.trials] == [None, None]
+        assert "ZeroDivisionError" in client.requests[1].text
+        assert "1e+308" in optimizer.trials[1].feedback
+
     def test_training_uses_no_start_that_a_policy_is_judged_on(self, car):
         class Watch(gym.Wrapper):
             def reset(self, *, seed=None, options=None):
                 seeds.append(seed)
                 return self.env.reset(seed=seed, options=options)
 
-        seeds = []
-        for seed in (0, 1):
+        seeds, made = [], []
+        for seed in (0, 1, 1):
             with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
-                train_linear(candidate, Watch(car), episodes=6, cap=20, seed=seed)
-        assert len(seeds) > 12
+                made.append(train_linear(candidate, Watch(car), episodes=6, cap=20, seed=seed))
+        assert made[1] == made[2] != made[0]
+        assert set(made[0].components) == {"total", "gain", "goal"}
+        assert made[0].episodes == 6 + 4 * 3
+        assert len(seeds) > 18
         assert min(s for s in seeds if s is not None) >= 1_000_000
-
-    def test_rewards_out_of_all_bounds_are_told_and_not_fatal(self):
-        """Sums of them would overflow."""
-        late = (
-            "def reward(obs, action, next_obs, info):\n"
-            "    return 1e308 if obs[1] < -0.012 else 1.0\n"
-        )
-        client = ScriptedClient([f"```python\n{late}```"])
-        with gym.make(CAR) as env:
-            function = reward_function(env)
-        with CodeOptimizer(function, client=client, seed=0) as optimizer:
-            improve_reward(optimizer, CAR, 1, seeds=[2], episodes=4, cap=300)
-        assert optimizer.trials[0].reward is None
-        assert "1e+308" in optimizer.trials[0].feedback
-
-    def test_the_reward_makes_the_difference(self):
-        """The same training under the reverse of a good reward does not reach the goal."""
-        reverse = SHAPED.replace("return gain + goal", "return -gain - goal")
-        client = ScriptedClient([f"```python\n{s}```" for s in (reverse, SHAPED)])
-        with gym.make(CAR) as env:
-            function = reward_function(env)
-        with CodeOptimizer(function, client=client, seed=0) as optimizer:
-            improve_reward(optimizer, CAR, 2, seeds=[2, 4], episodes=20, measure="success", cap=300)
-        assert [t.reward for t in optimizer.trials] == [0.0, 1.0]
-
-    def test_a_reward_that_trains_a_policy_which_reaches_the_goal(self):
-        client = ScriptedClient([f"```python\n{s}```" for s in (SPARSE, SHAPED)])
-        steps = []
-        with gym.make(CAR) as env:
-            function = reward_function(env, doc="obs: position, velocity.")
-        with CodeOptimizer(function, client=client, seed=0) as optimizer:
-            improve_reward(
-                optimizer, CAR, 4, seeds=[2, 4, 6, 8], episodes=20, measure="success", cap=300,
-                on_step=lambda *step: steps.append(step), done=lambda rate: rate == 1.0,
-            )  # fmt: skip
-            assert [t.reward for t in optimizer.trials] == [0.0, 1.0]
-        held_out = judge(CAR, steps[1][1][0].policy, range(1, 41, 2))
-        assert held_out.success_rate >= 0.9
-        shown = client.requests[1].text
-        assert "total: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]; it did not change" in shown
-        assert "success in 0% of the episodes" in shown
-
-    def test_a_reward_that_praises_itself_gains_nothing(self):
-        """The score is the environment's, whatever the reward says."""
-        steps = []
-        boast = "def reward(obs, action, next_obs, info):\n    return 1e12\n"
-        client = ScriptedClient([f"```python\n{boast}```"])
-        with gym.make(CAR) as env:
-            function = reward_function(env)
-        with CodeOptimizer(function, client=client, seed=0) as optimizer:
-            improve_reward(
-                optimizer, CAR, 1, seeds=[2, 4], episodes=3, cap=50,
-                on_step=lambda *step: steps.append(step),
-            )  # fmt: skip
-            training = steps[0][1][0]
-            assert training.components["total"][0] == 1e12
-            assert optimizer.best.reward == judge(CAR, training.policy, [2, 4], 50).mean_return
-            assert optimizer.best.reward <= 100.0
-
-    def test_a_reward_that_fails_in_training_is_told(self):
-        late = (
-            "def reward(obs, action, next_obs, info):\n"
-            "    return 1.0 / max(0.0, 0.0 if obs[1] < -0.012 else 1.0)\n"
-        )
-        client = ScriptedClient([f"```python\n{late}```", f"```python\n{SHAPED}```"])
-        with gym.make(CAR) as env:
-            function = reward_function(env)
-        with CodeOptimizer(function, client=client, seed=0) as optimizer:
-            improve_reward(optimizer, CAR, 2, seeds=[2], episodes=4, cap=300)
-        assert optimizer.trials[0].reward is None
-        assert "ZeroDivisionError" in client.requests[1].text
 
     @pytest.mark.defect(15, 16, 44)
     @pytest.mark.parametrize(
@@ -309,16 +276,6 @@ class TestSearch:
                 )
             assert [t.reward for t in optimizer.trials] == [None] * 5
             assert re.search(reason, optimizer.trials[0].feedback)
-
-    def test_training_is_reproducible(self, car):
-        def train():
-            with Candidate(SHAPED, [reward_function(car)], Sandbox) as candidate:
-                return train_linear(candidate, car, episodes=8, cap=60, seed=5)
-
-        first = train()
-        assert first == train()
-        assert set(first.components) == {"total", "gain", "goal"}
-        assert first.episodes == 8 + 4 * 3
 
 
 class ViralChat:
@@ -364,6 +321,9 @@ class TestGenCode:
         assert reward == 105.0
         assert state.reward_func(np.array([0.0, 0.5]), False, False) == 5.0
         state.reward_func.close()
+        state = generator.get(GOOD.replace("reward_func(", "my_reward("))  # another name is found
+        assert state.reward_func(np.zeros(2), True, False) == 100.0
+        state.reward_func.close()
 
     def test_the_single_steps(self):
         generator = GenCode(CAR)
@@ -378,11 +338,6 @@ class TestGenCode:
         generator.response = "no code at all"
         with pytest.raises(ValueError, match="no code"):
             generator.get_clean_response()
-
-    def test_another_name_is_found(self):
-        state = GenCode(CAR).get(GOOD.replace("reward_func(", "my_reward("))
-        assert state.reward_func(np.zeros(2), True, False) == 100.0
-        state.reward_func.close()
 
     @pytest.mark.parametrize("viral", [True, False])
     def test_repairs(self, viral):
@@ -407,23 +362,18 @@ class TestGenCode:
         with pytest.raises(BudgetExceededError, match="max_requests=3"):
             generator.get("nothing")
         assert generator.usage.requests == 3
-
-    def test_failed_repairs_count(self):
-        busy = ClientError("busy", retryable=True, retry_after=0.0)
-        generator = GenCode(CAR, ScriptedClient([busy, GOOD]))
-        generator.get("nothing").reward_func.close()
-        assert (generator.usage.requests, generator.usage.failed_requests) == (2, 1)
-
-    def test_a_long_answer_is_sent_back_cut(self):
-        chat = ScriptedClient([GOOD])
-        GenCode(CAR, chat).get("x" * 10_000_000).reward_func.close()
-        assert len(chat.requests[0].text) < 21_000
-
-    def test_repairs_are_bounded(self):
-        chat = ViralChat(*["nothing"] * 10)
+        bounded = GenCode(CAR, ViralChat(*["nothing"] * 10), repairs=2)
         with pytest.raises(CandidateError):
-            GenCode(CAR, chat, repairs=2).get("nothing")
-        assert len(chat.messages) == 2
+            bounded.get("nothing")
+        assert bounded.usage.requests == 2
+
+    def test_a_model_string_is_a_client_whose_failures_count(self, monkeypatch):
+        chat = ScriptedClient([ClientError("busy", retryable=True, retry_after=0.0), GOOD])
+        monkeypatch.setattr(gencode, "get_client", {"some-model": chat}.get)
+        generator = GenCode(CAR, "some-model")
+        generator.get("x" * 10_000_000).reward_func.close()
+        assert (generator.usage.requests, generator.usage.failed_requests) == (2, 1)
+        assert len(chat.requests[1].text) < 21_000  # a long answer is sent back cut
 
     def test_states_are_counted_and_an_error_asks_for_a_repair_first(self):
         chat = ScriptedClient([GOOD.replace("100.0", "50.0")])
@@ -439,13 +389,6 @@ class TestGenCode:
         _, answer, complaint = chat.requests[0].messages
         assert "return shaping" in answer.content
         assert "too generous" in complaint.content
-
-    def test_a_model_string_is_a_client(self, monkeypatch):
-        chat = ScriptedClient([ClientError("busy", retryable=True, retry_after=0.0), GOOD])
-        monkeypatch.setattr(gencode, "get_client", {"some-model": chat}.get)
-        state = GenCode(CAR, "some-model").get("nothing")
-        assert len(chat.requests) == 2
-        state.reward_func.close()
 
     @pytest.mark.parametrize(
         ("body", "said"),
@@ -561,10 +504,5 @@ def test_the_missing_package_is_said(monkeypatch, car):
         pytest.raises(ImportError, match=re.escape(install_hint("sb3"))),
     ):
         train_sb3(candidate, car)
-
-
-def test_an_unknown_algorithm(car):
-    from llmopt.code.reward.sb3 import train_sb3
-
-    with Candidate(SHAPED, [], Sandbox) as candidate, pytest.raises(LLMOptError, match="PPO"):
+    with Candidate(SHAPED, []) as candidate, pytest.raises(LLMOptError, match="PPO"):
         train_sb3(candidate, car, algorithm="ppo")
