@@ -270,6 +270,7 @@ def test_the_prompt(check_golden):
         total=30,
         noisy=True,
         may_stop=True,
+        points=4,
     )
     request = get_prompt("words").prepare(situation).request
     text = "\n".join(f"--- {m.role} ---\n{m.content}" for m in request.messages)
