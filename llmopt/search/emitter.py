@@ -30,14 +30,14 @@ from llmopt.errors import (
     SearchStopped,
     TemplateError,
 )
-from llmopt.history import History, Proposal, Source, Usage
+from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.words import describe_params
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.limits import Limits
-from llmopt.search.meter import Draft, Meter
+from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.space import Space, Value
 from llmopt.text import cut
 
@@ -106,7 +106,7 @@ def keys_of(space: Space, history: History) -> set[Hashable]:
     return {space.key(values) for values in (*told, *history.pending)}
 
 
-class ModelEmitter:
+class ModelEmitter(Metered):
     """Turns a history into proposals by asking a model: prompt, model, reading, checks.
 
     Retries are bounded, and points drawn at random take over where the model does not deliver.
@@ -124,7 +124,6 @@ class ModelEmitter:
         points: Most points of one answer; see `AskOptions`.
         finishes: Whether small changes of the best point go on where the model ends the search;
             it is told so.
-        meter: Sends the requests and counts what they cost.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class ModelEmitter:
         self.points = self._most_points(client)
         self.finishes = False
         limits = limits or self.options.limits
-        self.meter = Meter(client, limits, transport_attempts=transport_attempts)
+        self._meter = Meter(client, limits, transport_attempts=transport_attempts)
 
     def _most_points(self, client: Client) -> int:
         """Return the most points of one answer."""
@@ -174,9 +173,9 @@ class ModelEmitter:
         return min(max(least, self.total // 10), NUMBERS_FIRST)
 
     @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self.meter.client
+    def meter(self) -> Meter:
+        """Sends the requests and counts what they cost."""
+        return self._meter
 
     @property
     def total(self) -> int | None:
@@ -187,22 +186,8 @@ class ModelEmitter:
     def total(self, value: int | None) -> None:
         self.options = replace(self.options, total=value)
 
-    @property
-    def limits(self) -> Limits:
-        """The caps on what may be spent; assign new ones to raise them."""
-        return self.meter.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self.meter.limits = limits
-
-    @property
-    def usage(self) -> Usage:
-        """What was spent so far (a copy)."""
-        return self.meter.usage
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "meter": copy.copy(self.meter)}  # a copy has its own account
+        return {**self.__dict__, "_meter": copy.copy(self._meter)}  # a copy has its own account
 
     def propose(
         self,
@@ -243,7 +228,7 @@ class ModelEmitter:
             SearchStopped: The model ended the search, with `may_stop`.
         """
         notes = (*what_is_known(space, history, self._labels(space)), *notes)
-        with self.meter.asking() as draft:
+        with self._meter.asking() as draft:
             taken = keys_of(space, history) if taken is None else taken
             proposals = self._propose(
                 space, history, rng, n, set(taken), notes, draft, most_requests
@@ -292,7 +277,7 @@ class ModelEmitter:
             reply: Reply | None = None
             try:
                 if not query.drawn:
-                    reply = self.meter.send(query.request)
+                    reply = self._meter.send(query.request)
             except BudgetExceededError:
                 if self.options.on_error == "raise":
                     raise
@@ -335,7 +320,7 @@ class ModelEmitter:
             draft.warnings.append(self._trouble(space, missing, seen, trouble))
             found += draw_fallbacks(space, seen, rng, missing)
         for proposal in found:
-            self.meter.count_proposal(proposal.source)
+            self._meter.count_proposal(proposal.source)
         return _share(found, replies)
 
     def _prepare(
@@ -384,7 +369,7 @@ class ModelEmitter:
         """
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
-            self.meter.count_rejection(completion.finish_reason)
+            self._meter.count_rejection(completion.finish_reason)
             raise ParseError(withheld, completion.text)
         try:
             first = query.read(completion.text, len(earlier), earlier)
@@ -395,10 +380,10 @@ class ModelEmitter:
             elif completion.finish_reason == "length":
                 kind = "truncated"
                 reason = f"the answer was cut off at the token limit ({error.reason})"
-            self.meter.count_rejection(kind)
+            self._meter.count_rejection(kind)
             raise ParseError(reason, completion.text) from error
         for why in first.dropped:
-            self.meter.count_rejection("unreadable")
+            self._meter.count_rejection("unreadable")
             logger.warning("one of several points of an answer is left out: %s", why)
         found: list[Proposal] = []
         trouble: ParseError | None = None
@@ -436,13 +421,13 @@ class ModelEmitter:
         values, clipped = space.settle(reading.values), reading.clipped
         if broken := space.broken(values):
             if self.options.out_of_range == "reject":
-                self.meter.count_rejection("constraint")
+                self._meter.count_rejection("constraint")
                 amounts = ", ".join(f"{text} (by {a:.3g})" for text, a in broken.items())
                 raise ParseError(f"this point breaks {amounts}", completion.text)
             values, clipped = space.mend(values), True
         key = space.key(values)
         if key in seen and not self.options.noisy:
-            self.meter.count_rejection("duplicate")
+            self._meter.count_rejection("duplicate")
             raise ParseError("this point was already tried; propose another", completion.text)
         seen.add(key)
         source: Source = "drawn" if query.drawn else "llm"

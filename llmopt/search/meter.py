@@ -473,6 +473,11 @@ class Metered:
     _meter: Meter
 
     @property
+    def client(self) -> Client:
+        """The model that is asked."""
+        return self._meter.client
+
+    @property
     def limits(self) -> Limits:
         """The caps on what may be spent; assign new ones to raise them."""
         return self._meter.limits

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.base import Client, Reply, amount
+from llmopt.client.base import Reply, amount
 from llmopt.client.model_string import split_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
@@ -43,11 +43,6 @@ class StoredSearch(Metered):
     _log: EventLog | None = None
     _state: Any
     space: Any
-
-    @property
-    def client(self) -> Client:
-        """The model that is asked."""
-        return self._meter.client
 
     def _record(self, event: Any) -> None:
         """Store an event, then let it change the state."""
