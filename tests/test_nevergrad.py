@@ -1194,6 +1194,21 @@ class TestWords:
         with pytest.raises(SearchStopped, match="ended the search"):
             optimizer.ask()
 
+    def test_the_points_of_one_answer_serve_the_workers_and_then_it_ends(self):
+        answer = "".join(
+            f"Start from: new\nProposal:\nparams[0]: {x}, params[1]: 2\n\n" for x in (1, 2, 3)
+        )
+        client = ScriptedClient([answer + "Proposal: stop", answer])
+        optimizer = make(client, workers=2, budget=9, prompt="words", may_stop=True)
+        asked = [optimizer.ask() for _ in range(3)]
+        assert [c.value.tolist() for c in asked] == [[1, 2], [2, 2], [3, 2]]
+        again = pickle.loads(pickle.dumps(optimizer))
+        for one in (optimizer, again):
+            with pytest.raises(SearchStopped, match="ended the search"):
+                one.ask()
+        assert optimizer.usage.requests == 1
+        assert optimizer.usage.proposals == {"llm": 3}
+
     def test_a_warning_points_at_the_users_line(self):
         optimizer = make([ClientError("no quota")], on_error="fallback")
         with pytest.warns(FallbackWarning) as caught:

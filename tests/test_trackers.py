@@ -7,6 +7,8 @@ import copy
 import logging
 import os
 import pickle
+import sys
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -185,6 +187,25 @@ def test_mlflow(tmp_path):
     assert second.data.tags["llmopt.explanation"] == "because of 2.0"
     assert second.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert children["trial 3"].info.status == "FAILED"
+
+
+def test_mlflow_gets_at_most_a_hundred_parameters_at_once(monkeypatch):
+    client, mlflow = MagicMock(), MagicMock()
+    client.get_experiment_by_name.return_value.experiment_id = "1"
+    mlflow.tracking.MlflowClient.return_value = client
+    mlflow.entities.Param = lambda key, value: (key, value)
+    for name in ("mlflow", "mlflow.tracking", "mlflow.entities"):
+        part = mlflow if name == "mlflow" else getattr(mlflow, name.partition(".")[2])
+        monkeypatch.setitem(sys.modules, name, part)
+    space = {f"x{i:03d}": Float(0, 1) for i in range(250)}
+    optimizer = LLMOptimizer(space, ScriptedClient([]), warmup=1, seed=0, callbacks=[MLflow()])
+    point = optimizer.ask()
+    optimizer.tell(point, 1.0)
+    optimizer.close()
+    batches = [call.kwargs.get("params", []) for call in client.log_batch.call_args_list]
+    assert max(map(len, batches)) == 100
+    told = dict(pair for batch in batches for pair in batch)
+    assert {name: float(told[name]) for name in space} == point
 
 
 def test_mlflow_goes_on_with_the_run_of_a_resumed_search(tmp_path):

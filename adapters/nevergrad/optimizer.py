@@ -106,6 +106,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         self._said: dict[str, str] = {}  # what suggested candidates are, by uid
         self._words = {}  # feedback and standard error of candidates not told yet
         self._ready: deque[Proposal] = deque()
+        self._end: SearchStopped | None = None  # what ends the search behind the points in `_ready`
         self._violation = 0.0
         # Points of the model or its partner that a cheap constraint refused.
         self._refused: list[tuple[Value, ...]] = []
@@ -255,6 +256,8 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
         if len(self._refused) > self._refused_before:
             wanted = max(wanted, _CONSTRAINED_BATCH)
         try:
+            if self._end is not None:
+                raise self._end
             with self._model.meter.asking() as draft:
                 found = self._emitter.propose(
                     self._parameters.space, history, rng, wanted, taken=taken, notes=self._notes()
@@ -263,8 +266,10 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             # The same call later must give the same points.
             self._rng.set_state(state)
             if isinstance(error, SearchStopped):
+                self._end = None
                 raise _Stopped(str(error)) from None
             raise
+        self._end = draft.stop
         self._refused_before = len(self._refused)
         self._ready.extend(found)
         for text in draft.warnings:

@@ -9,6 +9,7 @@ from typing import Any
 
 from llmopt.trackers.base import RunTracker, Search, Told, missing
 
+_AT_ONCE = 100  # parameters that MLflow takes in one call
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
 _MOST_TAG = 5000  # characters of a tag
 _MARK = "llmopt.search"
@@ -60,9 +61,9 @@ class MLflow(RunTracker):
 
     def _params(self, run: str, params: Mapping[str, Any]) -> None:
         texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in params.items()}
-        self._client.log_batch(
-            run, params=[self._param(k, v[:_MOST_PARAM]) for k, v in texts.items()]
-        )
+        every = [self._param(k, v[:_MOST_PARAM]) for k, v in texts.items()]
+        for start in range(0, len(every), _AT_ONCE):
+            self._client.log_batch(run, params=every[start : start + _AT_ONCE])
 
     def _write(self, run: str, told: Told) -> None:
         trial, now = told.trial, int(time.time() * 1000)
