@@ -55,7 +55,7 @@ def read_fixed(system_attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_stopped(trial: FrozenTrial) -> bool:
     """Whether the model ended the search in place of proposing this trial."""
-    source = read_note(trial, "source")
+    source = trial.user_attrs.get(PREFIX + "source")
     return isinstance(source, str) and source == "stopped"
 
 

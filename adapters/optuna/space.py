@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import optuna
@@ -112,7 +113,6 @@ class StudySpace:
         distributions: Each parameter's distribution in the latest trial that has it, by name.
         base: Names of the parameters that every trial has.
         space: The space; none of its parameters counts as missing where a point lacks it.
-        optional: When a parameter is there, by name: see `BranchedSpace`.
     """
 
     def __init__(
@@ -127,18 +127,28 @@ class StudySpace:
             for n in sorted(latest)
             if not latest[n].single() and not trouble_with(n, latest[n])
         }
-        self.base: list[str] = []
-        self.optional: Mapping[str, Condition | None] = {}
-        if not self.distributions:
-            return
-        dimensions = {n: dimension(d) for n, d in self.distributions.items()}
-        self.space = BranchedSpace(dimensions, dict.fromkeys(dimensions))
-        self._dimensions = dimensions
-        self.base = [n for n in dimensions if all(n in t.distributions for t in trials)]
-        if len(self.base) == len(dimensions):
-            return
-        points = [self._values(trial.params) for trial in trials]
-        self.optional = find_conditions(points, dimensions)
+        self._trials = trials
+        known_by_all = set(self.distributions).intersection(*(t.distributions for t in trials))
+        self.base = [n for n in self.distributions if n in known_by_all]
+        self._dimensions = {n: dimension(d) for n, d in self.distributions.items()}
+        if self:
+            self.space = BranchedSpace(self._dimensions, dict.fromkeys(self._dimensions))
+
+    @cached_property
+    def optional(self) -> Mapping[str, Condition | None]:
+        """When a parameter is there, by name: see `BranchedSpace`."""
+        if len(self.base) == len(self.distributions):
+            return {}
+        own = self._dimensions
+        choices = {n: d.choices for n, d in own.items() if isinstance(d, Categorical)}
+        points = []
+        for trial in self._trials:
+            point = {n: v for n, v in trial.params.items() if n in own}
+            for name in point.keys() & choices.keys():
+                code = trial.distributions[name].to_internal_repr(point[name])
+                point[name] = choices[name][int(code)]
+            points.append(point)
+        return find_conditions(points, own)
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """Return parameters in the form of the space, those left out that do not belong to it."""
