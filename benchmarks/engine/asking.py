@@ -62,7 +62,7 @@ def make_problem(
         tuple((tuple(map(float, params)), outcome.reward) for params, outcome in warmup),
         prompt_description(task, policy, prompt) if words is None else words.text,
         tuple(outcome.note for _, outcome in warmup),
-        () if words is None else words.parameters,
+        () if words is None else policy.names(words.inputs, words.outputs),
         tuple(outcome.stderr for _, outcome in warmup),
     )
 

@@ -48,6 +48,10 @@ _CARE: dict[str, tuple[Any, ...]] = {
 """Alias -> wrappers, mean and variance of what is observed, and box, of the scaled tasks."""
 
 
+def _each(names: str) -> tuple[str, ...]:
+    return tuple(names.split("; "))
+
+
 _PUBLISHED: tuple[Task, ...] = (
     Task(
         "MountainCarContinuous-v0/linear-v1",
@@ -76,15 +80,11 @@ _PUBLISHED: tuple[Task, ...] = (
             "the velocities of its tip and joints, and sets the torques of its two joints. The "
             "reward is its speed to the right less a small cost of the torques."
         ),
-        observes=(
-            "angle of the front link",
-            "angle of the first joint",
-            "angle of the second joint",
-            "velocity of the front tip along x, to the right",
-            "velocity of the front tip along y",
-            "angular velocity of the front link",
-            "angular velocity of the first joint",
-            "angular velocity of the second joint",
+        observes=_each(
+            "angle of the front link; angle of the first joint; angle of the second joint; "
+            "velocity of the front tip along x, to the right; velocity of the front tip along "
+            "y; angular velocity of the front link; angular velocity of the first joint; "
+            "angular velocity of the second joint"
         ),
         acts=(
             "torque on the first joint",
@@ -100,11 +100,9 @@ _PUBLISHED: tuple[Task, ...] = (
             "angular velocity of the pole are observed; the cart is pushed left or right. Every "
             "step that the pole stays up gives 1, at most 500."
         ),
-        observes=(
-            "position of the cart",
-            "velocity of the cart",
-            "angle of the pole, positive to the right",
-            "angular velocity of the pole",
+        observes=_each(
+            "position of the cart; velocity of the cart; angle of the pole, positive to the "
+            "right; angular velocity of the pole"
         ),
         acts=(
             "push left",
@@ -124,11 +122,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "position of the car, from -1.2 to 0.6; the valley is at -0.52, the flag at 0.5",
             "velocity of the car, from -0.07 to 0.07",
         ),
-        acts=(
-            "push left",
-            "do nothing",
-            "push right",
-        ),
+        acts=_each("push left; do nothing; push right"),
     ),
     Task(
         "Pendulum-v1/linear-v1",
@@ -139,10 +133,8 @@ _PUBLISHED: tuple[Task, ...] = (
             "and its angular velocity are observed, and a torque between -2 and 2 is set. Every "
             "step costs the squared angle from upright and a little for speed and torque."
         ),
-        observes=(
-            "cosine of the angle from upright",
-            "sine of the angle from upright",
-            "angular velocity",
+        observes=_each(
+            "cosine of the angle from upright; sine of the angle from upright; angular velocity"
         ),
         acts=("torque",),
     ),
@@ -155,19 +147,12 @@ _PUBLISHED: tuple[Task, ...] = (
             "both angles and their velocities are observed; the torque is -1, 0 or 1. Every "
             "step before the tip swings above the line costs 1, at most 500."
         ),
-        observes=(
-            "cosine of the first angle, which is 0 hanging down",
-            "sine of the first angle",
-            "cosine of the second angle, relative to the first link",
-            "sine of the second angle",
-            "angular velocity of the first joint",
-            "angular velocity of the second joint",
+        observes=_each(
+            "cosine of the first angle, which is 0 hanging down; sine of the first angle; "
+            "cosine of the second angle, relative to the first link; sine of the second angle; "
+            "angular velocity of the first joint; angular velocity of the second joint"
         ),
-        acts=(
-            "torque -1 on the middle joint",
-            "no torque",
-            "torque 1 on the middle joint",
-        ),
+        acts=_each("torque -1 on the middle joint; no torque; torque 1 on the middle joint"),
     ),
     Task(
         "InvertedPendulum-v5/linear-v1",
@@ -177,11 +162,9 @@ _PUBLISHED: tuple[Task, ...] = (
             "A pole stands on a cart on a rail. The position, the angle and both velocities are "
             "observed, and a force on the cart is set. Every step upright gives 1, at most 1000."
         ),
-        observes=(
-            "position of the cart",
-            "angle of the pole",
-            "velocity of the cart",
-            "angular velocity of the pole",
+        observes=_each(
+            "position of the cart; angle of the pole; velocity of the cart; angular velocity of "
+            "the pole"
         ),
         acts=("force on the cart",),
     ),
@@ -194,16 +177,11 @@ _PUBLISHED: tuple[Task, ...] = (
             "cosines of the angles, the velocities and a constraint force are observed, and a "
             "force on the cart is set. Every step upright gives about 10."
         ),
-        observes=(
-            "position of the cart",
-            "sine of the lower pole's angle",
-            "sine of the angle between the poles",
-            "cosine of the lower pole's angle",
-            "cosine of the angle between the poles",
-            "velocity of the cart",
-            "angular velocity of the lower pole",
-            "angular velocity of the joint between the poles",
-            "constraint force on the cart",
+        observes=_each(
+            "position of the cart; sine of the lower pole's angle; sine of the angle between "
+            "the poles; cosine of the lower pole's angle; cosine of the angle between the "
+            "poles; velocity of the cart; angular velocity of the lower pole; angular velocity "
+            "of the joint between the poles; constraint force on the cart"
         ),
         acts=("force on the cart",),
     ),
@@ -216,17 +194,11 @@ _PUBLISHED: tuple[Task, ...] = (
             "the target, the velocities and the distance are observed, and two torques are set. "
             "Every step costs the distance and the squared torques."
         ),
-        observes=(
-            "cosine of the first angle",
-            "cosine of the second angle",
-            "sine of the first angle",
-            "sine of the second angle",
-            "x of the target",
-            "y of the target",
-            "angular velocity of the first joint",
-            "angular velocity of the second joint",
-            "x of the fingertip less that of the target",
-            "y of the fingertip less that of the target",
+        observes=_each(
+            "cosine of the first angle; cosine of the second angle; sine of the first angle; "
+            "sine of the second angle; x of the target; y of the target; angular velocity of "
+            "the first joint; angular velocity of the second joint; x of the fingertip less "
+            "that of the target; y of the fingertip less that of the target"
         ),
         acts=(
             "torque on the first joint",
@@ -242,24 +214,13 @@ _PUBLISHED: tuple[Task, ...] = (
             "velocities of its body and joints are observed, and three torques are set. Every "
             "step upright gives 1 plus the speed less a small cost of the torques."
         ),
-        observes=(
-            "height of the torso",
-            "angle of the torso",
-            "angle of the thigh joint",
-            "angle of the leg joint",
-            "angle of the foot joint",
-            "velocity to the right",
-            "upward velocity",
-            "angular velocity of the torso",
-            "angular velocity of the thigh joint",
-            "angular velocity of the leg joint",
-            "angular velocity of the foot joint",
+        observes=_each(
+            "height of the torso; angle of the torso; angle of the thigh joint; angle of the "
+            "leg joint; angle of the foot joint; velocity to the right; upward velocity; "
+            "angular velocity of the torso; angular velocity of the thigh joint; angular "
+            "velocity of the leg joint; angular velocity of the foot joint"
         ),
-        acts=(
-            "torque on the thigh joint",
-            "torque on the leg joint",
-            "torque on the foot joint",
-        ),
+        acts=_each("torque on the thigh joint; torque on the leg joint; torque on the foot joint"),
     ),
     Task(
         "Walker2d-v5/linear-v1",
@@ -270,32 +231,17 @@ _PUBLISHED: tuple[Task, ...] = (
             "angles and velocities are observed, and six torques are set. Every step upright "
             "gives 1 plus the speed less a small cost of the torques."
         ),
-        observes=(
-            "height of the torso",
-            "angle of the torso",
-            "angle of the right thigh",
-            "angle of the right leg",
-            "angle of the right foot",
-            "angle of the left thigh",
-            "angle of the left leg",
-            "angle of the left foot",
-            "velocity to the right",
-            "upward velocity",
-            "angular velocity of the torso",
-            "angular velocity of the right thigh",
-            "angular velocity of the right leg",
-            "angular velocity of the right foot",
-            "angular velocity of the left thigh",
-            "angular velocity of the left leg",
-            "angular velocity of the left foot",
+        observes=_each(
+            "height of the torso; angle of the torso; angle of the right thigh; angle of the "
+            "right leg; angle of the right foot; angle of the left thigh; angle of the left "
+            "leg; angle of the left foot; velocity to the right; upward velocity; angular "
+            "velocity of the torso; angular velocity of the right thigh; angular velocity of "
+            "the right leg; angular velocity of the right foot; angular velocity of the left "
+            "thigh; angular velocity of the left leg; angular velocity of the left foot"
         ),
-        acts=(
-            "torque on the right thigh",
-            "torque on the right leg",
-            "torque on the right foot",
-            "torque on the left thigh",
-            "torque on the left leg",
-            "torque on the left foot",
+        acts=_each(
+            "torque on the right thigh; torque on the right leg; torque on the right foot; "
+            "torque on the left thigh; torque on the left leg; torque on the left foot"
         ),
     ),
     Task(
@@ -307,32 +253,18 @@ _PUBLISHED: tuple[Task, ...] = (
             "velocities are observed, and six torques are set. The reward is the speed less a "
             "small cost of the torques."
         ),
-        observes=(
-            "height of the front tip",
-            "angle of the front tip",
-            "angle of the back thigh",
-            "angle of the back shin",
-            "angle of the back foot",
-            "angle of the front thigh",
-            "angle of the front shin",
-            "angle of the front foot",
-            "velocity to the right",
-            "upward velocity",
-            "angular velocity of the front tip",
-            "angular velocity of the back thigh",
-            "angular velocity of the back shin",
-            "angular velocity of the back foot",
-            "angular velocity of the front thigh",
-            "angular velocity of the front shin",
-            "angular velocity of the front foot",
+        observes=_each(
+            "height of the front tip; angle of the front tip; angle of the back thigh; angle of "
+            "the back shin; angle of the back foot; angle of the front thigh; angle of the "
+            "front shin; angle of the front foot; velocity to the right; upward velocity; "
+            "angular velocity of the front tip; angular velocity of the back thigh; angular "
+            "velocity of the back shin; angular velocity of the back foot; angular velocity of "
+            "the front thigh; angular velocity of the front shin; angular velocity of the front "
+            "foot"
         ),
-        acts=(
-            "torque on the back thigh",
-            "torque on the back shin",
-            "torque on the back foot",
-            "torque on the front thigh",
-            "torque on the front shin",
-            "torque on the front foot",
+        acts=_each(
+            "torque on the back thigh; torque on the back shin; torque on the back foot; torque "
+            "on the front thigh; torque on the front shin; torque on the front foot"
         ),
     ),
     Task(
@@ -349,12 +281,7 @@ _PUBLISHED: tuple[Task, ...] = (
         observes=(
             "4 times the row plus the column, from the start at the upper left; the goal is 15",
         ),
-        acts=(
-            "left",
-            "down",
-            "right",
-            "up",
-        ),
+        acts=_each("left; down; right; up"),
     ),
     Task(
         "CliffWalking-v1/linear-v1",
@@ -371,12 +298,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "12 times the row plus the column, from the upper left; the start is 36, the goal "
             "47, the cliff lies between them",
         ),
-        acts=(
-            "up",
-            "right",
-            "down",
-            "left",
-        ),
+        acts=_each("up; right; down; left"),
     ),
 )
 

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.policies.goal import describe_task
+from llmopt.policies.goal import TaskWords, describe_task
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.prompt.words import SHORT_FEEDBACK_CHARS
-
-
-@dataclass(frozen=True)
-class TaskWords:
-    """What a model is told of a task.
-
-    Attributes:
-        parameters: A name for each parameter of the policy, ``"force<-car_vel"``.
-        observations: A name for each observed number; empty for a table.
-        actions: A name for each action or choice.
-        text: What f is, the environment, and what the parameters mean.
-    """
-
-    parameters: tuple[str, ...]
-    observations: tuple[str, ...]
-    actions: tuple[str, ...]
-    text: str
 
 
 def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:
@@ -50,7 +32,7 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
         policy, cap = task.policy(env), task.step_cap(env)
     finally:
         env.close()
-    told = describe_task(
+    return describe_task(
         task.make_env,
         policy,
         seeds,
@@ -59,8 +41,6 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
         observations=task.observes,
         actions=task.acts,
     )
-    names = policy.names(told.inputs, told.outputs)
-    return TaskWords(names, told.inputs, told.outputs, told.text)
 
 
 def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> EpisodeStatistics:
@@ -68,9 +48,8 @@ def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> Episode
 
     Args:
         policy: The policy that acts.
-        words: The task's names, for the prompt that is told them; else observations are ``o0,
-            o1, ...`` and actions ``a0, a1, ...``.
+        words: The task's names, for the prompt that is told them.
     """
     if words is None:
         return EpisodeStatistics(policy, max_chars=SHORT_FEEDBACK_CHARS)
-    return EpisodeStatistics(policy, words.observations, words.actions, max_chars=MAX_FEEDBACK)
+    return EpisodeStatistics(policy, words.inputs, words.outputs, max_chars=MAX_FEEDBACK)

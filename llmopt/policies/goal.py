@@ -69,10 +69,10 @@ def describe_task(
         step_cap: Steps that an episode may take.
         words: ``"names"`` to leave out the docstring, ``"none"`` to hide all but `description`.
         description: The user's own words, which come first.
-        observations: Names in place of the docstring's, see `describe_environment`.
+        observations: See `describe_environment`.
         actions: Likewise.
-        threshold: See `describe_environment`.
-        max_chars: Characters that the environment's docstring may take.
+        threshold: Likewise.
+        max_chars: Likewise.
         ceiling: The largest value there can be, if it is known.
         choices: Whether each parameter is the action of one state.
         starts: Whether to say what is observed at each start.
@@ -124,12 +124,7 @@ def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray
 
 
 def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
-    """Return a start drawn as text, where the environment renders text; else nothing.
-
-    Args:
-        make: Makes the environment; it takes ``render_mode=``.
-        seed: Seed of the start.
-    """
+    """Return a start drawn as text, where the environment renders text; else nothing."""
     try:
         env = make()
         modes = env.metadata.get("render_modes", ())
@@ -151,12 +146,7 @@ def draw_start(make: Callable[..., gym.Env[Any, Any]], seed: int) -> str:
 
 
 def describe_goal(starts: int, ceiling: float | None = None) -> str:
-    """Say what the value of a policy is, and on what it is judged in the end.
-
-    Args:
-        starts: Seeded starts of one evaluation.
-        ceiling: The largest value there can be, if it is known.
-    """
+    """Say what the value of a policy is, and on what it is judged in the end."""
     over = (
         f"the same {starts} random starts each time"
         if starts > 1
@@ -176,15 +166,9 @@ def describe_goal(starts: int, ceiling: float | None = None) -> str:
 def describe_starts(
     starts: Sequence[np.ndarray], names: Sequence[str], space: spaces.Space[np.ndarray]
 ) -> str:
-    """Say what is observed at each start, for the numbers in which the starts differ.
+    """Say what is observed first at each start, for the numbers in which the starts differ.
 
-    Args:
-        starts: What is observed first, flat, one for each start.
-        names: A name for each observed number.
-        space: The space of the observations.
-
-    Returns:
-        Some lines; nothing where the starts are alike or too much to list.
+    Nothing is said where the starts are alike, or too much to list.
     """
     if not 1 < len(starts) <= _MOST_STARTS or len(names) > _MOST_INPUTS:
         return ""

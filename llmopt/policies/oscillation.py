@@ -103,11 +103,7 @@ def detrended(rows: np.ndarray) -> np.ndarray:
 
 
 def _periods(signals: list[np.ndarray]) -> list[tuple[float, float]]:
-    """Return the period of each column in steps (0 for none) and the autocorrelation there.
-
-    Args:
-        signals: ``(steps, columns)`` arrays without trend, one for each episode.
-    """
+    """Return the period of each column in steps (0 for none) and the autocorrelation there."""
     lags = min(len(s) for s in signals) // 2
     total = np.zeros((lags, signals[0].shape[1]))
     for rows in signals:

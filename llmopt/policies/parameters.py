@@ -37,13 +37,7 @@ class WeightSpace(Space):
     def of_ranges(
         cls, names: Sequence[str], ranges: Sequence[tuple[float, float]], share: float
     ) -> WeightSpace:
-        """Return the space.
-
-        Args:
-            names: A name for each weight.
-            ranges: Its bounds.
-            share: The part of each range, around 0, from which random points are drawn.
-        """
+        """Return the space; random points come from that share of each range, around 0."""
         narrow = []
         for low, high in ranges:
             reach = share * max(abs(low), abs(high))
@@ -129,11 +123,7 @@ class PolicySpace:
         return np.append(weights.ravel(), constants)
 
     def describe(self, scaled: bool) -> str:
-        """Say what is searched, and in which range, in a line.
-
-        Args:
-            scaled: Whether observed numbers are scaled.
-        """
+        """Say what is searched, and in which range, in a line."""
         count = len(self.space)
         if self._policy.chooses:
             return f"the action in each of {count} states, one of {', '.join(self._actions)}"

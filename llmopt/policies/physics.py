@@ -21,13 +21,9 @@ _NONE = 0  # of mjtBias, mjtGain (fixed) and mjtTrn (joint)
 
 
 def describe_physics(env: Any) -> list[str]:
-    """Return joints, motors and bodies of an environment's MuJoCo model, a line for each kind.
+    """Return joints, motors and bodies of a MuJoCo model, a line for each kind.
 
-    Args:
-        env: An environment without its wrappers.
-
-    Returns:
-        Nothing where there is no such model, or where it cannot be read.
+    Nothing where an environment without its wrappers has no such model, or it cannot be read.
     """
     try:
         model = getattr(env, "model", None)
@@ -39,11 +35,7 @@ def describe_physics(env: Any) -> list[str]:
 
 
 def touching(env: Any) -> frozenset[str]:
-    """Return the bodies of a MuJoCo model that touch what does not move, such as the floor.
-
-    Args:
-        env: An environment without its wrappers, which was reset.
-    """
+    """Return the bodies of a MuJoCo model that touch what does not move, such as the floor."""
     try:
         model, contact = env.model, env.data.contact
         if not env.data.ncon:

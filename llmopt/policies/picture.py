@@ -42,7 +42,7 @@ def write_gif(
     seed: int,
     step_cap: int,
 ) -> None:
-    """Write one episode of a policy as an animated GIF.
+    """Write one episode of a policy as an animated GIF; see `policy_gif`.
 
     Args:
         path: The file.

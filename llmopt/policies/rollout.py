@@ -82,12 +82,7 @@ def as_good(value: float, best: float) -> bool:
 
 
 def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:
-    """Whether a policy does much worse on some fresh start than on each start it was chosen on.
-
-    Args:
-        here: Its returns on the selection starts.
-        there: Its returns on fresh starts.
-    """
+    """Whether returns on fresh starts hold one far below each return on the selection starts."""
     spread = max(max(here) - min(here), _MUCH * abs(math.fsum(here) / len(here)))
     return min(there) < min(here) - spread
 

@@ -83,14 +83,10 @@ class EpisodeStatistics:
 
     @np.errstate(over="ignore", invalid="ignore")  # what a policy blew up is told as it is
     def text(self, evaluation: Evaluation) -> str:
-        """Return the statistics, a line for each subject.
+        """Return the statistics of an evaluation, a line for each subject.
 
-        Args:
-            evaluation: What came of the episodes that were watched.
-
-        Returns:
-            At most `max_chars` characters; empty where no step was watched. Every line ends
-            with a full stop, so that they can be joined by spaces.
+        At most `max_chars` characters; empty where no step was watched. Every line ends with a full
+        stop, so that they can be joined by spaces.
         """
         if not self.recording.episodes:
             return ""
@@ -102,12 +98,7 @@ class EpisodeStatistics:
 
 
 def fit(lines: Iterable[Line], most: float) -> str:
-    """Join lines in their order; where room is short, the last items of a line are left out.
-
-    Args:
-        lines: The most important first.
-        most: Characters of the text.
-    """
+    """Join lines, the most important first; where room is short, the last items of a line go."""
     text = ""
     for head, items in lines:
         room = most - len(text) - bool(text)
@@ -501,13 +492,7 @@ def _short(number: Any) -> str:
 
 
 def _scaled(number: Any, scale: float, *, near: bool = False) -> str:
-    """Return a number in three significant digits of the largest of its kind.
-
-    Args:
-        number: The number.
-        scale: The size of the largest of its kind.
-        near: Whether a small one has two significant digits of its own.
-    """
+    """Return a number in three digits of the largest of its kind; `near` 0 in two of its own."""
     value = float(number)
     if not 1e-9 < scale < 1e3 or not math.isfinite(value):
         return _short(number)

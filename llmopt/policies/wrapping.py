@@ -78,12 +78,7 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
 
 
 def check_wrapper(text: str, also: Sequence[str] = ()) -> None:
-    """Raise `WrapperError` unless a text names a wrapper.
-
-    Args:
-        text: A wrapper with its arguments.
-        also: Further words that might have been meant.
-    """
+    """Raise `WrapperError` unless a text names a wrapper; `also` are words it might have meant."""
     if not isinstance(text, str):
         raise WrapperError(f"wrapper {text!r}: expected a name, such as 'ClipAction'")
     _kind(text.partition("=")[0], also)
@@ -296,13 +291,8 @@ def measure_normal(
 def usual_sizes(make: Callable[[], Env], cap: int) -> np.ndarray | None:
     """Measure the usual size of each observed number, in a few episodes of random policies.
 
-    Args:
-        make: Makes the environment.
-        cap: Steps after which an episode ends.
-
-    Returns:
-        The root of the mean square of each number, 1 for one that is always 0; ``None`` where an
-        episode failed.
+    That is the root of its mean square, 1 for one that is always 0; ``None`` where an episode
+    failed.
     """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
