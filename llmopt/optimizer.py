@@ -33,11 +33,7 @@ import numpy as np
 from llmopt.arguments import MOST_POINTS, MOST_SEED, one_of, whole_number
 from llmopt.client.base import Client
 from llmopt.client.registry import get_client, one_model
-from llmopt.errors import (
-    FallbackWarning,
-    ParameterError,
-    SearchStopped,
-)
+from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.prompt import Prompt, check_prompt_for
@@ -47,13 +43,7 @@ from llmopt.search.eventlog import read_events
 from llmopt.search.events import Asked, Queued, Returned, Told, read_directions, read_told
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
-from llmopt.search.storage import (
-    StoredPoints,
-    as_written,
-    replay,
-    start_of,
-    stored_options,
-)
+from llmopt.search.storage import StoredPoints, as_written, replay, start_of, stored_options
 from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
 from llmopt.text import short
@@ -563,10 +553,7 @@ class LLMOptimizer(RecordedSearch[Params]):
 
     @classmethod
     def load(
-        cls,
-        path: str | os.PathLike[str],
-        client: Client | str | None = None,
-        **options: Any,
+        cls, path: str | os.PathLike[str], client: Client | str | None = None, **options: Any
     ) -> LLMOptimizer[Any]:
         """Rebuild an optimizer from a file that `save` or ``storage=`` wrote.
 

@@ -27,14 +27,7 @@ from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
-from llmopt.search.storage import (
-    FORMAT,
-    StoredSearch,
-    as_written,
-    check_same,
-    replay,
-    start_of,
-)
+from llmopt.search.storage import FORMAT, StoredSearch, as_written, check_same, replay, start_of
 from llmopt.search_options import SearchOptions
 from llmopt.space import Space
 from llmopt.trackers.base import Bell, Search

@@ -282,14 +282,7 @@ def test_the_command_line_runs_and_goes_on(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("model", "prompt", "ablations"),
-    [
-        (
-            "smollm2",
-            "columns",
-            ["columns-gaussian", "columns-network"],
-        ),
-        ("openai:x", "words", []),
-    ],
+    [("smollm2", "columns", ["columns-gaussian", "columns-network"]), ("openai:x", "words", [])],
 )
 def test_by_default_a_model_is_asked_as_suits_it(model, prompt, ablations, tmp_path, capsys):
     out = str(tmp_path / "r.jsonl")

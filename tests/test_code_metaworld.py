@@ -275,8 +275,7 @@ def test_language_feedback_of_one_kind():
 
 @needs_confinement
 @pytest.mark.parametrize(
-    "name",
-    recorded(*(f"code-{task}" for task in ("pick-place", "push", "door-open"))),
+    "name", recorded(*(f"code-{task}" for task in ("pick-place", "push", "door-open")))
 )
 def test_a_recorded_search_is_played_again(name, tmp_path):
     task = f"metaworld:{name.removeprefix('code-')}-v3"

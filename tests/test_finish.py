@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt import (
-    BudgetExceededError,
-    Categorical,
-    Float,
-    Int,
-    ScriptedClient,
-    maximize,
-    minimize,
-)
+from llmopt import BudgetExceededError, Categorical, Float, Int, ScriptedClient, maximize, minimize
 from llmopt.policies import PolicySearch
 
 SPACE = {"x": Float(-6, 6), "y": Float(-6, 6)}

@@ -290,8 +290,7 @@ def of_optimizer(**model):
 
 
 @pytest.mark.parametrize(
-    "client_of",
-    [of_optuna, of_nevergrad, of_nevergrad_again, of_code, of_policies, of_optimizer],
+    "client_of", [of_optuna, of_nevergrad, of_nevergrad_again, of_code, of_policies, of_optimizer]
 )
 def test_the_model_has_both_names_everywhere(client_of):
     client = ScriptedClient([])

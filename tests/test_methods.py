@@ -254,11 +254,7 @@ def test_the_model_searches_under_every_prompt(name):
 def test_a_batch_takes_one_request():
     requests = []
     method = make_method(
-        "llm-columns",
-        warmed(),
-        np.random.SeedSequence(0),
-        client=answering(requests),
-        batch_size=4,
+        "llm-columns", warmed(), np.random.SeedSequence(0), client=answering(requests), batch_size=4
     )
     for _ in range(8):
         point = method.ask()

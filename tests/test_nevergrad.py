@@ -359,11 +359,7 @@ CASES: dict[str, tuple[Any, list[str], str]] = {
         "Float(0.037037037037037035, 27.0, log=True)",
     ),
     "negated": (lambda: -P.Scalar(init=3.0, lower=0), ["params"], "Float(-6.0, 0.0)"),
-    "shifted": (
-        lambda: 3 * P.Scalar(lower=-1, upper=1) + 10,
-        ["params"],
-        "Float(7.0, 13.0)",
-    ),
+    "shifted": (lambda: 3 * P.Scalar(lower=-1, upper=1) + 10, ["params"], "Float(7.0, 13.0)"),
     "square": (lambda: P.Scalar() ** 2, ["params"], "Float(0.0, 9.0)"),
     "modulo": (lambda: P.Scalar(init=0.5) % 3.0, ["params"], "Float(0.0, 2.999999999997)"),
     "tanh": (
@@ -386,11 +382,7 @@ CASES: dict[str, tuple[Any, list[str], str]] = {
         ["params[0]"],
         "Float(-1.0, 1.0)",
     ),
-    "angles": (
-        lambda: Angles(shape=(1,), deg=True),
-        ["params[0]"],
-        "Float(-180.0, 180.0)",
-    ),
+    "angles": (lambda: Angles(shape=(1,), deg=True), ["params[0]"], "Float(-180.0, 180.0)"),
     "choice": (
         lambda: P.Choice(["conv", None, 2.5]),
         ["params"],

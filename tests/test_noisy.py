@@ -5,15 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from llmopt import (
-    Float,
-    LLMOptimizer,
-    RewardError,
-    ScriptedClient,
-    SearchStopped,
-    Space,
-    maximize,
-)
+from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, SearchStopped, Space, maximize
 from llmopt.errors import FallbackWarning, NoTrialsError
 from llmopt.policies import PolicySearch
 from llmopt.service import files as service
@@ -170,10 +162,7 @@ def test_the_offer_is_made_only_where_it_is_taken():
 
 
 def test_a_policy_search_ends_and_says_why():
-    answers = [
-        "Start from: new\nProposal: " + ", ".join(f"{n}: 0.5" for n in names()) + "",
-        STOP,
-    ]
+    answers = ["Start from: new\nProposal: " + ", ".join(f"{n}: 0.5" for n in names()) + "", STOP]
     search = PolicySearch("MountainCarContinuous-v0", ScriptedClient(answers), "words", warmup=2)
     search.run(10)
     assert len(search.optimizer.trials) == 3

@@ -67,12 +67,7 @@ class BowlModel:
         rng = np.random.default_rng(int(request.digest()[:12], 16))
         texts = tuple(Completion(self.answer(rng)) for _ in range(request.n))
         return Reply(
-            texts,
-            model="random",
-            prompt_tokens=100,
-            completion_tokens=10,
-            seconds=1.5,
-            cost=0.5,
+            texts, model="random", prompt_tokens=100, completion_tokens=10, seconds=1.5, cost=0.5
         )
 
     @staticmethod

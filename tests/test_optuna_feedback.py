@@ -97,10 +97,7 @@ class TestFeedback:
         study = optuna.create_study(sampler=sampler)
         study.add_trial(
             optuna.create_trial(
-                params={"x": 0.5, "y": 0},
-                distributions=XY,
-                value=1.0,
-                user_attrs={"stderr": value},
+                params={"x": 0.5, "y": 0}, distributions=XY, value=1.0, user_attrs={"stderr": value}
             )
         )
         study.ask(XY)

@@ -83,10 +83,7 @@ class TestOptuna:
             storage = optuna.storages.InMemoryStorage()
             for n in parts:
                 study = optuna.create_study(
-                    study_name="s",
-                    storage=storage,
-                    sampler=sampler(**options),
-                    load_if_exists=True,
+                    study_name="s", storage=storage, sampler=sampler(**options), load_if_exists=True
                 )
                 study.optimize(bowl, n_trials=n)
             return [t.params for t in study.trials]

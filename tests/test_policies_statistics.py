@@ -329,7 +329,7 @@ def test_each_probe_speaks_for_itself():
     assert said["endings"].startswith("2 of 2 ended early with angle above all it was before")
     assert said["facts"] == "At the end of the episodes, mean [least, largest]: is_success 0."
     assert {name for name, text in said.items() if not text} == {
-        *("quarters", "contacts", "last_steps", "visited"),
+        *("quarters", "contacts", "last_steps", "visited")
     }
     assert statistics.text(outcome) == "\n".join(filter(None, said.values()))
 

@@ -6,11 +6,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import ClipAction, RescaleObservation
 
-from llmopt.benchmarks.tasks.table import (
-    TASKS,
-    UnknownTaskError,
-    get_task,
-)
+from llmopt.benchmarks.tasks.table import TASKS, UnknownTaskError, get_task
 from llmopt.errors import LLMOptError, ParameterError, SpaceError
 from llmopt.policies.episode import STEP_CAP
 from llmopt.policies.linear import MAX_PARAMETERS, LinearPolicy

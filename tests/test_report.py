@@ -103,12 +103,7 @@ def results(tasks=("MountainCarContinuous-v0", "CartPole-v1"), seeds=3):
 def test_the_page_holds_every_method_with_its_numbers():
     read = Reader(page(results()))
     overall, first, second = read.tables
-    assert [row[0] for row in first[1:]] == [
-        MODEL,
-        NO_MODEL,
-        "CMA-ES",
-        "random search",
-    ]
+    assert [row[0] for row in first[1:]] == [MODEL, NO_MODEL, "CMA-ES", "random search"]
     head = first[0]
     model = dict(zip(head, first[1], strict=True))
     assert model["held-out return"] == "51 [50.5, 51.5]"

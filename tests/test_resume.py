@@ -17,13 +17,7 @@ import textwrap
 import pytest
 from test_optimizer import SPACE, answers, make, numbered, outcome, search
 
-from llmopt import (
-    BudgetExceededError,
-    ClientError,
-    LLMOptimizer,
-    ScriptedClient,
-    StorageError,
-)
+from llmopt import BudgetExceededError, ClientError, LLMOptimizer, ScriptedClient, StorageError
 from llmopt.client.base import Request
 from llmopt.service import files as service
 

@@ -9,13 +9,7 @@ from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.errors import LLMOptError, ParameterError
 from llmopt.policies.episode import episode, mean_return
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import (
-    Evaluation,
-    Evaluator,
-    held_out_seeds,
-    selection_seeds,
-    stream,
-)
+from llmopt.policies.rollout import Evaluation, Evaluator, held_out_seeds, selection_seeds, stream
 
 
 def evaluate(task, params, seeds):
@@ -72,12 +66,7 @@ def plain_return(env_id, params, seed, bias=True):
 
 @pytest.mark.parametrize(
     ("task", "count"),
-    [
-        ("mountaincar-published", 3),
-        ("pendulum", 4),
-        ("swimmer", 18),
-        ("reacher-published", 22),
-    ],
+    [("mountaincar-published", 3), ("pendulum", 4), ("swimmer", 18), ("reacher-published", 22)],
 )
 def test_returns_are_those_of_the_plain_loop(task, count):
     params = np.random.default_rng(3).normal(0, 2, count)
@@ -169,8 +158,7 @@ def test_an_environment_that_breaks_when_made_again_fails_the_evaluation(faulty,
 
 
 @pytest.mark.parametrize(
-    ("task", "ends"),
-    [("mountaincar", (False, True)), ("frozenlake", (True, False))],
+    ("task", "ends"), [("mountaincar", (False, True)), ("frozenlake", (True, False))]
 )
 def test_a_watcher_sees_the_whole_step(task, ends):
     steps = []

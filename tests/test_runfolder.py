@@ -100,10 +100,7 @@ def test_what_a_kill_at_the_very_start_left_is_no_run(tmp_path):
 
 
 def test_two_processes_cannot_write_to_one_run(tmp_path):
-    with (
-        RunFolder.create(tmp_path, CONFIG),
-        pytest.raises(StorageError, match="in use"),
-    ):
+    with RunFolder.create(tmp_path, CONFIG), pytest.raises(StorageError, match="in use"):
         RunFolder(tmp_path)
 
 

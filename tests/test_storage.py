@@ -430,12 +430,7 @@ def test_a_reply_that_could_not_be_stored_is_used_by_the_next_ask(tmp_path, monk
             assert optimizer.usage.requests == len(optimizer.client.requests) == requests
     point = optimizer.ask()
     assert optimizer.usage.requests == 1
-    assert [e["event"] for e in read_events(path)] == [
-        "start",
-        "request",
-        "reply",
-        "ask",
-    ]
+    assert [e["event"] for e in read_events(path)] == ["start", "request", "reply", "ask"]
     optimizer.close()
     again = search(path, warmup=0)
     assert again.usage == optimizer.usage

@@ -8,8 +8,7 @@ except ModuleNotFoundError as error:
     if error.name != "nevergrad":
         raise
     raise ImportError(
-        f"llmopt.adapters.nevergrad needs Nevergrad: {install_hint('nevergrad')}",
-        name="nevergrad",
+        f"llmopt.adapters.nevergrad needs Nevergrad: {install_hint('nevergrad')}", name="nevergrad"
     ) from error
 
 __all__ = ["LLM", "ParametrizedLLM"]

@@ -189,9 +189,6 @@ class Asker:
         not see its. After both have written, at least one sees the other's. After a pause of
         random length, a few times what the storage takes, it looks again: if the other one has
         not given way, this one does.
-
-        Returns:
-            The study as it is now, and whether the point is lost.
         """
         key = space.key(offer.params)
         again = self._model.options.noisy or key in before.taken
@@ -214,11 +211,7 @@ class Asker:
         self._model.meter.count_rejection("taken meanwhile")
 
     def _waiting(self, place: object, view: View, space: StudySpace) -> bool:
-        """Whether a point waits that was paid for; those that are taken by now are discarded.
-
-        Raises:
-            SearchStopped: None waits, and the answer that they came from ended the search.
-        """
+        """Whether a point waits that was paid for; those that are taken by now are discarded."""
         offers = self._offers[place]
         while offers:
             key = space.key(offers[0].params)

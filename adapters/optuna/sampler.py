@@ -26,11 +26,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker
-from llmopt.adapters.optuna.history import (
-    known_params,
-    learned,
-    recommended,
-)
+from llmopt.adapters.optuna.history import known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
@@ -40,13 +36,7 @@ from llmopt.adapters.optuna.records import (
     read_proposal,
     write_notes,
 )
-from llmopt.adapters.optuna.space import (
-    Distributions,
-    StudySpace,
-    logger,
-    read_space,
-    trouble_with,
-)
+from llmopt.adapters.optuna.space import Distributions, StudySpace, logger, read_space, trouble_with
 from llmopt.arguments import MOST_AT_ONCE, check_names, whole_number, whole_or_auto
 from llmopt.client.base import Client, client_name
 from llmopt.client.ready import check_ready
@@ -272,11 +262,7 @@ class LLMSampler(BaseSampler):
         self._checked = True
 
     def after_trial(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        state: TrialState,
-        values: Sequence[float] | None,
+        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Keep the reason of a failure, and pass the call on to the independent sampler.
 

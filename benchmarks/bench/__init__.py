@@ -2,9 +2,4 @@
 
 from llmopt.benchmarks.bench.cells import make_cell, read_results, run_bench, run_cell
 
-__all__ = [
-    "make_cell",
-    "read_results",
-    "run_bench",
-    "run_cell",
-]
+__all__ = ["make_cell", "read_results", "run_bench", "run_cell"]

@@ -27,11 +27,7 @@ from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.starts import Starts
 from llmopt.errors import BudgetExceededError, LLMOptError
-from llmopt.files import (
-    check_new_recording,
-    write_bytes_atomically,
-    write_json_atomically,
-)
+from llmopt.files import check_new_recording, write_bytes_atomically, write_json_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.text import clean, cut, first_line
 from llmopt.trust import to_give_again

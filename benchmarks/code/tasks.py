@@ -161,9 +161,7 @@ def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS
 
     try:
         words = describe_environment(
-            env,
-            step_cap=None if limit else cap,
-            picture=draw_start(EnvMaker(env_id), 0),
+            env, step_cap=None if limit else cap, picture=draw_start(EnvMaker(env_id), 0)
         )
         discrete = isinstance(env.observation_space, gym.spaces.Discrete)
         seen = () if discrete else [q.name for q in words.observations]

@@ -75,10 +75,7 @@ def _search(run: CodeRun) -> None:
 
     def report(best: CodeTrial) -> dict[str, Any]:
         again = starts.held_out(config["held_out"])
-        with (
-            contextlib.closing(task.make(True)) as fresh,
-            optimizer.candidate(best) as candidate,
-        ):
+        with contextlib.closing(task.make(True)) as fresh, optimizer.candidate(best) as candidate:
             score = evaluate_policy(
                 candidate, fresh, again, cap=task.cap, success=task.success, every=True
             )

@@ -155,12 +155,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
 
 
 def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
-    """Return a policy as `judge` takes it.
-
-    Raises:
-        LLMOptError: It is a file that this process did not make, and nobody trusts it; or it is
-            no policy.
-    """
+    """Return a policy as `judge` takes it."""
     if isinstance(policy, (list, tuple)) and all(
         isinstance(p, (int, float)) and abs(p) < 1e300 for p in policy
     ):

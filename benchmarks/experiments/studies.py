@@ -47,17 +47,7 @@ from llmopt.client.recording import RecordClient
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
 CHAT = ("words", "names", "anonymous")
-METHODS = (
-    *CHAT,
-    "embedded",
-    "network",
-    "network-tpe",
-    "tpe",
-    "gp",
-    "cma",
-    "random",
-    "default",
-)
+METHODS = (*CHAT, "embedded", "network", "network-tpe", "tpe", "gp", "cma", "random", "default")
 LABELS = {
     "words": "chat model, words and curves",
     "names": "chat model, names",

@@ -37,12 +37,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from llmopt.benchmarks.experiments.columns_data import (
-    Columns,
-    Lines,
-    join,
-    make_columns,
-)
+from llmopt.benchmarks.experiments.columns_data import Columns, Lines, join, make_columns
 from llmopt.client.embedded import ADAPTER, fetch_model
 from llmopt.client.network import LEVELS, NETWORK, Network, features
 from llmopt.prompt.columns import ELITES, write_line

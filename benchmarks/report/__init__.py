@@ -2,6 +2,4 @@
 
 from llmopt.benchmarks.report.markdown import markdown
 
-__all__ = [
-    "markdown",
-]
+__all__ = ["markdown"]

@@ -244,9 +244,7 @@ def first_model(grouped: Grouped) -> str | None:
     return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
 
 
-def missing_runs(
-    grouped: Grouped,
-) -> dict[ProblemKey, dict[str, tuple[int, ...]]]:
+def missing_runs(grouped: Grouped) -> dict[ProblemKey, dict[str, tuple[int, ...]]]:
     """Return the seeds that a method lacks where another method of the problem has them."""
     missing: dict[ProblemKey, dict[str, tuple[int, ...]]] = {}
     for key, runs in grouped.items():

@@ -5,11 +5,4 @@ from llmopt.benchmarks.run.config import RunConfig, RunConfigError
 from llmopt.benchmarks.run.outcome import MethodResult, RunResult
 from llmopt.benchmarks.run.session import run
 
-__all__ = [
-    "METHODS",
-    "MethodResult",
-    "RunConfig",
-    "RunConfigError",
-    "RunResult",
-    "run",
-]
+__all__ = ["METHODS", "MethodResult", "RunConfig", "RunConfigError", "RunResult", "run"]

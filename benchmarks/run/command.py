@@ -226,12 +226,7 @@ def main(args: argparse.Namespace) -> int:
         warnings.showwarning = _show_warning
         try:
             result = run(
-                config,
-                out,
-                resume=resume,
-                progress=True,
-                announce=announce,
-                callbacks=callbacks,
+                config, out, resume=resume, progress=True, announce=announce, callbacks=callbacks
             )
         except KeyboardInterrupt:
             if not begun:
@@ -246,11 +241,7 @@ def main(args: argparse.Namespace) -> int:
     drawn = ""
     if result.drawn is not None and result.best is not None:
         drawn = f"  (the policy of {result.drawn.label}{_compared(result.drawn, result.best)})"
-    for name, note in (
-        ("learning_curve.png", ""),
-        ("policy.gif", drawn),
-        ("trials.jsonl", ""),
-    ):
+    for name, note in (("learning_curve.png", ""), ("policy.gif", drawn), ("trials.jsonl", "")):
         if (result.path / name).exists():
             print(f"  {result.path / name}{note}")
     print(f"\n{_next_steps(config, result.path)}")

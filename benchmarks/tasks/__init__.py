@@ -2,8 +2,4 @@
 
 from llmopt.benchmarks.tasks.table import TASKS, Task, get_task
 
-__all__ = [
-    "TASKS",
-    "Task",
-    "get_task",
-]
+__all__ = ["TASKS", "Task", "get_task"]

@@ -21,10 +21,7 @@ class UnusableError(Exception):
 
 
 def use_or_repair(
-    answer: A,
-    use: Callable[[A], T],
-    ask_again: Callable[[A, str], A | None],
-    repairs: int,
+    answer: A, use: Callable[[A], T], ask_again: Callable[[A, str], A | None], repairs: int
 ) -> T:
     """Return the result of an answer, or of one of its repairs.
 

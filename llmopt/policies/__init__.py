@@ -8,12 +8,7 @@ from llmopt.policies.environment import EnvMaker
 from llmopt.policies.episode import Step
 from llmopt.policies.linear import BoundPolicy, LinearPolicy
 from llmopt.policies.naming import Quantity
-from llmopt.policies.rollout import (
-    Evaluation,
-    Evaluator,
-    held_out_seeds,
-    selection_seeds,
-)
+from llmopt.policies.rollout import Evaluation, Evaluator, held_out_seeds, selection_seeds
 from llmopt.policies.saved import load_policy, save_policy
 from llmopt.policies.search import PolicySearch
 from llmopt.policies.statistics import EpisodeStatistics

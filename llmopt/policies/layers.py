@@ -147,11 +147,7 @@ def _normalize(env: Any) -> dict[str, Any]:
 
 def _clip(env: Any) -> dict[str, Any]:
     box = env.env.action_space
-    return {
-        "kind": "clip",
-        "first": _array_to_dict(box.low),
-        "second": _array_to_dict(box.high),
-    }
+    return {"kind": "clip", "first": _array_to_dict(box.low), "second": _array_to_dict(box.high)}
 
 
 # Wrapper -> whether it is of observations, and its data.

@@ -138,13 +138,7 @@ def count_of(space: spaces.Space[Any]) -> int:
 
 
 def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tuple[Quantity, ...]:
-    """Make distinct short names of ``"name: meaning"`` or of the meaning alone.
-
-    Args:
-        texts: One text for each; empty where nothing is known.
-        letter: What the names of nameless ones begin with.
-        own: Whether the user gave them: single words are then names, kept as they are.
-    """
+    """Make distinct short names of ``"name: meaning"`` or of the meaning alone."""
     made: list[Quantity] = []
     for number, text in enumerate(texts):
         name, colon, meaning = text.partition(":")

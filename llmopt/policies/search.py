@@ -27,12 +27,7 @@ from gymnasium import spaces
 
 from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
 from llmopt.client.base import Client
-from llmopt.errors import (
-    BudgetExceededError,
-    NoTrialsError,
-    SearchStopped,
-    StorageError,
-)
+from llmopt.errors import BudgetExceededError, NoTrialsError, SearchStopped, StorageError
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer

@@ -395,13 +395,7 @@ class AnswerReader:
         )
 
     def _check(self, answer: Answer, others: Mapping[int, Reading]) -> Reading:
-        """Return the point of an answer: the one place where its values are checked.
-
-        Args:
-            answer: What it says of this point.
-            others: The points before it in the same answer, by the numbers that the model gives
-                them: it may start from one.
-        """
+        """Return the point of an answer: the one place where its values are checked."""
         if answer.trouble:
             raise ParseError(answer.trouble, "")
         points, labels = self.points, self.labels

@@ -353,9 +353,7 @@ class Evidence:
         if trial.source != "llm":
             return None
         nearest = min(
-            recent,
-            key=lambda t: (len(self._changed(t, trial)), self.history.rank(t)),
-            default=None,
+            recent, key=lambda t: (len(self._changed(t, trial)), self.history.rank(t)), default=None
         )
         if nearest is None or 2 * len(self._changed(nearest, trial)) > len(self.labels):
             return None

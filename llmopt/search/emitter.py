@@ -362,11 +362,7 @@ class ModelEmitter(Metered):
         seen: set[Hashable],
         earlier: Sequence[str],
     ) -> tuple[list[Proposal], SearchStopped | None]:
-        """Return the new points of one sample, which join `seen`, and the end that it calls for.
-
-        Raises:
-            ParseError: There is neither. What could not be used is counted in any case.
-        """
+        """Return the new points of one sample, which join `seen`, and the end that it calls for."""
         withheld = _UNUSABLE.get(completion.finish_reason)
         if withheld and not completion.text.strip():
             self._meter.count_rejection(completion.finish_reason)

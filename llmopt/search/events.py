@@ -306,11 +306,7 @@ def read_told(
 
 
 def _curve(curve: Any) -> list[tuple[float, float]]:
-    """Return what was reported as pairs of a step and a value.
-
-    Raises:
-        RewardError: It is neither a list of numbers nor one of pairs.
-    """
+    """Return what was reported as pairs of a step and a value."""
     if isinstance(curve, (str, numbers.Number)) or not isinstance(curve, Iterable):
         raise RewardError(
             f"curve={short(curve)}: expected a list of numbers, or of pairs of a step and a number"

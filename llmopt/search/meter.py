@@ -28,13 +28,7 @@ from llmopt.client.account import paying
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
-from llmopt.errors import (
-    BudgetExceededError,
-    ClientError,
-    LLMOptError,
-    SearchStopped,
-    StorageError,
-)
+from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError
 from llmopt.history import Source, Usage
 from llmopt.search.limits import Account, Limits
 from llmopt.search.locks import Lock, uninterrupted
@@ -170,11 +164,7 @@ class Meter:
     """
 
     def __init__(
-        self,
-        client: Client,
-        limits: Limits | None = None,
-        *,
-        transport_attempts: int | None = None,
+        self, client: Client, limits: Limits | None = None, *, transport_attempts: int | None = None
     ) -> None:
         self.client = client
         self.limits = limits or Limits()

@@ -63,13 +63,7 @@ class StoredSearch(Metered):
         durable: bool,
         resume: Callable[[list[Event], Path], None],
     ) -> None:
-        """Go on with the search in a file, or begin one there, and append to it from now on.
-
-        Args:
-            path: The file.
-            durable: See `EventLog`.
-            resume: Brings this search to where that in the file ended.
-        """
+        """Go on with the search in a file, or begin one there, and append to it from now on."""
         log = EventLog(path, durable=durable)
         try:
             if log.events:
@@ -148,10 +142,7 @@ class Ledger:
         self.paid: list[tuple[str, Reply]] = []
 
     def replay(
-        self,
-        lines: Sequence[Event],
-        path: str | os.PathLike[str],
-        apply: Callable[[Event], None],
+        self, lines: Sequence[Event], path: str | os.PathLike[str], apply: Callable[[Event], None]
     ) -> None:
         """Take in the lines of a file after its first one, and give the meter what they tell.
 
@@ -171,13 +162,7 @@ class Ledger:
         self._meter.restore(self.usage, self.paid)
 
     def _take(self, event: Event) -> bool:
-        """Take in a line, if it is of a request; return whether it is.
-
-        Raises:
-            LookupError: It lacks something.
-            TypeError: Something in it is of another type.
-            ValueError: Something in it is no number of 0 or more.
-        """
+        """Take in a line, if it is of a request; return whether it is."""
         kind = event["event"]
         if kind == "request":
             failed, unpriced, cost, estimated = _read_failures(event, "failed")

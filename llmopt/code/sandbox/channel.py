@@ -227,12 +227,7 @@ def _wrong(message: str) -> CandidateError:
 
 def _scrubbed() -> dict[str, str]:
     """The whole environment of a worker."""
-    environment = {
-        "LANG": "C.UTF-8",
-        "LC_ALL": "C.UTF-8",
-        "PYTHONHASHSEED": "0",
-        "PYTHONUTF8": "1",
-    }
+    environment = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"}
     # Threads can be neither confined nor started: linear algebra keeps to the one there is.
     for name in ("OPENBLAS", "OMP", "MKL", "NUMEXPR", "VECLIB_MAXIMUM"):
         environment[f"{name}_NUM_THREADS"] = "1"

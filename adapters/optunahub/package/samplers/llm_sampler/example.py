@@ -31,8 +31,7 @@ def objective(trial: optuna.Trial) -> float:
 if __name__ == "__main__":
     module = optunahub.load_local_module("samplers/llm_sampler", registry_root="./package")
     sampler = module.LLMSampler(
-        description="Cross-validated accuracy of a support vector machine on the wine data",
-        seed=0,
+        description="Cross-validated accuracy of a support vector machine on the wine data", seed=0
     )
     study = optuna.create_study(direction="maximize", sampler=sampler)
     study.optimize(objective, n_trials=30)
