@@ -112,12 +112,7 @@ _OPTIONS = set(inspect.signature(make_cell).parameters)
 
 
 def task_of(cell: Cell) -> Task:
-    """Return the task of a cell.
-
-    Raises:
-        UnknownTaskError: There is no such task.
-        SpaceError: The box is not valid.
-    """
+    """Return the task of a cell."""
     return get_task(cell.task, bias=cell["bias"], box=cell["box"], wrappers=cell["wrappers"])
 
 
@@ -259,11 +254,7 @@ def _summary(line: dict[str, Any]) -> str:
 
 
 def read_results(*paths: str | Path) -> list[Line]:
-    """Read the lines of one or more result files; the first of equal cells counts.
-
-    Raises:
-        StorageError: A file cannot be read or is not a benchmark's.
-    """
+    """Read the lines of one or more result files; the first of equal cells counts."""
     lines: dict[Cell, Line] = {}
     for path in paths:
         if Path(path).is_dir() or not Path(path).exists():

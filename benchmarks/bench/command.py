@@ -108,12 +108,7 @@ def _default_methods(model: str) -> tuple[str, ...]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Raises:
-        LLMOptError: The options, a task or a method are not valid, or a model's key is missing.
-        ImportError: The package of a model's provider is missing.
-    """
+    """Run the subcommand."""
     take_options(vars(args))
     cells = _cells(args)
     for method in dict.fromkeys(cell.method for cell in cells):

@@ -145,11 +145,7 @@ TAUGHT = tuple(_TEACHERS)
 
 
 def make_env(env_id: str, paraphrase_seed: int | None = 0, **options: Any) -> LanguageFeedback:
-    """Make one of `TAUGHT` with language feedback, whose options are `LanguageFeedback`'s.
-
-    Raises:
-        LLMOptError: There is no teacher for it.
-    """
+    """Make one of `TAUGHT` with language feedback, whose options are `LanguageFeedback`'s."""
     if env_id not in _TEACHERS:
         raise LLMOptError(f"no teacher for {env_id!r}. Valid: {', '.join(_TEACHERS)}")
     return LanguageFeedback(

@@ -53,11 +53,6 @@ def make_optimizer(
 
     The folder is made when all that can be wrong with the arguments was looked for. `scoring` says
     what the score is and is not, `documentation` what else there is to know.
-
-    Raises:
-        LLMOptError: No model was named, it lacks its key, or the code to begin from cannot
-            be used.
-        ImportError: The model's package is not installed.
     """
     config = run.config
     if not config.get("model"):
@@ -100,11 +95,7 @@ def make_optimizer(
 
 
 def starts_of(run: CodeRun, task: CodeTask, env: gym.Env[Any, Any]) -> Starts:
-    """Return the starts of a run: its own, those it was given, or new ones that `env` takes.
-
-    Raises:
-        StorageError: They cannot be read.
-    """
+    """Return the starts of a run: its own, those it was given, or new ones that `env` takes."""
     if run.resumed:
         starts = run.read_starts()
         if starts.secret is None and not task.numbered:

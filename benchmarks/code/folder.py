@@ -87,11 +87,7 @@ class CodeRun:
         _write_json(self.path / "config.json", self.config)
 
     def read_starts(self) -> Starts:
-        """Return the starts of a run to go on with.
-
-        Raises:
-            StorageError: They cannot be read, or name no secret and the run began with one.
-        """
+        """Return the starts of a run to go on with."""
         starts = read_starts(self.path)
         if starts.secret is None and self.config.get(_NUMBERED) is not True:
             raise StorageError(
@@ -140,11 +136,7 @@ class CodeRun:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings of a run.
-
-    Raises:
-        LLMOptError: The folder holds no run.
-    """
+    """Return the settings of a run."""
     try:
         return read_json_object(Path(path) / "config.json")
     except StorageError as error:

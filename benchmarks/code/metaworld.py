@@ -346,10 +346,6 @@ def make_env(
     """Make a Meta-World task with target-pose actions and language feedback.
 
     Arguments are those of `TargetPose`, and of `LanguageFeedback`.
-
-    Raises:
-        ImportError: Meta-World is not installed.
-        LLMOptError: There is no such task.
     """
     env = TargetPose(name, seed, held_out, max_steps, inner_steps)
     teacher = MetaWorldTeacher(env, paraphrase_seed)

@@ -167,11 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def open_run(args: argparse.Namespace, command: str) -> CodeRun:
-    """Return the run that the arguments name. Nothing is written yet.
-
-    Raises:
-        LLMOptError: A number is too small, or the folder does not fit the arguments.
-    """
+    """Return the run that the arguments name. Nothing is written yet."""
     given = dict(vars(args))
     take_options(given)
     out, resume = given.pop("out", None), given.pop("resume", False)
@@ -206,11 +202,7 @@ def open_run(args: argparse.Namespace, command: str) -> CodeRun:
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise if a setting, of the command line or of a folder, is of no use.
-
-    Raises:
-        LLMOptError: It is of another kind, too small or too large.
-    """
+    """Raise if a setting, of the command line or of a folder, is of no use."""
     for name, value in settings.items():
         if name in _OPTIONS and (expected := _OPTIONS[name].expected(value)):
             raise LLMOptError(f"--{name.replace('_', '-')} {short(value)}: expected {expected}")

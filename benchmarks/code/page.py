@@ -30,9 +30,6 @@ def write_report(path: str | os.PathLike[str]) -> Path:
     It shows each candidate's score, how each new best differs from the best before it, the
     sources with explanation and feedback, refused answers with reasons, and the settings. The
     words of a model are shown as text, never as HTML.
-
-    Raises:
-        LLMOptError: The folder holds no run, or a file in it cannot be read.
     """
     folder = Path(path)
     refuse_links(folder)

@@ -43,11 +43,7 @@ class Cell:
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Cell:
-        """Return the cell of a line of results.
-
-        Raises:
-            StorageError: The line has none.
-        """
+        """Return the cell of a line of results."""
         try:
             cell = cls.make(**line["cell"])
             hash(cell)  # a list is no name

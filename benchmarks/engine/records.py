@@ -60,11 +60,7 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """Read what `dataclasses.asdict` and JSON made of a record.
-
-        Raises:
-            StorageError: It is not a record.
-        """
+        """Read what `dataclasses.asdict` and JSON made of a record."""
         try:
             fields = {
                 **data,

@@ -43,11 +43,7 @@ def names() -> tuple[str, ...]:
 
 
 def recording(name: str) -> Path:
-    """Return the file of a recording, which is unpacked into a folder for temporary files.
-
-    Raises:
-        LLMOptError: There is none.
-    """
+    """Return the file of a recording, which is unpacked into a folder for temporary files."""
     path = Path(name)
     if path.exists():
         return path

@@ -21,10 +21,6 @@ class GaussianGrammarClient:
     columns = True
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request.
-
-        Raises:
-            ClientError: The request has no grammar of letters.
-        """
+        """Answer one request."""
         rows = draw_rows(np.random.default_rng(request.seed), request)
         return Reply(tuple(map(Completion, rows)), type(self).__name__, 0, 0, 0, cost=0.0)

@@ -110,11 +110,7 @@ class ModelMethod:
         self._optimizer._meter.observe = partial(bell.ring, "sent")
 
     def ask(self) -> np.ndarray:
-        """Return the next point; one model request for each batch.
-
-        Raises:
-            SearchStopped: The model ended the search, with ``may_stop=True``.
-        """
+        """Return the next point; one model request for each batch."""
         if self._stored:
             trial = self._again = self._stored.popleft()
             self.last = Proposal(

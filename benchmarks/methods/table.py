@@ -138,11 +138,7 @@ METHODS: Mapping[str, MethodSpec] = {
 
 
 def check_names(names: Sequence[str], *more: str) -> None:
-    """Raise if a name is no method's.
-
-    Raises:
-        ValueError: One is not; the message names the nearest.
-    """
+    """Raise if a name is no method's."""
     valid = {*METHODS, *more}
     for name in names:
         if not isinstance(name, str):
@@ -158,11 +154,7 @@ def check_names(names: Sequence[str], *more: str) -> None:
 
 
 def check_method(name: str) -> MethodSpec:
-    """Return a method's entry in the table if it can run here.
-
-    Raises:
-        LLMOptError: There is no such method, or a package is missing.
-    """
+    """Return a method's entry in the table if it can run here."""
     spec = METHODS.get(name)
     if spec is None:
         raise LLMOptError(f"unknown method {name!r}: {did_you_mean(name, METHODS)}")
@@ -179,11 +171,7 @@ def make_method(
     batch_size: int = 1,
     max_tokens: int | None = None,
 ) -> Method:
-    """Make a method by name.
-
-    Raises:
-        LLMOptError: There is no such method, a package is missing, or a model is.
-    """
+    """Make a method by name."""
     spec = check_method(name)
     made = get_client(client) if isinstance(client, str) else client
     return spec.make(problem, seed, Asking(made, batch_size, max_tokens))

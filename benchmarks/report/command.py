@@ -56,11 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Raises:
-        LLMOptError: A file cannot be read or written, or holds no results.
-    """
+    """Run the subcommand."""
     choose_renderer()
     lines = read_results(*args.results)
     source = ", ".join(f"`{path.as_posix()}`" for path in args.results)

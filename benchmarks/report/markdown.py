@@ -271,11 +271,7 @@ def _plain(text: str) -> str:
 
 
 def between_markers(text: str, table: str) -> str:
-    """Put a table between the markers of a text, in place of what is there.
-
-    Raises:
-        ReportError: The text does not have the two markers, each once and in order.
-    """
+    """Put a table between the markers of a text, in place of what is there."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in tail or END in head:

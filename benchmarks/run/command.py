@@ -167,14 +167,7 @@ def _count_or_folder(text: str) -> int | str:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0, or 130 after Ctrl-C.
-
-    Raises:
-        LLMOptError: See `run`.
-    """
+    """Run the subcommand."""
     given = dict(vars(args))
     out, resume = given.pop("out", None), given.pop("resume", False)
     kept, callbacks = given.pop("config", None), callbacks_of(given.pop("track", ()))

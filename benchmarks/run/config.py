@@ -115,13 +115,7 @@ class RunConfig:
             raise RunConfigError(str(error)) from None
 
     def get_task(self) -> Task:
-        """Return the task that is searched.
-
-        Raises:
-            UnknownTaskError: There is no such task.
-            WrapperError: There is no such wrapper.
-            SpaceError: The box is not valid.
-        """
+        """Return the task that is searched."""
         return get_task(
             self.task,
             bias=self.bias,
@@ -132,11 +126,7 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
-        """Rebuild a configuration from its JSON form.
-
-        Raises:
-            StorageError: It is not one.
-        """
+        """Rebuild a configuration from its JSON form."""
         try:
             known = dict(data)
             known["methods"] = tuple(known["methods"])
@@ -176,12 +166,7 @@ def changes(config: RunConfig, options: Mapping[str, Any]) -> list[str]:
 
 
 def check_same(config: RunConfig, path: Path) -> None:
-    """Compare a configuration with that of the run in a folder.
-
-    Raises:
-        RunConfigError: They differ; the message says in what. More iterations are no
-            difference, fewer are.
-    """
+    """Raise where a configuration is not that of the run in a folder; more iterations may be."""
     stored = read_config(path)
     before = RunConfig.from_dict(stored["run"])
     if config.iterations < before.iterations:

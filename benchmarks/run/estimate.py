@@ -40,15 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the subcommand.
-
-    Returns:
-        0.
-
-    Raises:
-        LLMOptError: There is no such task, model or prompt.
-        SpaceError: The policy has more parameters than a prompt can hold.
-    """
+    """Run the subcommand."""
     print(estimate_run(RunConfig(**config_of(vars(args)))).summary())
     return 0
 

@@ -120,11 +120,7 @@ class RunFolder(Records):
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """Start a run in a new or empty folder.
-
-        Raises:
-            StorageError: The folder holds something, or cannot be written to.
-        """
+        """Start a run in a new or empty folder."""
         if not is_empty(path):
             what = "a run" if (path / "config.json").exists() else "files of something else"
             raise StorageError(
@@ -159,11 +155,7 @@ class RunFolder(Records):
         return self._words
 
     def extend(self, iterations: int) -> None:
-        """Give the run more evaluations; nothing changes where it has as many.
-
-        Raises:
-            StorageError: The configuration could not be written.
-        """
+        """Give the run more evaluations; nothing changes where it has as many."""
         before = self.config["run"]["iterations"]
         if iterations <= before:
             return
@@ -179,11 +171,7 @@ class RunFolder(Records):
         return by_model or record_of == WARMUP
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
-        """Write one record; it is on disk when this returns.
-
-        Raises:
-            StorageError: It could not be written. The file is as it was.
-        """
+        """Write one record; it is on disk when this returns."""
         # The other files come first: a kill in between makes them again, and a record is
         # never without its files.
         if record.method == WARMUP:
@@ -204,20 +192,12 @@ class RunFolder(Records):
         super().add_words(record, text, named)
 
     def add_final(self, record: Record) -> None:
-        """Write what one of a method's finalists did on the fresh starts.
-
-        Raises:
-            StorageError: It could not be written. The file is as it was.
-        """
+        """Write what one of a method's finalists did on the fresh starts."""
         self._finals.append(asdict(record))
         super().add_final(record)
 
     def add_heldout(self, record: Record) -> None:
-        """Write the held-out result of a method's best point.
-
-        Raises:
-            StorageError: It could not be written. The file is as it was.
-        """
+        """Write the held-out result of a method's best point."""
         self._heldout.append(asdict(record))
         super().add_heldout(record)
 
@@ -230,11 +210,7 @@ class RunFolder(Records):
         )
 
     def stop(self, method: str, reason: str) -> None:
-        """Write that the model ended a method's search.
-
-        Raises:
-            StorageError: It could not be written.
-        """
+        """Write that the model ended a method's search."""
         stopped = {**self.stopped, method: reason}
         write_json_atomically(self.path / _STOPPED, stopped, indent=2)
         self.stopped = stopped
@@ -255,11 +231,7 @@ class RunFolder(Records):
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.json``.
-
-    Raises:
-        StorageError: There is none, or it is not a run's.
-    """
+    """Read a run's ``config.json``."""
     file = path / "config.json"
     if not file.is_file():
         raise StorageError(f"{path} is not a run folder: there is no {file}")
@@ -275,11 +247,7 @@ def has_points(path: Path) -> bool:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a folder is missing, or holds nothing but what a kill at the very start left.
-
-    Raises:
-        StorageError: It is not a folder, or cannot be looked into.
-    """
+    """Whether a folder is missing, or holds nothing but what a kill at the very start left."""
     try:
         return all(p.name.endswith(".part") for p in path.iterdir())
     except FileNotFoundError:

@@ -38,11 +38,7 @@ class OverallLog:
         write_text_atomically(path, "".join([OVERALL_HEADER, "\n", *map(self._line, records)]))
 
     def add(self, record: Record) -> None:
-        """Append one iteration.
-
-        Raises:
-            StorageError: It could not be written; a resume writes the file anew.
-        """
+        """Append one iteration."""
         try:
             with open_to_append(self.path) as file:
                 file.write(self._line(record).encode())

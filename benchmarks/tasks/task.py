@@ -59,12 +59,7 @@ class Task:
     normal: Normal | None = None
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
-        """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``.
-
-        Raises:
-            LLMOptError: The environment cannot be made (a package is missing, say).
-            WrapperError: A wrapper does not fit it.
-        """
+        """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``."""
         env = make_gymnasium(self.env_id, **kwargs)
         try:
             wrappers = usual_wrappers(env) if self.wrappers is None else self.wrappers
@@ -77,11 +72,7 @@ class Task:
             raise
 
     def policy(self, env: gym.Env[Any, Any]) -> LinearPolicy:
-        """Return the policy whose parameters are searched.
-
-        Raises:
-            SpaceError: Its spaces are not supported, or it would be too large.
-        """
+        """Return the policy whose parameters are searched."""
         return LinearPolicy.for_env(env, self.bias)
 
     def ranges(self, policy: LinearPolicy) -> str:
@@ -117,12 +108,7 @@ class Task:
         return step_cap(env, self.max_steps)
 
     def evaluator(self) -> Evaluator:
-        """Return what runs episodes of this task.
-
-        Raises:
-            LLMOptError: The environment cannot be made.
-            SpaceError: A linear policy cannot serve its spaces.
-        """
+        """Return what runs episodes of this task."""
         env = self.make_env()
         try:
             return Evaluator(self.make_env, self.policy(env), self.step_cap(env), env)
