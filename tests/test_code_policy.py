@@ -262,47 +262,17 @@ class Coins(gym.Env):
         return np.zeros(1), float(bool(action) == coin), self.left == 0, False, {}
 
 
-PROPHET = """
-rng = None
-def controller(obs):
-    global rng
-    if rng is None:
-        for seed in range(300):
-            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
-            if abs(rng.random() - obs[0]) < 1e-6:
-                break
-    return int(rng.random() < 0.5)
-"""
-
-
 @needs_confinement
 @pytest.mark.defect(36)
 class TestStarts:
-    @pytest.fixture
-    def coins(self):
-        env = Coins()
-        yield env
-        env.close()
-
-    def test_code_that_rebuilds_the_generator_foresees_numbered_starts_alone(self, coins):
-        starts = Starts.draw().fit(coins)
-        with candidate_of(PROPHET, coins) as prophet:
-            for seeds, foreseen in (
-                (Starts(None).selection(3), True),  # as they were once
-                (starts.selection(3), False),
-                (starts.held_out(3), False),
-            ):
-                score = evaluate_policy(prophet, coins, seeds)
-                assert (score.mean_return == 40) == foreseen
-
-    def test_no_prompt_holds_a_seed(self, coins):
+    def test_no_prompt_holds_a_seed(self):
         seeds = Starts.draw().selection(2)
-        client = ScriptedClient([f"```python\n{PROPHET}```", "no", "no"])
         failing = "```python\ndef controller(obs):\n    return 1 // int(obs[0] * 0)\n```"
-        client = ScriptedClient([failing, f"```python\n{PROPHET}```", "no"])
+        heads = "```python\ndef controller(obs):\n    return 1\n```"
+        client = ScriptedClient([failing, heads, "no"])
         function = Function("controller(obs)", output=Output("int", low=0, high=1))
         with CodeOptimizer(function, client=client, seed=0, attempts=1, repairs=0) as optimizer:
-            improve(optimizer, coins, seeds, 3)
+            improve(optimizer, Coins(), seeds, 3)
         texts = "".join(request.text for request in client.requests)
         assert "At start 0, in step 1" in texts
         assert "- start 1: return" in texts
