@@ -35,7 +35,7 @@ from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.prompting import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
-from llmopt.code.writer import CodeSituation, Writer
+from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event
@@ -299,18 +299,18 @@ class CodeOptimizer(StoredSearch):
     def _ask(self, wanted: int, draft: Draft) -> list[Candidate]:
         require_confinement(self._allow_unsandboxed)  # pay no model whose code cannot run
         self._meter.check_ready(self._log)
-        state = self._state
-        situation = CodeSituation(
-            self._next,
-            self._parent(self._next),
-            state.trials,
-            list(self._pending.values()),
-            state.failures,
-            state.refusals,
-            None if self.steps is None else (self.tried + 1, self.steps),
-        )
+        number = self._next
+        turn = None if self.steps is None else (self.tried + 1, self.steps)
         try:
-            candidates = self._writer.write(situation, wanted, self._record)
+            candidates = self._writer.write(
+                self._state,
+                number,
+                self._parent(number),
+                list(self._pending.values()),
+                wanted,
+                self._record,
+                turn,
+            )
         except NoCandidateError:
             with uninterrupted():
                 self._record(GaveUp())

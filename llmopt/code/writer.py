@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.code.candidate import Candidate, CodeTrial
-from llmopt.code.events import Refused
+from llmopt.code.events import CodeState, Refused
 from llmopt.code.extract import CodeAnswer, encodable, read_answer
 from llmopt.code.failure import (
     CandidateError,
@@ -31,29 +31,6 @@ from llmopt.search.meter import Meter
 from llmopt.text import cut, estimate_tokens
 
 _WITHHELD = {"filter": "it was withheld by a content filter", "refusal": "you declined"}
-
-
-class CodeSituation(NamedTuple):
-    """What the next candidates are written from.
-
-    Attributes:
-        number: Number of the first of them.
-        current: The code to improve, if any.
-        trials: Everything that was told.
-        waiting: Candidates that were handed out and not told.
-        failures: Asks that found nothing before, so that the next requests differ.
-        refusals: Answers that were refused before this ask was cut off. Their reasons stand:
-            the same code may fail in another way now, which would change the next request.
-        turn: Which try this is and how many there are, if that is known.
-    """
-
-    number: int
-    current: CodeTrial | None
-    trials: Sequence[CodeTrial]
-    waiting: Sequence[Candidate] = ()
-    failures: int = 0
-    refusals: Sequence[Refused] = ()
-    turn: tuple[int, int] | None = None
 
 
 @dataclass
@@ -85,14 +62,27 @@ class Writer:
         whole_number("attempts", self.attempts, 1, MOST_AT_ONCE)
 
     def write(
-        self, situation: CodeSituation, n: int, refuse: Callable[[Refused], None]
+        self,
+        state: CodeState,
+        number: int,
+        current: CodeTrial | None,
+        waiting: Sequence[Candidate],
+        n: int,
+        refuse: Callable[[Refused], None],
+        turn: tuple[int, int] | None = None,
     ) -> list[Candidate]:
         """Return up to `n` candidates that have passed every check.
 
         Args:
-            situation: What they are written from.
+            state: What the search knows. The reasons of answers that it refused before this ask
+                was cut off stand: the same code may fail in another way now, which would change
+                the next request.
+            number: Number of the first candidate.
+            current: The code to improve, if any.
+            waiting: Candidates that were handed out and not told.
             n: Samples to ask for.
-            refuse: Told of each answer that was not used and is none of ``situation.refusals``.
+            refuse: Told of each answer that was not used and was not refused before.
+            turn: Which try this is and how many there are, if that is known.
 
         Raises:
             NoCandidateError: No answer could be used.
@@ -100,8 +90,7 @@ class Writer:
             ClientError: The model could not be asked.
             SandboxError: A worker cannot be set up; nor can an empty one.
         """
-        number, current, trials, waiting, failures, _, turn = situation
-        known = list(situation.refusals)
+        known, trials, failures = list(state.refusals), list(state.trials), state.failures
         tries: list[tuple[str, str]] = []
         written: list[Candidate] = []
 
@@ -114,8 +103,10 @@ class Writer:
         def use(completion: Completion) -> Candidate:
             mine = number + len(written)
             text = cut(encodable(completion.text), MAX_SENT_BACK)
-            refusal = _take(known, mine, text)
-            if refusal is None:
+            refusal = next((r for r in known if (r.number, r.text) == (mine, text)), None)
+            if refusal is not None:
+                known.remove(refusal)
+            else:
                 try:
                     return self._build(completion, mine, current, [*trials, *waiting, *written])
                 except (ParseError, CandidateError) as error:
@@ -283,14 +274,6 @@ class Writer:
         if space is None or params is None:
             return {}
         return {"params": dict(zip(space.names, space.flatten(params), strict=True))}
-
-
-def _take(known: list[Refused], number: int, text: str) -> Refused | None:
-    """Remove and return the refusal of this answer."""
-    for index, refusal in enumerate(known):
-        if (refusal.number, refusal.text) == (number, text):
-            return known.pop(index)
-    return None
 
 
 def _completions(reply: Reply) -> tuple[Completion, ...]:
