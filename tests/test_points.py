@@ -1,5 +1,6 @@
 """Several points in one answer: a row each, one request, and none lost."""
 
+import asyncio
 import json
 import warnings
 from contextlib import closing
@@ -233,3 +234,17 @@ def test_how_many_points_an_answer_may_hold(prompt, client, points, most):
 def test_wrong_numbers_of_points(given, expected):
     with pytest.raises(ValueError, match=expected):
         make([], **given)
+
+
+def test_loops_that_wait_at_the_same_time_share_one_answer():
+    optimizer, client = make(["0.1 0.2 0.3 0.4"])
+
+    async def evaluate():
+        return (await optimizer.aask())["x"]
+
+    async def all_of_them():
+        return await asyncio.gather(*(evaluate() for _ in range(3)))
+
+    assert sorted(asyncio.run(all_of_them())) == [0.1, 0.2, 0.3]
+    assert optimizer.ask() == {"x": 0.4}
+    assert len(client.requests) == 1
