@@ -331,6 +331,8 @@ def test_a_stop_behind_points_comes_after_them():
     reading = read(answer, most=3)
     assert [r.stop for r in reading.each] == [False, False, False, True]
     assert (reading.each[-1].start, reading.each[-1].values) == (2, POINTS[1])
+    why = notes_of(reading.each[-1].explanation)
+    assert (why.analysis, why.hypothesis) == ("the gain is open.", "")
     refused = read(answer, most=4, may_stop=False)
     assert len(refused.each) == 3
     assert "takes no stop: propose the point that tells most" in refused.dropped[0]
@@ -345,8 +347,9 @@ def test_several_points_of_a_structured_answer():
     assert [r.values for r in made.each] == [(3.0, 0.5, 3), (3.0, 1.0, 2)]
     assert said_of(made) == [("L.", "h", 2), ("", "h", "new")]
     assert "no point #9" in made.dropped[0]
-    ends = structured(most=4, proposals=proposals[:1], converged=True)
+    ends = structured(most=4, analysis="Flat.", proposals=proposals[:1], converged=True)
     assert [r.stop for r in ends.each] == [False, True]
+    assert notes_of(ends.each[1].explanation).analysis == "Flat."
     ends = structured(most=4, proposals=[*proposals[:1], item("#1")], converged=True)
     assert [(r.stop, r.start) for r in ends.each] == [(False, 2), (True, 1)]
     assert structured(most=4, proposals=[item("#3")], converged=True).stop

@@ -294,8 +294,9 @@ def test_the_error_on_common_starts_is_that_of_the_difference_from_the_best():
     assert [r.split(" | ")[1] for r in rows(shown)] == ["10", "12 ± 0.0058", "11 ± 0.0058"]
     assert shown.ranking() == "#2 (12), #3 (11 ± 0.0058), #1 (10 ± 0.0058)"
     trials = starts(10.0, 12.0)
-    checked = (trials[0], replace(trials[1], kind="check"))
-    assert rows(evidence(checked))[1].split(" | ")[1] == "12"
+    checked = evidence((trials[0], replace(trials[1], kind="check")))
+    assert rows(checked)[1].split(" | ")[1] == "12"
+    assert (checked.ranking(), checked.latest()) == ("#1 (10)", "#2 (12) on fresh starts")
     noisy = Evidence(History(trials, noisy=True), SPACE, LABELS, trials)
     assert rows(noisy)[0].split(" | ")[1] == "10 ± 9"
 

@@ -266,7 +266,8 @@ class AnswerReader:
     def _blocks(self, text: str) -> list[str]:
         """Return the parts of a text that give a point each: one, or one for each proposal.
 
-        A proposal without a hypothesis or a start has the one before it.
+        A proposal without a hypothesis or a start has the one before it. A stop behind points
+        has the analysis of the answer.
         """
         marks = list(filter(_is_proposal, MARKER.finditer(text)))[: max(_MAX_BLOCKS, self.most)]
         if self.most == 1 or len(marks) < 2:
@@ -277,14 +278,16 @@ class AnswerReader:
             parts = _PART.finditer(text, mark.end(), end if end < len(text) else mark.end())
             end = next((part.start() for part in parts), end)
             notes = notes_of(text[begin : mark.start()].strip())
+            stop = _STOP.match(text[mark.end() : end]) is not None
             whole = replace(
                 notes,
-                hypothesis=notes.hypothesis or before.hypothesis,
+                analysis=notes.analysis or (before.analysis if stop else ""),
+                hypothesis=notes.hypothesis or ("" if stop else before.hypothesis),
                 start=notes.start or before.start,
             )
             head = text[begin : mark.start()] if whole == notes else f"{whole.explanation}\n"
             blocks.append(head + text[mark.start() : end])
-            begin, before = end, whole
+            begin, before = end, replace(whole, analysis=whole.analysis or before.analysis)
         return blocks
 
     def _marks(self, text: str) -> list[re.Match[str]]:

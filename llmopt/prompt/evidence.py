@@ -304,21 +304,21 @@ class Evidence:
         if len(text) <= limit:
             return quoted(text)
         shown = text[:limit]
-        # A line is shown whole or not at all.
-        return quoted((shown.rpartition("\n")[0] or shown) + "\n…")
+        # A line is shown whole or not at all, but for the first one.
+        return quoted((shown.rpartition("\n")[0] or shown.rpartition(" ")[0] or shown) + "\n…")
 
     # -- where a point came from ----------------------------------------------------------
 
     @cached_property
     def _bests(self) -> list[Trial | None]:
-        """The best trial before each trial, in their order."""
+        """The best trial before each trial, in their order; a check is no rival of the others."""
         best: Trial | None = None
         least = math.inf, math.inf
         found = []
         for trial in self.history.trials:
             found.append(best)
             rank = self.history.rank(trial)
-            if rank < least:
+            if rank < least and trial.kind != "check":
                 best, least = trial, rank
         return found
 
@@ -407,9 +407,13 @@ class Evidence:
         """Whether points are measured on the same starts, and compared start by start."""
         return not self.history.noisy and any(len(t.samples) > 1 for t in self.history.trials)
 
+    @cached_property
+    def _ranked(self) -> tuple[Trial, ...]:
+        return tuple(t for t in self.history.ranked if t.kind != "check")
+
     def ranking(self, n: int = 8) -> str:
         """Return the best trials by number with their values of f, best first."""
-        best = self.history.ranked[:n]
+        best = self._ranked[:n]
         values = [t.rewards[0] for t in best if t.rewards]
         digits = max((telling(v, values[0], 6) for v in values), default=6)
         scores = (self.score(t, best[0], digits) for t in best)
@@ -426,11 +430,12 @@ class Evidence:
         """Say which trial is the latest, and how it compares with its start and the best."""
         trial = self.history.trials[-1]
         cells = self.score(trial, self._bests[trial.number])
-        return f"#{trial.number + 1} ({', '.join(cells)}){self._outcome(trial)}"
+        said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
+        return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
     def standstill(self) -> str:
         """Say so where the model's latest points lie within the noise, or gain next to nothing."""
-        trials, best = self.history.trials, self.history.best
+        trials, best = self.history.trials, next(iter(self._ranked), None)
         latest = [t for t in trials if t.source == "llm"][-_STANDSTILL:]
         if len(latest) < _STANDSTILL or best is None or len(self.history.directions) > 1:
             return ""
@@ -463,7 +468,7 @@ class Evidence:
         """Return the values of the best points and the latest, where the log has no columns."""
         if len(self.labels) <= _COLUMNS:
             return []
-        ranked, latest = self.history.ranked, self.history.trials[-1:]
+        ranked, latest = self._ranked, self.history.trials[-1:]
         best = [*ranked[:1], *(t for t in ranked[1:_SHOWN] if t.source not in _RANDOM)]
         chosen: list[Trial] = []
         for trial in (*best, *(t for t in latest if t.source == "llm")):

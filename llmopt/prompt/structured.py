@@ -149,8 +149,9 @@ class Form:
         shared = {name: data.get(name, "") for name in self._reasons(own=False)}
         found = []
         for k, item in enumerate(items):
-            said = {**(shared if k == 0 else {}), **item}
-            found.append(self._answer(said, stop and k == len(items) - 1))
+            ends = stop and k == len(items) - 1
+            said = {**(shared if ends or k == 0 else {}), **item}
+            found.append(self._answer(said, ends))
         return found or None
 
     def _answer(self, data: dict[str, Any], stop: bool) -> Answer:
