@@ -57,12 +57,6 @@ def test_spending_counts_at_once_and_the_rest_with_the_ask():
     assert (meter.usage.proposals, meter.usage.rejected) == ({"llm": 1}, {"duplicate": 1})
 
 
-def test_outside_of_an_ask_everything_counts_at_once():
-    meter = make([])
-    meter.count_rejection("constraint")
-    assert meter.usage.rejected == {"constraint": 1}
-
-
 def test_a_usage_that_was_handed_out_never_changes():
     meter = make([reply("a")])
     before = meter.usage
@@ -86,15 +80,6 @@ def test_an_ask_that_is_cut_off_counts_nothing_but_money_and_is_not_paid_twice()
     assert answers == ["b", "a", "c"]
     assert meter.usage.requests == 4
     assert meter.paid == ()
-
-
-def test_replies_of_an_ask_that_is_cut_off_twice_are_still_there():
-    meter = make([reply("a"), ClientError("down"), ClientError("down"), reply("b")])
-    for _ in range(2):
-        with pytest.raises(ClientError), meter.asking():
-            meter.send(request("1"))
-            meter.send(request("2"))
-    assert [r.completions[0].text for _, r in meter.paid] == ["a"]
 
 
 def test_replies_that_fit_no_more_are_dropped_with_a_word(caplog):
