@@ -340,6 +340,7 @@ class RecordedSearch(StoredSearch, Generic[Params]):
             "start": [[words, self.space.to_json_values(values)] for words, values in self._start],
             "may_stop": asked.may_stop,
             "points": None if asked.points == "auto" else asked.points,
+            "numeric": asked.numeric,
             "on_error": None if asked.on_error == "raise" else asked.on_error,
             "max_requests": self.limits.max_requests,
             "max_tokens": self.limits.max_tokens,

@@ -33,6 +33,7 @@ class AskArguments(TypedDict, total=False):
     noisy: bool
     may_stop: bool | None
     points: int | Literal["auto"]
+    numeric: bool
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
@@ -64,6 +65,8 @@ class AskOptions:
             one, a scan of a parameter three); each is one proposal, with a hypothesis of its own,
             and the next asks take them without a request. ``"auto"`` for 4 of a chat model with
             the prompt ``"words"``, which alone asks for several, and else 1.
+        numeric: Whether a prompt of words shows what numbers say: by a fit to the trials how much
+            each parameter matters and where f is best, with its error; each partner's next point.
         max_requests: Cap on calls to the model, failed ones included.
         max_tokens: Cap on prompt and completion tokens together.
         max_cost: Cap in US dollars; needs a model whose price is known.
@@ -80,6 +83,7 @@ class AskOptions:
     noisy: bool = False
     may_stop: bool | None = None
     points: int | Literal["auto"] = "auto"
+    numeric: bool = False
     max_requests: int | None = None
     max_tokens: int | None = None
     max_cost: float | None = None
@@ -90,7 +94,8 @@ class AskOptions:
         self._whole("attempts", 1, MOST_AT_ONCE)
         one_of("out_of_range", self.out_of_range, ("clip", "reject"))
         one_of("on_error", self.on_error, ("raise", "fallback"))
-        one_of("noisy", self.noisy, (True, False))
+        for name in ("noisy", "numeric"):
+            one_of(name, getattr(self, name), (True, False))
         one_of("may_stop", self.may_stop, (True, False, None))
         points = whole_or_auto("points", self.points, 1, MOST_IN_ANSWER)
         object.__setattr__(self, "points", points)

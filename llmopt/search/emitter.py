@@ -38,6 +38,7 @@ from llmopt.prompt.words import describe_params
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter, Metered
+from llmopt.search.numeric import fitted
 from llmopt.space import Space, Value
 from llmopt.text import cut
 
@@ -145,6 +146,11 @@ class ModelEmitter(Metered):
                 "description=, or take prompt 'props'"
             )
         _say_what_is_not_read(self.prompt, words)
+        if self.options.numeric and not getattr(self.prompt, "reads_description", True):
+            raise ValueError(
+                f"numeric=True: the prompt {self.prompt.name!r} shows numbers alone. Leave numeric "
+                "out, or take prompt='words' and a model that reads it"
+            )
         self.points = self._most_points(client)
         self.finishes = False
         limits = limits or self.options.limits
@@ -227,7 +233,10 @@ class ModelEmitter(Metered):
             ClientError: The model could not be asked, unless ``on_error="fallback"``.
             SearchStopped: The model ended the search, with `may_stop`.
         """
-        notes = (*what_is_known(space, history, self._labels(space)), *notes)
+        labels = self.labels(space)
+        notes = (*what_is_known(space, history, labels), *notes)
+        if self.options.numeric and (line := fitted(space, history, labels)):
+            notes = (*notes, line)
         with self._meter.asking() as draft:
             taken = keys_of(space, history) if taken is None else taken
             proposals = self._propose(
@@ -238,7 +247,7 @@ class ModelEmitter(Metered):
                 warnings.warn(text, FallbackWarning, stacklevel=2)
         return proposals
 
-    def _labels(self, space: Space) -> tuple[str, ...]:
+    def labels(self, space: Space) -> tuple[str, ...]:
         """Return what the prompt calls the parameters."""
         labels = getattr(self.prompt, "labels", None) or ()
         return tuple(labels) if len(labels) == len(space) else space.names

@@ -22,6 +22,7 @@ from llmopt.search.cma import CMAEmitter
 from llmopt.search.emitter import ModelEmitter, PartnerEmitter, draw_fallbacks, keys_of
 from llmopt.search.follow import FAILED, Follower, rank_of
 from llmopt.search.network import NetworkEmitter
+from llmopt.search.numeric import next_points
 from llmopt.search.refine import RefineEmitter
 from llmopt.space import Space
 
@@ -257,6 +258,9 @@ class Scheduler(Follower):
             asked = usage.proposals.get("llm", 0) + usage.proposals.get("fallback", 0)
             left = max(1, self.requests - asked)
             notes = (*notes, _NOTE.format(left=left, early=early, requests=self.requests))
+        if self.model.options.numeric:
+            labels = self.model.labels(space)
+            notes = (*notes, *next_points(self.partners, space, history, labels))
         found: list[Proposal] = []
         with self.model.meter.asking():
             for partner, count in zip(self.partners, wanted, strict=False):

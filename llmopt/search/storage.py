@@ -280,7 +280,7 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
 _MAY_CHANGE = ("client", "seed", "prompt")
 _MAY_CHANGE_OPTIONS = frozenset(
     {"description", "batch_size", "attempts", "out_of_range", "on_error", "may_stop"}
-    | {"points"}
+    | {"points", "numeric"}
     | {"total", "max_requests", "max_tokens", "max_cost"}
 )
 

@@ -36,6 +36,7 @@ _OPTIONS = (
         "noisy",
         "may_stop",
         "points",
+        "numeric",
         "partner",
     ),
     *("max_requests", "max_tokens", "max_cost"),

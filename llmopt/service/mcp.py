@@ -98,8 +98,8 @@ def make_server(desk: Desk) -> Any:
             constraints: Linear inequalities such as "2 * a + b <= 40".
             start: Known points: [{"params": {...}, "words": "the current setting"}].
             options: Further ones: seed, warmup (random points first), partner ("cma", "network",
-                "refine"), prompt, noisy, may_stop, points, total, out_of_range, batch_size,
-                max_cost.
+                "refine"), prompt, noisy, may_stop, points, numeric, total, out_of_range,
+                batch_size, max_cost.
         """
         given = {
             "space": space,
