@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmopt import ScriptedClient
-from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.engine.cell import Cell, read_lines
 from llmopt.benchmarks.experiments import design, words
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 
@@ -42,9 +42,9 @@ POINTS = "\n".join(
 
 
 def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
-    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS], 8)
-    assert line["asked"] == [0] * 5 + [1] * 3
-    assert line["sources"] == ["warmup"] * 5 + ["llm"] * 3
+    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS], 4)
+    assert line["asked"] == [0] + [1] * 3
+    assert line["sources"] == ["warmup"] + ["llm"] * 3
     assert (line["requests"], len(texts)) == (1, 1)
     assert "folder:x" not in texts[0]
     assert "ripple" not in texts[0].lower()
@@ -55,10 +55,10 @@ def test_a_search_with_defaults_takes_several_points(monkeypatch, tmp_path):
 
 
 def test_numbers_finish_what_the_model_has_ended(monkeypatch, tmp_path):
-    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"], 14)
+    line, texts = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"], 10)
     assert (line["requests"], len(texts)) == (2, 2)
     assert "expects no further gain" in line["stopped"]
-    assert line["sources"][8:] == ["finish"] * 6
+    assert line["sources"][4:] == ["finish"] * 6
 
 
 def test_the_arm_of_before_asks_for_one_point_and_offers_no_end(monkeypatch, tmp_path):
@@ -106,3 +106,21 @@ def test_the_table_compares_with_the_searches_of_before():
     row = "| ridge | default | 7.5 | 2.5 | 0.33 | 7.5 | 2.5 | 1 (4), 2 (5) | 0.5 (4), 1.9 (5) |"
     assert row in design.make_page(lines)
     assert "to within 1 %: 0.33." in design.make_page(lines)
+
+
+def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
+    line, _ = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"])
+    monkeypatch.undo()
+    recording, out = tmp_path / "ripples-default-4.jsonl", tmp_path / "out.jsonl"
+    kept = recording.read_bytes()
+    arguments = ["design", "--task", "ripples", "--evaluations", "12", "--out", str(out)]
+    arguments += ["--model", f"replay:{recording}", "--record", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    design.main()
+    (again,) = read_lines(out)
+    same = ("curve", "asked", "sources", "best", "requests", "prompt_tokens")
+    assert [again[name] for name in same] == [line[name] for name in same]
+    assert recording.read_bytes() == kept
+    monkeypatch.setattr("sys.argv", ["design", "--out", str(out), "--table"])
+    design.main()
+    assert "| ripples | default |" in out.with_suffix(".md").read_text(encoding="utf-8")

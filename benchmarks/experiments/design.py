@@ -4,16 +4,15 @@ Question: a strong chat model finds nearly all of a gain with its first answers.
 and tokens does a search need that may end, takes several points from an answer, and lets numbers
 finish; and is what it finds as good as before?
 
-Protocol: one search a line, with default settings, 30 evaluations, 5 of them random points. A
-policy is scored on 10 starts, and the one that the search recommends on 100 fresh ones
-(`llmopt.policies.PolicySearch`); a function (`llmopt.benchmarks.experiments.functions`) is
-minimized with numbered parameters and without a description, and judged by its value without
-noise. Arms:
+Protocol: one search a line, with default settings and 30 evaluations. A policy is scored on 10
+starts, and the one that the search recommends on 100 fresh ones (`llmopt.policies.PolicySearch`); a
+function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered parameters and
+without a description, and judged by its value without noise. Arms:
 
 - ``default``: nothing is set but the seed;
 - ``python``: the same, answered by a model that has Python beside the prompt;
-- ``before``: one point an answer and no finish by numbers, and for functions no offer to stop. Of
-  the policies of `BEFORE` such searches stand in ``words.jsonl``.
+- ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
+  offer to stop. Of the policies of `BEFORE` such searches stand in ``words.jsonl``.
 
 A value counts as reached within one percent. Tokens are estimated from the texts of the recording,
 for searches of before, too. All searches that were made count.
@@ -65,7 +64,7 @@ BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer
 
 POLICIES = BEFORE
 TASKS = (*POLICIES, *SHAPES)
-_OFF: dict[str, Any] = {"points": 1, "finish": "off"}
+_OFF: dict[str, Any] = {"points": 1, "finish": "off", "warmup": words.WARMUP}
 
 
 class Watch(Callback):
@@ -284,7 +283,9 @@ def main() -> None:
         args.out.with_suffix(".md").write_text(page, encoding="utf-8")
         print(page)
         return
-    record = args.record or Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
+    again = args.model.startswith("replay:")  # what is played is not recorded over
+    record = None if again else args.record
+    record = record or Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
     cell = Cell(args.task, args.arm, args.seed, args.evaluations, args.answered_by or args.model)
     run = functools.partial(run_cell, model=args.model, record=record)
     run_pool([cell], run, args.out, summary=lambda line: f"best {line['best']:.6g}")
