@@ -11,6 +11,7 @@ from llmopt import LLMOptError, ReplayClient, ScriptedClient
 from llmopt.benchmarks.engine.cell import read_lines
 from llmopt.benchmarks.experiments import recordings, words
 from llmopt.benchmarks.experiments.systems import Cascade, HeavyMountainCar, TwoZones
+from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
 from llmopt.cli import main
 
 RECORDINGS = Path(words.__file__).parents[1] / "recordings"
@@ -63,7 +64,7 @@ def test_recordings_are_added_to_the_archive_and_its_index(tmp_path, monkeypatch
     assert recordings.spent(recordings.recording("ridge-default-4"))[0] > 10_000
 
 
-@pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar])
+@pytest.mark.parametrize("system", [TwoZones, Cascade, HeavyMountainCar, Fermenter, BusLine])
 def test_a_system_is_a_function_of_its_seed_and_ends(system):
     returns = []
     for _ in range(2):

@@ -7,7 +7,8 @@ finish; and is what it finds as good as before?
 Protocol: one search a line, with default settings and 30 evaluations. A policy is scored on 10
 starts, and the one that the search recommends on 100 fresh ones (`llmopt.policies.PolicySearch`); a
 function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered parameters and
-without a description, and judged by its value without noise. Arms:
+without a description, and judged by its value without noise. Nobody who worked on the prompt had
+seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
 - ``default``: nothing is set but the seed;
 - ``python``: the same, answered by a model that has Python beside the prompt;
@@ -41,12 +42,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from gymnasium.wrappers import TimeLimit
+
 import llmopt
 from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
 from llmopt.benchmarks.engine.pool import run_pool
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
+from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
 from llmopt.benchmarks.experiments.words_page import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
@@ -62,7 +66,11 @@ ARMS = ("default", "python", "before")
 BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer")
 """Policies that were searched before, with ``words``."""
 
-POLICIES = BEFORE
+POLICIES: dict[str, words.WordsTask] = {
+    **{name: words.TASKS[name] for name in BEFORE},
+    "fermenter": words.WordsTask(lambda: TimeLimit(Fermenter(), 150), False),
+    "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500), False),
+}
 TASKS = (*POLICIES, *SHAPES)
 _OFF: dict[str, Any] = {"points": 1, "finish": "off", "warmup": words.WARMUP}
 
@@ -80,7 +88,7 @@ class Watch(Callback):
 
 def search_policy(cell: Cell, client: Client) -> Line:
     """Search a policy and return what was found."""
-    task, watch = words.TASKS[cell.task], Watch()
+    task, watch = POLICIES[cell.task], Watch()
     off = _OFF if cell.method == "before" else {}
     with PolicySearch(
         task.env, client, seed=cell.seed, callbacks=[watch], **task.options, **off
