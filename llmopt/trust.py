@@ -55,6 +55,14 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
+def resume_command(command: str, settings: Mapping[str, Any], path: Path) -> str:
+    """Return the command line that goes on with the run in a folder."""
+    again = [w for n, words in to_give_again(settings).items() if n != "task" for w in words]
+    return shlex.join(
+        ["llmopt", command, str(settings["task"]), "--resume", *again, "--out", str(path)]
+    )
+
+
 def check_given(path: Path, settings: Mapping[str, Any], given: Collection[str]) -> None:
     """Raise if a run's folder decides what the command line alone may.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,7 +15,8 @@ import gymnasium as gym
 from llmopt.benchmarks.code.folder import STARTS, CodeRun, read_starts
 from llmopt.benchmarks.code.page import write_report
 from llmopt.benchmarks.code.tasks import CodeTask
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.benchmarks.engine.asking import Announced
+from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.model_string import split_options
 from llmopt.client.ready import check_ready
@@ -30,7 +31,7 @@ from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import check_new_recording, write_bytes_atomically, write_json_atomically
 from llmopt.policies.picture import policy_gif
 from llmopt.text import clean, cut, first_line
-from llmopt.trust import to_give_again
+from llmopt.trust import resume_command
 
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),
@@ -85,7 +86,7 @@ def make_optimizer(
     if config["initial"] and not run.search.exists():
         with CodeOptimizer(function, client=client, **search) as trial:
             trial.ask_initial()
-    client = _Announced(client)
+    client = Announced(client, partial(_announce, client_name(client)))
     say(f"run folder: {run.path}")
     optimizer = CodeOptimizer(function, client=client, storage=run.search, **search)
     run.begin(starts)
@@ -119,21 +120,11 @@ def beside_recording(path: str) -> Path:
     return Path(f"{path}.{STARTS}")
 
 
-class _Announced:
-    """A client that prints a line before it sends a request: an answer may take minutes."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._sent = 0
-
-    def __getattr__(self, name: str) -> Any:  # its name, its facts, ...
-        return getattr(self._client, name)
-
-    def complete(self, request: Request) -> Reply:
-        self._sent += 1
+def _announce(name: str, number: int, request: Request) -> None:
+    """Say before a request that it is sent: an answer may take minutes."""
+    if number:
         again = ", a repair" if len(request.messages) > 1 else ""
-        say(f"request {self._sent}{again}: {client_name(self._client)} is asked")
-        return self._client.complete(request)
+        say(f"request {number}{again}: {name} is asked")
 
 
 def _recorded(client: Client, record: str | None, begun: bool) -> Client:
@@ -152,12 +143,8 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
         yield
     except (KeyboardInterrupt, LLMOptError):
         if (run.path / "config.json").exists():
-            config = run.config
-            command = ["llmopt", config["command"], config["task"], "--resume"]
-            for name, words in to_give_again(config).items():
-                command += words if name != "task" else []
-            resume = shlex.join((*command, "--out", str(run.path)))
-            say(f"llmopt: to go on: {resume}", sys.stderr)
+            command = resume_command(run.config["command"], run.config, run.path)
+            say(f"llmopt: to go on: {command}", sys.stderr)
         raise
 
 

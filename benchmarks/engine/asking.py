@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import MethodSpec
 from llmopt.benchmarks.tasks.description import task_words
 from llmopt.benchmarks.tasks.table import Task
-from llmopt.client.base import Client
+from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local import LocalClient
 from llmopt.history import History
 from llmopt.policies.linear import LinearPolicy
@@ -124,3 +124,20 @@ def repeatable(client: Client, prompt: str | Prompt | None) -> Client:
             for name in ("cache_prompt", "id_slot"):
                 client.sampling.pop(name, None)
     return client
+
+
+class Announced(Wrapper):
+    """A client that says of each request its number before it is sent, and 0 after it."""
+
+    def __init__(self, client: Client, say: Callable[[int, Request], None]) -> None:
+        super().__init__(client)
+        self._say, self._sent = say, 0
+
+    def complete(self, request: Request) -> Reply:
+        """Send a request."""
+        self._sent += 1
+        self._say(self._sent, request)
+        try:
+            return self.client.complete(request)
+        finally:
+            self._say(0, request)

@@ -25,7 +25,7 @@ from llmopt.files import read_bytes, write_bytes_atomically
 from llmopt.prompt import PROMPTS
 from llmopt.text import clean
 from llmopt.trackers import add_track_argument, callbacks_of
-from llmopt.trust import check_given, to_give_again
+from llmopt.trust import check_given, resume_command
 
 _NUMBERS_ONLY = ("smollm2", "network")  # models that read no words
 
@@ -210,10 +210,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"llmopt: writing to {path}", file=sys.stderr)
 
     def advice() -> str:
-        command = ["llmopt", "run", config.task, "--resume", "--out", str(begun[0])]
-        for name, words in to_give_again(_settings(config, begun[0])).items():
-            command += words if name != "task" else []
-        return f"everything so far is kept; go on with: {shlex.join(command)}"
+        command = resume_command("run", _settings(config, begun[0]), begun[0])
+        return f"everything so far is kept; go on with: {command}"
 
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning

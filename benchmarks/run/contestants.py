@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.asking import prompt_name, repeatable
+from llmopt.benchmarks.engine.asking import Announced, prompt_name, repeatable
 from llmopt.benchmarks.engine.contest import Entrant
 from llmopt.benchmarks.methods.table import METHODS, MethodSpec, prompt_spec
 from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
 from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
-from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.base import Client, client_name
 from llmopt.client.facts import model_facts
 from llmopt.client.recording import RecordClient
 from llmopt.client.registry import get_client
@@ -122,33 +122,13 @@ class Contestants:
             client = repeatable(client, spec.prompt)
         if self._record is not None:
             client = RecordClient(client, self._record)
-        return _Announced(client, say) if _chats(spec) else client
+        return Announced(client, lambda number, _: say(number)) if _chats(spec) else client
 
     def close(self) -> None:
         """Close the model where it was made here."""
         close = getattr(self.client, "close", None)
         if self._made and callable(close):
             close()
-
-
-class _Announced:
-    """A client that tells of each request before it is sent."""
-
-    def __init__(self, client: Client, say: Callable[[int], None]) -> None:
-        self._client = client
-        self._say = say
-        self._sent = 0
-
-    def __getattr__(self, name: str) -> Any:  # its name, its facts, ...
-        return getattr(self._client, name)
-
-    def complete(self, request: Request) -> Reply:
-        self._sent += 1
-        self._say(self._sent)
-        try:
-            return self._client.complete(request)
-        finally:
-            self._say(0)
 
 
 def _chats(spec: MethodSpec) -> bool:
