@@ -303,7 +303,8 @@ def _search(
                 elif over:
                     break
                 else:
-                    params, warned = optimizer._points(None)
+                    (proposal,), warned = optimizer._serve(1)
+                    params = optimizer.space.unflatten(proposal.values)
                     for text in warned:
                         warnings.warn(text, FallbackWarning, stacklevel=3)
             except (SearchStopped, BudgetExceededError) as end:

@@ -208,16 +208,11 @@ class LLMOptimizer(RecordedSearch[Params]):
             SearchStopped: The model ended the search, with ``may_stop=True``.
             StorageError: The storage file could not be written; call again once it can.
         """
-        points, warned = self._points(n)
-        for text in warned:
-            warnings.warn(text, FallbackWarning, stacklevel=2)
-        return points
-
-    def _points(self, n: int | None) -> tuple[Params | list[Params], list[str]]:
-        """Return what `ask` does, and what it is to warn of at the caller's line."""
         count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
         proposals, warned = self._serve(count)
-        return self._in_form(proposals, n), warned
+        for text in warned:
+            warnings.warn(text, FallbackWarning, stacklevel=2)
+        return self._in_form(proposals, n)
 
     def _in_form(self, proposals: list[Proposal], n: int | None) -> Params | list[Params]:
         points = [self.space.unflatten(p.values) for p in proposals]
