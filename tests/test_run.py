@@ -40,6 +40,7 @@ from llmopt.errors import (
 )
 from llmopt.policies.picture import CAPTION
 from llmopt.policies.rollout import held_out_seeds, selection_seeds, start_seeds
+from llmopt.search.eventlog import EventLog
 
 LINE = "llmopt-test/Line-v0"
 
@@ -550,40 +551,27 @@ def test_a_failing_model_stops_the_run_and_a_resume_goes_on(tmp_path, reference)
     assert after == reference
 
 
-@pytest.mark.parametrize("nth", [1, 4, 8, 10, 17])
-def test_a_full_disk_stops_the_run_and_a_resume_goes_on(tmp_path, monkeypatch, reference, nth):
-    from llmopt.search.eventlog import EventLog
+@pytest.mark.parametrize(
+    ("where", "nth"),
+    [("journal", n) for n in (1, 4, 8, 10, 17)] + [("texts", n) for n in (1, 2, 5, 9, 12)],
+)
+def test_a_full_disk_stops_the_run_and_a_resume_goes_on(
+    tmp_path, monkeypatch, reference, where, nth
+):
+    owner, name = (EventLog, "append") if where == "journal" else (os, "replace")
+    write, calls = getattr(owner, name), iter(range(1, 10_000))
 
-    append, calls = EventLog.append, iter(range(1, 10_000))
-
-    def full(self, event):
+    def full(*args):
         if next(calls) == nth:
-            raise StorageError("cannot write: No space left on device")
-        append(self, event)
+            raise (StorageError if owner is EventLog else OSError)("No space left")
+        return write(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EventLog, "append", full)
+        patch.setattr(owner, name, full)
         with pytest.raises(StorageError, match="No space left"):
             run(CONFIG, tmp_path / "r", client=model())
     run(CONFIG, tmp_path / "r", client=model(), resume=True)
     check_facts(tmp_path / "r", reference)
-
-
-@pytest.mark.parametrize("nth", [1, 2, 5, 9, 12])
-def test_a_full_disk_among_the_text_files(tmp_path, monkeypatch, reference, nth):
-    replace, calls = os.replace, iter(range(1, 10_000))
-
-    def full(source, target):
-        if next(calls) == nth:
-            raise OSError(28, "No space left on device")
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", full)
-        with pytest.raises(StorageError, match="No space left on device"):
-            run(CONFIG, tmp_path / "r", client=model())
-    run(CONFIG, tmp_path / "r", client=model(), resume=True)
-    assert facts(tmp_path / "r") == reference
 
 
 # -- resuming -----------------------------------------------------------------------------
@@ -744,12 +732,6 @@ def test_a_baseline_that_changed_is_noticed(tmp_path):
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
     with pytest.raises(StorageError, match="random does not propose again"):
         run(config, tmp_path / "r", resume=True)
-
-
-def test_starting_over_a_run_needs_resume(tmp_path):
-    run(CONFIG, tmp_path / "r", client=model())
-    with pytest.raises(StorageError, match="give --resume"):
-        run(CONFIG, tmp_path / "r", client=model())
 
 
 def test_resume_of_nothing_starts(tmp_path, reference):

@@ -128,6 +128,7 @@ def test_a_cap_on_a_cost_that_nobody_knows(server, capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert "cost unknown" in shown
     assert "price is not known" in shown
+    assert not Path("r").exists()
 
 
 @pytest.mark.parametrize("value", ["-1", "nan"])

@@ -21,7 +21,7 @@ from llmopt.benchmarks.run.progress import Progress
 from llmopt.benchmarks.tasks.table import get_task
 from llmopt.cli import main
 from llmopt.client.facts import ModelFacts
-from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, StorageError
+from llmopt.errors import ClientError, LLMOptError, StorageError
 from llmopt.text import estimate_tokens
 
 pytest.importorskip("matplotlib")
@@ -220,14 +220,6 @@ def test_a_run_that_has_ended_needs_no_key():
     client = ScriptedClient([])
     client.check_ready = lambda: pytest.fail("looked for a key")
     run(config(iterations=1), "r", client=client, resume=True)
-
-
-def test_a_cap_on_a_cost_that_nobody_knows_leaves_no_folder():
-    client = ScriptedClient(point)
-    client.priced = False
-    with pytest.raises(BudgetExceededError):
-        run(config(max_cost=1.0), "r", client=client)
-    assert not Path("r").exists()
 
 
 def test_a_client_given_is_left_open():
