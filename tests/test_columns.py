@@ -39,6 +39,8 @@ from llmopt.prompt import Situation
 from llmopt.prompt.columns import ColumnsPrompt, rank_places, write_line
 from llmopt.prompt.frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
+from llmopt.space.branches import BranchedSpace, find_conditions
+from llmopt.space.values import ABSENT
 
 SPACE = Space({"x": Float(-5, 5), "y": Float(0, 1), "z": Float(-1, 1)})
 
@@ -822,3 +824,53 @@ def test_many_parameters_are_searched_from_start_to_end():
     assert max(t.rewards[0] for t in optimizer.trials[30:]) > max(
         t.rewards[0] for t in optimizer.trials[:15]
     )
+
+
+# -- branches -----------------------------------------------------------------------------
+
+
+def branched(counts, seed=0):
+    """A situation with trials of two branches: `a` has `x` and is good near 2, `b` has `y`."""
+    dimensions = {"kind": Categorical(["a", "b"]), "x": Float(-5, 5), "y": Float(-5, 5)}
+    known = [{"kind": "a", "x": 0.0}, {"kind": "b", "y": 0.0}]
+    space = BranchedSpace(dimensions, find_conditions(known, dimensions))
+    rng, trials = np.random.default_rng(1), []
+    for kind, count in counts.items():
+        for value in rng.normal(2, 0.5, count) if kind == "a" else rng.uniform(-5, 5, count):
+            point = (kind, float(value), ABSENT) if kind == "a" else (kind, ABSENT, float(value))
+            loss = abs(value - 2) if kind == "a" else 20 + abs(value + 3)
+            trials.append(Trial(len(trials), None, point, (-loss,)))
+    return Situation(space, History(tuple(trials)), len(trials) + 1, seed=seed, samples=1)
+
+
+def drawn_points(counts, draws=300):
+    """Points that are proposed after such trials, and whether a model was asked for each."""
+    found = []
+    for seed in range(draws):
+        query = ColumnsPrompt().prepare(branched(counts, seed))
+        text = "" if query.drawn else NetworkClient().complete(query.request).completions[0].text
+        found.append((query.read(text).values, query.drawn, query.request.columns))
+    return found
+
+
+def test_a_branch_is_asked_for_its_own_numbers_by_its_own_trials():
+    found = drawn_points({"a": 20, "b": 20})
+    for (kind, x, y), _, columns in found:
+        assert (x is ABSENT, y is ABSENT) == (kind == "b", kind == "a")
+        assert all(len(line.split()) == 1 + 10 for line in columns)  # the better half of 20
+    near = [abs(x - 2) < 1 for (kind, x, _), drawn, _ in found if kind == "a" and not drawn]
+    assert np.mean(near) > 0.9
+    good = [abs(y + 3) < 2.5 for (kind, _, y), drawn, _ in found if kind == "b" and not drawn]
+    assert np.mean(good) > 0.6
+
+
+def test_no_branch_is_given_up_and_one_of_few_trials_is_drawn_evenly():
+    found = drawn_points({"a": 40, "b": 3})
+    kinds = [values[0] for values, *_ in found]
+    assert kinds.count("b") > 0.15 * len(kinds)
+    others = [values[2] for values, drawn, _ in found if values[0] == "b"]
+    assert all(drawn for values, drawn, _ in found if values[0] == "b")
+    assert min(others) < -4
+    assert max(others) > 4
+    alone = [drawn for values, drawn, _ in found if values[0] == "a"]
+    assert 0.03 < np.mean(alone) < 0.2  # evenly, now and then

@@ -80,6 +80,10 @@ EXPLORE = 0.4
 """Share of points in which a choice is drawn evenly, divided among the categorical parameters: a
 search that found one branch or category good early goes on trying the others."""
 
+AT_RANDOM = 0.1
+"""Share of points whose numbers are drawn evenly, in a space where points may lack some: what a
+branch is worth is not known from the few trials that took it."""
+
 FEWEST = 5
 """With fewer complete trials there are no such lines, which were not trained: the prompt is the
 trials' own rows of letters, worst first."""
@@ -111,6 +115,10 @@ class ColumnsPrompt:
     as often as the best trials have them, the better ones weighing more (`weigh`,
     and `OPEN` for every choice). With categorical parameters alone no model is asked
     (`Query.drawn`).
+
+    In a space where points may lack parameters the choices are drawn first. The lines are then of
+    the numbers of that branch, in the better half of the trials that took it. With fewer than
+    `FEWEST` of these, and for one point of ten (`AT_RANDOM`), the numbers are drawn evenly.
 
     A long search would converge too early: from `widen_after` complete trials on, whoever proposed
     them, half of the answers are read in the frame widened, by a factor between 1 and the one that
@@ -169,7 +177,8 @@ class ColumnsPrompt:
 
     def prepare(self, situation: Situation) -> Query:
         """Make the question for one situation; see `Prompt.prepare`."""
-        situation = _filled(situation)
+        if any(ABSENT in trial.values for trial in situation.history.trials):
+            return self._ask_branch(situation)
         dimensions = situation.space.dimensions
         numeric = [i for i, d in enumerate(dimensions) if not isinstance(d, Categorical)]
         if not numeric:
@@ -183,6 +192,28 @@ class ColumnsPrompt:
         if part is situation:
             return query
         return replace(query, read=_MixedReader(query.read, numeric, _Choices.of(situation)))
+
+    def _ask_branch(self, situation: Situation) -> Query:
+        """Draw a branch, and ask for its numbers alone, by the better half of its trials.
+
+        With fewer than `FEWEST` of them the numbers are drawn evenly: a branch is not given up
+        after a few bad points.
+        """
+        space, choices = situation.space, _Choices.of(situation)
+        rng = np.random.default_rng(choices.seed)
+        drawn, base = choices.draw(rng), list(filled(space, space.sample(rng), rng))
+        for i, value in drawn.items():
+            base[i] = value
+        base = list(space.settle(base))
+        there = [value is not ABSENT for value in base]
+        chosen = [i for i in range(len(base)) if there[i] and i not in drawn]
+        part = _part(situation, chosen, there)
+        count = len(part.history.complete)
+        if not chosen or count < FEWEST or rng.random() < AT_RANDOM:
+            return Query(Request(messages=()), _BranchReader(tuple(base)), drawn=True)
+        own = replace(self, best=min(self.best, max(math.ceil(count / 2), FEWEST + 1)))
+        query = own.prepare(part)
+        return replace(query, read=_BranchReader(tuple(base), tuple(chosen), query.read))
 
     def _ask_rows(self, situation: Situation) -> Query:
         """Ask for the next of some rows of letters, as long as there are too few for lines."""
@@ -284,32 +315,49 @@ class ColumnsPrompt:
         return sorted(np.argsort(-trend, kind="stable")[:count].tolist())
 
 
-def _filled(situation: Situation) -> Situation:
-    """Return a situation in which no point lacks a value: they are drawn at random."""
-    space, history = situation.space, situation.history
-    trials = tuple(
-        t
-        if ABSENT not in t.values
-        else replace(t, values=filled(space, t.values, np.random.default_rng(t.number)))
-        for t in history.trials
-    )
-    return replace(situation, history=replace(history, trials=trials))
+def _part(
+    situation: Situation, chosen: Sequence[int], there: Sequence[bool] | None = None
+) -> Situation:
+    """Return the situation of some dimensions alone, and of the points of one branch.
 
-
-def _part(situation: Situation, chosen: Sequence[int]) -> Situation:
-    """Return the situation of some dimensions alone."""
+    Args:
+        situation: The whole situation.
+        chosen: Positions of the dimensions.
+        there: Which values a point of the branch has; ``None`` where all have all.
+    """
     space, history = situation.space, situation.history
 
     def part(values: tuple[Value, ...]) -> tuple[Value, ...]:
         return tuple(values[i] for i in chosen)
 
-    trials = tuple(replace(t, values=part(t.values)) for t in history.trials)
-    pending = tuple(part(values) for values in history.pending)
+    def belongs(values: tuple[Value, ...]) -> bool:
+        pairs = zip(values, there or (), strict=there is not None)
+        return all((value is not ABSENT) == wanted for value, wanted in pairs)
+
+    trials = tuple(replace(t, values=part(t.values)) for t in history.trials if belongs(t.values))
+    pending = tuple(part(values) for values in history.pending if belongs(values))
     return replace(
         situation,
         space=Space({space.names[i]: space.dimensions[i] for i in chosen}),
         history=replace(history, trials=trials, pending=pending),
     )
+
+
+@dataclass(frozen=True)
+class _BranchReader:
+    """Reads the numbers of a branch, at the positions `chosen`; the rest is that of `base`."""
+
+    base: tuple[Value, ...]
+    chosen: tuple[int, ...] = ()
+    numbers: Callable[..., Reading] | None = None
+
+    def __call__(self, text: str, sample_index: int = 0, earlier: Sequence[str] = ()) -> Reading:
+        if self.numbers is None:
+            return Reading(self.base, "", clipped=False)
+        reading, values = self.numbers(text, sample_index, earlier), list(self.base)
+        for i, value in zip(self.chosen, reading.values, strict=True):
+            values[i] = value
+        return replace(reading, values=tuple(values))
 
 
 @dataclass(frozen=True)
@@ -360,8 +408,9 @@ class _Choices:
         shares = {}
         for i, dimension in chosen.items():
             count = len(dimension.choices)
-            indices = np.array([dimension.place(t.values[i]) for t in best], dtype=int)
-            weights = np.bincount(indices, len(best) * weigh(len(best)), count) + OPEN
+            having = [t for t in best if t.values[i] is not ABSENT]
+            indices = np.array([dimension.place(t.values[i]) for t in having], dtype=int)
+            weights = np.bincount(indices, len(having) * weigh(len(having)), count) + OPEN
             shares[i] = dimension.choices, (1 - even) * weights / weights.sum() + even / count
         return cls(shares, (situation.seed, situation.iteration))
 
