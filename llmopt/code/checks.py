@@ -124,7 +124,7 @@ class Output:
         return array if self.shape else array.item()
 
     def _wrong(self, got: str) -> CandidateError:
-        return CandidateError(f"it returned {got}; expected {self}", "check")
+        return CandidateError(f"it returned {got}; expected {self}")
 
 
 def _whole(array: np.ndarray[Any, Any]) -> bool:
@@ -160,8 +160,7 @@ def _numbers(value: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "fiub":
         raise CandidateError(
             f"it returned {_short(value)}; expected numbers"
-            + (" (does every path end in a return?)" if value is None else ""),
-            "check",
+            + (" (does every path end in a return?)" if value is None else "")
         )
     return array
 
@@ -174,8 +173,7 @@ def _read_reward(value: Any) -> tuple[float, dict[str, float]]:
     if len(components) > MAX_COMPONENTS or longest > _LONGEST_NAME:
         raise CandidateError(
             f"it returned {len(components)} components, the longest name of {longest} characters; "
-            f"expected at most {MAX_COMPONENTS}, and names of at most {_LONGEST_NAME}",
-            "check",
+            f"expected at most {MAX_COMPONENTS}, and names of at most {_LONGEST_NAME}"
         )
     return _read_number(value), {name: _read_number(v) for name, v in components.items()}
 
@@ -197,8 +195,7 @@ def component_means(
         if len(known) > MAX_COMPONENTS:
             raise CandidateError(
                 f"it named more than {MAX_COMPONENTS} different components in the course of its "
-                "training; name a few, and always the same",
-                "check",
+                "training; name a few, and always the same"
             )
         for name, value in parts.items():  # not a set, whose order differs between processes
             if name != "total":
@@ -211,8 +208,7 @@ def _read_number(value: Any) -> float:
     number = value if type(value) is float else float(_NUMBER.read(value))
     if not -_REWARD_MOST <= number <= _REWARD_MOST:
         raise CandidateError(
-            f"it returned {number!r}; expected a finite number of at most {_REWARD_MOST:g} in size",
-            "check",
+            f"it returned {number!r}; expected a finite number of at most {_REWARD_MOST:g} in size"
         )
     return number
 
@@ -284,8 +280,7 @@ def check(
                     raise CandidateError(
                         f"{function.name} is not deterministic: on sample input {k + 1} it "
                         f"returned {_short(before)}, then {_short(after)} after a fresh start. "
-                        "Use no randomness and no clock",
-                        "check",
+                        "Use no randomness and no clock"
                     )
         sandbox.load(source, variables)
     return found
@@ -309,8 +304,7 @@ def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function])
             names = ", ".join(defined) or "none"
             raise CandidateError(
                 f"the function {function.name} is missing; functions found: {names}. Define "
-                f"`def {function.signature}:` at the top level",
-                "check",
+                f"`def {function.signature}:` at the top level"
             )
         _fits(function, defined[function.name])
     allowed = {name.partition(".")[0] for name in sandbox.imports}
@@ -318,12 +312,11 @@ def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function])
         if name.partition(".")[0] not in allowed | {"__future__", "typing"}:
             raise CandidateError(
                 f"line {line} imports {name!r}; only {', '.join(sorted(allowed))} can be imported",
-                "check",
                 line=line,
             )
     for name, line in found["builtins"]:
         reason = _USELESS.get(name, "code must stand in the source")
-        raise CandidateError(f"line {line} uses {name}(): {reason}", "check", line=line)
+        raise CandidateError(f"line {line} uses {name}(): {reason}", line=line)
     return str(found["fingerprint"])
 
 
@@ -334,7 +327,6 @@ def _fits(function: Function, found: Mapping[str, Any]) -> None:
         raise CandidateError(
             f"{function.name} (line {line}) must be a plain function with a return: it is "
             f"{'async' if found['is_async'] else 'a generator'}",
-            "check",
             line=line,
         )
     missing = [name for name, required in found["keyword_only"] if required]
@@ -344,7 +336,6 @@ def _fits(function: Function, found: Mapping[str, Any]) -> None:
             f"{function.name} (line {line}) takes ({', '.join(found['positional'])}"
             f"{', *, ' + ', '.join(missing) if missing else ''}); expected "
             f"`def {function.signature}:`",
-            "check",
             line=line,
         )
 

@@ -40,7 +40,7 @@ class CandidateError(LLMOptError):
     def __init__(
         self,
         message: str,
-        kind: Kind,
+        kind: Kind = "check",
         *,
         line: int = 0,
         trace: Sequence[tuple[int, str, str]] = (),

@@ -243,8 +243,7 @@ class Writer:
                 score = other.reward if isinstance(other, CodeTrial) else None
                 scored = "" if score is None else f", which scored {score:.6g}"
                 raise CandidateError(
-                    f"this is the same program as try {other.number}{scored}: write another one",
-                    "check",
+                    f"this is the same program as try {other.number}{scored}: write another one"
                 )
 
     def _same_params(self, a: Any, b: Any) -> bool:

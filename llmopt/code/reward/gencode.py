@@ -143,7 +143,7 @@ class GenCode(Metered):
         try:
             return use_or_repair(answer, self._use, self._ask_for_repair, self._repairs)
         except UnusableError as failure:
-            raise CandidateError(failure.reason, "check") from failure
+            raise CandidateError(failure.reason) from failure
 
     def _use(self, answer: str) -> Candidate:
         self.response = answer
@@ -215,7 +215,7 @@ class GenCode(Metered):
             results.append([function(**sample) for sample in samples])
         if results[0] != results[1]:
             raise CandidateError(
-                "it is not deterministic: it must return the same for the same inputs", "check"
+                "it is not deterministic: it must return the same for the same inputs"
             )
 
     def _samples(self) -> list[dict[str, Any]]:

@@ -273,7 +273,7 @@ def _episode(
 
 def training_broke(reason: str) -> EnvironmentFailure:
     """Return the failure of a reward under which no policy could be trained."""
-    return EnvironmentFailure(f"training broke down: {reason}", "check")
+    return EnvironmentFailure(f"training broke down: {reason}")
 
 
 def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
@@ -408,7 +408,7 @@ def improve_reward(
                 if mean_of(judged) is None:
                     reason = next(j.failure for j in judged if j.failure)
                     words = f"a policy trained under it failed: {reason}"
-                    raise EnvironmentFailure(words, "check")
+                    raise EnvironmentFailure(words)
             except CandidateError as error:
                 broken = isinstance(error, EnvironmentFailure)
                 return Outcome(None, error.feedback(), broken=broken)

@@ -160,7 +160,7 @@ def train_sb3(
         model.learn(total_timesteps=episodes * cap)
     except ValueError as error:  # of torch, on networks that rewards out of scale have broken
         reason = f"{first_line(error)}: keep rewards near 1 in size"
-        raise CandidateError(f"training broke down: {reason}", "check") from error
+        raise CandidateError(f"training broke down: {reason}") from error
     if not wrapped.log:
         raise LLMOptError(f"no episode ended in {episodes * cap} steps; train for longer")
     home = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="llmopt-sb3-"))
