@@ -69,16 +69,15 @@ _INDEPENDENT = (
 class LLMSampler(BaseSampler):
     """Asks a language model for the next trial's parameters.
 
-    Parameters that every finished trial has are proposed together, with one request. Where
-    the search space is conditional, each further group of parameters that occur together is
-    proposed when a trial first needs it, and the model is told what is already set.
+    A trial is one request, in a conditional search space, too: the model gives the values of the
+    branch that it chooses. Where a trial needs more than that, it is asked again.
 
-    A proposal's ``llmopt:source`` (``"warmup"``, ``"llm"``, ``"cma"`` or ``"fallback"``),
-    ``llmopt:explanation``, ``llmopt:model``, ``llmopt:prompt_tokens``,
-    ``llmopt:completion_tokens``, ``llmopt:seconds`` and ``llmopt:cost`` stand in the trial's
-    user attributes. Words that an objective puts into its trial's user attribute
-    ``feedback`` reach prompts that show feedback, and a number in ``stderr`` is the standard
-    error of its value: ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
+    The user attributes of a trial say where it came from: ``llmopt:source`` (``"warmup"``,
+    ``"llm"``, ``"fallback"`` or a partner's), ``llmopt:explanation``, ``llmopt:model``,
+    ``llmopt:prompt_tokens``, ``llmopt:completion_tokens``, ``llmopt:seconds``, ``llmopt:cost``,
+    and ``llmopt:error``, what its objective raised. Words that an objective puts into the user
+    attribute ``feedback`` reach prompts that show feedback, and a number in ``stderr`` is the
+    standard error of its value: ``trial.set_user_attr("feedback", "diverged after epoch 3")``.
 
     Args:
         model: A model string (see `llmopt.get_client`), a client object, or ``None`` for
@@ -86,7 +85,8 @@ class LLMSampler(BaseSampler):
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the model.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
-            before are sampled by `independent_sampler`.
+            before are sampled by `independent_sampler`. ``"auto"`` for none where the prompt
+            ``"words"`` has a description to design by, 1 where it has none, else 10.
         seed: Seed of everything random. What is drawn for a trial depends on the seed and
             the trial's number only, so a study that was interrupted goes on as it would
             have, and workers with equal seeds do not draw the same.
@@ -97,6 +97,9 @@ class LLMSampler(BaseSampler):
         batch_size: Proposals asked of the model at a time. Above 1, one request fills
             several ``study.ask()``, which is cheaper, and the later ones know less.
         hints: Names of the study's user attributes shown to the model; ``None`` for all.
+        space: Parameters that are known beforehand, as distributions or dimensions by name, so
+            that the model can design the first trial; else the first trial gives the space.
+        intermediate: Whether the model is shown what a trial reported, and how long it took.
         partner: Who proposes beside the model: ``"cma"`` for CMA-ES (needs the package `cma`),
             ``"network"`` for the small network, ``"refine"`` for small random changes of the best
             trial, any sampler of Optuna's (``TPESampler()``), or a list of them. All learn from
@@ -109,19 +112,20 @@ class LLMSampler(BaseSampler):
         dashboard_notes: Whether to write the model's reasons, tokens and cost into the note that
             optuna-dashboard shows with each trial, too; needs the package `optuna-dashboard`.
         **options: See `llmopt.search.ask_options.AskOptions`: ``description``, ``total``,
-            ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop`` and the caps. Here
-            ``on_error="fallback"`` is the default, since an exception would end
-            ``study.optimize``: Optuna catches none of a sampler's; ``"raise"`` fails the trial.
-            With ``may_stop=True`` a stop calls ``study.stop()`` and prunes the trial that was
-            begun; where no ``study.optimize`` is running, ``study.ask()`` raises
-            `SearchStopped`. Caps hold for the study: what was spent under caps is kept in its
-            storage, and counts for all workers and later runs. Each worker may be a request
-            beyond.
+            ``attempts``, ``out_of_range``, ``on_error``, ``noisy``, ``may_stop``, ``points``,
+            ``numeric`` and the caps. Here ``on_error="fallback"`` is the default, since an
+            exception would end ``study.optimize``: Optuna catches none of a sampler's;
+            ``"raise"`` fails the trial. A stop calls ``study.stop()`` and prunes the trial that
+            was begun. It is offered in ``study.optimize``; with ``may_stop=True`` elsewhere, too,
+            and ``study.ask()`` then raises `SearchStopped`. Caps hold for the study: what was
+            spent under caps is kept in its storage, and counts for all workers and later runs.
+            Each worker may be a request beyond.
 
     Raises:
         ModelNotFoundError: The model string names no known provider.
         TemplateError: The prompt's template is not valid.
         LLMOptError: The partner's package is not installed.
+        SpaceError: `space` holds something else than parameters.
         ValueError: A number is out of range, or there is no such partner.
 
     Note:
