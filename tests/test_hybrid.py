@@ -32,6 +32,7 @@ from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
 from llmopt.client.network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
+from llmopt.search.ask_options import AskOptions
 from llmopt.search.cma import CMA, CMAEmitter, losses_of
 from llmopt.search.meter import Meter
 from llmopt.search.scheduler import Bandit, Scheduler
@@ -85,7 +86,7 @@ class Silent:
     """A model that gives no points."""
 
     def __init__(self) -> None:
-        self.meter = Meter(ScriptedClient([]))
+        self.meter, self.options = Meter(ScriptedClient([])), AskOptions()
 
     def propose(self, *args, **options):
         return []
