@@ -38,6 +38,11 @@ from llmopt.errors import (
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Meter
 
+# A piece of an Anthropic message that never began; to the others it is no answer at all.
+_PIECE = b"""event: content_block_delta
+data: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}}
+
+"""
 KEY = "sk-planted+KEY/0123456789abcdef"
 
 ASK = Request(
@@ -280,8 +285,10 @@ class ProviderContract:
             Say(b"\xff\xfe", content_type="application/json"),
             Say({"something": "else"}),
             Say(b"<html>gateway</html>", content_type="text/html"),
+            Say(b"", content_type="text/event-stream"),
+            Say(_PIECE, content_type="text/event-stream"),
         ],
-        ids=["half", "bytes", "other", "html"],
+        ids=["half", "bytes", "other", "html", "no events", "no beginning"],
     )
     def test_malformed_bodies_are_retryable(self, server, connected, body):
         server.play(body)

@@ -105,7 +105,10 @@ def _whole(stream: Any) -> Any:
     whole = whole_body(stream.response)
     if whole is not None:
         return whole
-    message = stream.get_final_message()
+    try:
+        message = stream.get_final_message()
+    except (AssertionError, RuntimeError, LookupError, AttributeError) as error:
+        raise MalformedBody("its pieces are no message") from error
     if message.stop_reason is None:
         raise MalformedBody("the answer ended before it was complete")
     return message
