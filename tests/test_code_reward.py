@@ -11,10 +11,11 @@ from llmopt import ClientError, ScriptedClient
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError
+from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.reward import gencode
 from llmopt.code.reward import reward as reward_module
 from llmopt.code.reward.gencode import GenCode
-from llmopt.code.reward.judge import Judgement, judge
+from llmopt.code.reward.judge import judge
 from llmopt.code.reward.reward import (
     Training,
     course,
@@ -40,6 +41,11 @@ def reward(obs, action, next_obs, info):
     goal = 1000.0 if next_obs[0] >= 0.45 else 0.0
     return gain + goal, {"gain": gain, "goal": goal}
 """
+
+
+def score_of(*episodes):
+    made = [CodeEpisode(0, total, steps, "", success=won) for total, won, steps in episodes]
+    return PolicyScore(tuple(made))
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ class TestReflection:
             (0.0,), {"total": (1.0, 2.0), "speed": (1.0, 2.0), "goal": (0.0, 0.0)},
             (-5.0, 90.0), (999.0, 100.0), 40,
         )  # fmt: skip
-        words = reflect([training], [Judgement((90.0, 80.0), (True, False), (100, 999))])
+        words = reflect([training], [score_of((90.0, True, 100), (80.0, False, 999))])
         assert "mean return 85, success in 50% of the episodes" in words
         assert "speed: [1, 2]; from 1 to 2\n" in words
         assert "goal: [0, 0]; it did not change" in words
@@ -83,7 +89,7 @@ class TestReflection:
 
     def test_small_differences_come_with_the_spread_of_the_trainings(self):
         training = Training((0.0,), {"total": (1.0,)}, (5.0,), (9.0,), 1)
-        judged = [Judgement((r,), (True,), (9,)) for r in (90.0, 92.0, 94.0)]
+        judged = [score_of((r, True, 9)) for r in (90.0, 92.0, 94.0)]
         words = reflect([training] * 3, judged)
         assert "mean return 92 ± 1.15 (standard error of 3 trainings: 90, 92, 94)" in words
         assert "in training 2, the median one" in words
@@ -113,7 +119,7 @@ class TestReflection:
     def test_many_components_do_not_fill_the_prompt(self):
         """A reward may name its components after what it sees."""
         names = {"total": (1.0,), "n" * 5000: (1.0,), **{str(k): (1.0,) for k in range(500)}}
-        judgement = Judgement((1.0,), (True,), (9,))
+        judgement = score_of((1.0, True, 9))
         words = reflect([Training((0.0,), names, (1.0,), (9.0,), 1)], [judgement])
         assert "490 more components are not shown" in words
         assert len(words) < 4000

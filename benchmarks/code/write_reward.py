@@ -24,7 +24,8 @@ from llmopt.benchmarks.code.common import (
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.code.tasks import find_task
 from llmopt.code.candidate import CodeTrial, standard_error
-from llmopt.code.reward.judge import Judgement, actor, judge, mean_of
+from llmopt.code.policy import PolicyScore
+from llmopt.code.reward.judge import actor, judge, mean_of
 from llmopt.code.reward.reward import (
     Training,
     improve_reward,
@@ -101,7 +102,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
         return found
 
     def on_step(
-        number: int, trainings: Sequence[Training], judged: Sequence[Judgement], words: str
+        number: int, trainings: Sequence[Training], judged: Sequence[PolicyScore], words: str
     ) -> None:
         if number >= 0:
             measures: dict[str, Any] = {}
@@ -109,7 +110,7 @@ def _search(run: CodeRun, trusted: bool) -> None:
                 measures = {
                     "policies": names_of(trainings),
                     "mean_return": mean_of(judged),
-                    "success_rate": statistics.fmean(j.success_rate for j in judged),
+                    "success_rate": statistics.fmean(j.success_rate or 0.0 for j in judged),
                     "curves": [training.returns for training in trainings],
                     "components": [training.components for training in trainings],
                 }
@@ -171,13 +172,13 @@ def _readable(run: CodeRun, policy: Any, made: set[str], trusted: bool) -> Any:
     return run.path / policy
 
 
-def _told_of(judged: Sequence[Judgement]) -> dict[str, Any]:
+def _told_of(judged: Sequence[PolicyScore]) -> dict[str, Any]:
     """Return what the policies of the best reward are worth on fresh starts."""
     failures = [j.failure for j in judged if j.failure]
     return held_out_of(
-        {"starts": judged[0].episodes, "trainings": len(judged)},
+        {"starts": len(judged[0].episodes), "trainings": len(judged)},
         mean_of(judged),
         standard_error([j.mean_return for j in judged if j.mean_return is not None]),
-        statistics.fmean(j.success_rate for j in judged),
+        statistics.fmean(j.success_rate or 0.0 for j in judged),
         {"failed trainings": len(failures), "failure": failures[0]} if failures else {},
     )

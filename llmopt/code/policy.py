@@ -120,6 +120,11 @@ class PolicyScore:
         return mean_return(self.episodes)
 
     @property
+    def rank(self) -> float:
+        """The mean return, for sorting; least where an episode failed."""
+        return -math.inf if self.mean_return is None else self.mean_return
+
+    @property
     def held_return(self) -> float | None:
         """Mean return where an episode that ended in success goes on at its last reward.
 

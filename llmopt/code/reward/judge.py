@@ -6,6 +6,7 @@ model's, no environment that training used.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -13,13 +14,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from llmopt.code.policy import CodeEpisode, PolicyScore
 from llmopt.code.sandbox.channel import import_path
 from llmopt.errors import LLMOptError
 from llmopt.policies.episode import STEP_CAP, TERMINATED, Episode, episode
@@ -36,64 +37,16 @@ _RUN = (
 _SECONDS = 600
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The environment's own measures over several episodes.
-
-    Attributes:
-        returns: Sum of the environment's rewards in each episode; ``None`` for a failed one.
-        successes: Whether each was a success: what the environment says; reaching the goal
-            for `GOAL_TASKS`; else a return of at least the task's registered threshold.
-        lengths: Steps of each.
-        failure: Why an episode failed; empty where none did.
-    """
-
-    returns: tuple[float | None, ...]
-    successes: tuple[bool, ...]
-    lengths: tuple[int, ...]
-    failure: str = ""
-
-    @property
-    def episodes(self) -> int:
-        """How many episodes there were."""
-        return len(self.returns)
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean of the returns; ``None`` where an episode failed."""
-        sound = [value for value in self.returns if value is not None]
-        return math.fsum(sound) / len(sound) if len(sound) == len(self.returns) else None
-
-    @property
-    def rank(self) -> float:
-        """The mean return, for sorting; least where an episode failed."""
-        return -math.inf if self.mean_return is None else self.mean_return
-
-    @property
-    def success_rate(self) -> float:
-        """Share of successes."""
-        return sum(self.successes) / len(self.successes)
-
-    def account(self) -> str:
-        """Say return, steps and success of each episode."""
-        each = zip(self.returns, self.lengths, self.successes, strict=True)
-        return "; ".join(
-            f"{'failed' if total is None else f'{total:.4g}'} in {steps} steps"
-            f"{'' if won else ' (no success)'}"
-            for total, steps, won in each
-        )
-
-
-def mean_of(judgements: Sequence[Judgement]) -> float | None:
+def mean_of(judged: Sequence[PolicyScore]) -> float | None:
     """Return the mean return over policies; ``None`` where an episode of one failed."""
-    means = [j.mean_return for j in judgements]
+    means = [score.mean_return for score in judged]
     sound = [mean for mean in means if mean is not None]
     return math.fsum(sound) / len(sound) if len(sound) == len(means) else None
 
 
 def judge(
     env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
-) -> Judgement:
+) -> PolicyScore:
     """Run a policy in a fresh process.
 
     Args:
@@ -117,14 +70,13 @@ def judge(
             timeout=_SECONDS,
             check=True,
         )
-        answer = json.loads(done.stdout.splitlines()[-1])
+        made = json.loads(done.stdout.splitlines()[-1])
+        return PolicyScore(tuple(CodeEpisode(**each) for each in made), cap)
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:] or ["no message"]
         raise LLMOptError(f"the policy could not be judged on {env_id}: {last[0]}") from error
-    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError) as error:
+    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError, TypeError) as error:
         raise LLMOptError(f"the policy could not be judged on {env_id}: {error}") from error
-    returns, successes, lengths = (tuple(answer[n]) for n in ("returns", "successes", "lengths"))
-    return Judgement(returns, successes, lengths, str(answer["failure"]))
 
 
 def actor(env: gym.Env[Any, Any], params: Any) -> Callable[[Any], Any]:
@@ -151,20 +103,20 @@ def _load(file: Path) -> Callable[[Any], Any]:
 
 def run(
     env_id: str, policy: Sequence[float] | str, seeds: Sequence[int], cap: int = STEP_CAP
-) -> Judgement:
+) -> PolicyScore:
     """Run a policy in this process; see `judge`."""
-    env = gym.make(env_id)
-    try:
+    with contextlib.closing(gym.make(env_id)) as env:
         act = _load(Path(policy)) if isinstance(policy, str) else actor(env, policy)
         made = [episode(env, act, seed, cap) for seed in seeds]
-        wins = tuple(_success(env, each) for each in made)
-    finally:
-        env.close()
-    failure = next((each.failure for each in made if each.failure), "")
-    return Judgement(tuple(e.total for e in made), wins, tuple(e.length for e in made), failure)
+        each = [
+            CodeEpisode(e.seed, e.total, e.length, e.end, e.failure, success=_success(env, e))
+            for e in made
+        ]
+    return PolicyScore(tuple(each), cap)
 
 
 def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
+    """Whether the environment says so, its goal was reached, or its threshold."""
     if made.total is None:
         return False
     for name in ("success", "is_success"):
@@ -177,5 +129,7 @@ def _success(env: gym.Env[Any, Any], made: Episode) -> bool:
 
 
 def serve() -> None:
-    """Read one order from the standard input and print the judgement as JSON."""
-    print(json.dumps(asdict(run(**json.load(sys.stdin)))))
+    """Read one order from the standard input and print the episodes as JSON."""
+    names = ("seed", "total", "length", "end", "failure", "success")
+    made = run(**json.load(sys.stdin)).episodes
+    print(json.dumps([{name: getattr(each, name) for name in names} for each in made]))

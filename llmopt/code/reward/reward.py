@@ -27,7 +27,8 @@ from llmopt.code.checks import Function, Output, component_means
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, EnvironmentFailure
 from llmopt.code.loop import Outcome, search
-from llmopt.code.reward.judge import Judgement, actor, judge, mean_of, plain_action
+from llmopt.code.policy import CodeEpisode, PolicyScore
+from llmopt.code.reward.judge import actor, judge, mean_of, plain_action
 from llmopt.policies.episode import Step, episode, random_steps
 from llmopt.policies.linear import LinearPolicy
 from llmopt.search.cma import CMA
@@ -276,15 +277,15 @@ def training_broke(reason: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"training broke down: {reason}")
 
 
-def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> str:
+def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str:
     """Describe the trainings under one reward, as Eureka's reward reflection does."""
-    means = [judgement.rank for judgement in judgements]
+    means = [score.rank for score in judged]
     error = standard_error(means)
     each = ", ".join(f"{mean:.5g}" for mean in means)
     spread = ""
     if error is not None:
         spread = f" ± {error:.3g} (standard error of {len(means)} trainings: {each})"
-    rate = sum(j.success_rate for j in judgements) / len(judgements)
+    rate = _mean(score.success_rate for score in judged)
     lines = [
         f"Judged by the environment itself: mean return {sum(means) / len(means):.5g}{spread}, "
         f"success in {rate:.0%} of the episodes."
@@ -310,14 +311,19 @@ def reflect(trainings: Sequence[Training], judgements: Sequence[Judgement]) -> s
         more = len(told.components) - len(shown)
         lines.append(f"- {more} more components are not shown; name a few, and always the same.")
     lines += [
-        f"The policy of training {number} at each start: {judgement.account()}."
-        for number, judgement in enumerate(judgements, 1)
+        f"The policy of training {number} at each start: {'; '.join(map(_told, score.episodes))}."
+        for number, score in enumerate(judged, 1)
     ]
     lines.append(
         "If the own return does not follow the reward, the reward asks for something else. "
         "Rescale a component that outweighs the others; replace one that does not change."
     )
     return "\n".join(lines)
+
+
+def _told(made: CodeEpisode) -> str:
+    total = "failed" if made.total is None else f"{made.total:.4g}"
+    return f"{total} in {made.length} steps{'' if made.success else ' (no success)'}"
 
 
 def course(values: Sequence[float]) -> str:
@@ -358,7 +364,7 @@ def improve_reward(
     trainings: int = 1,
     measure: str = "return",
     train: Callable[..., Training] = train_linear,
-    on_step: Callable[[int, Sequence[Training], Sequence[Judgement], str], None] | None = None,
+    on_step: Callable[[int, Sequence[Training], Sequence[PolicyScore], str], None] | None = None,
     done: Callable[[float], bool] = lambda score: False,
     seed: int = 0,
     cap: int = 1000,
@@ -379,7 +385,7 @@ def improve_reward(
         measure: ``"return"`` or ``"success"``: which of the environment's measures is told; the
             other one breaks ties.
         train: Trains a policy; called as `train_linear`.
-        on_step: Called with the candidate's number, its trainings and judgements (none where
+        on_step: Called with the candidate's number, its trainings and their scores (none where
             it failed) and words.
         done: Whether a score is good enough to stop.
         seed: Seed of the first training; the others have the next ones.
@@ -412,7 +418,7 @@ def improve_reward(
             except CandidateError as error:
                 broken = isinstance(error, EnvironmentFailure)
                 return Outcome(None, error.feedback(), broken=broken)
-            values = [[j.rank for j in judged], [j.success_rate for j in judged]]
+            values = [[j.rank for j in judged], [j.success_rate or 0.0 for j in judged]]
             values = values[:: 1 if measure == "return" else -1]
             first, tie = (math.fsum(v) / len(v) for v in values)
             return Outcome(first, reflect(made, judged), [tie], values[0], made=(made, judged))
