@@ -6,12 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmopt.benchmarks.tasks.task import SCALED_BOX, Task
-from llmopt.policies.wrapping import (
-    CLIP,
-    NORMALIZE,
-    RESCALE,
-    Normal,
-)
+from llmopt.policies.wrapping import CLIP, NORMALIZE, RESCALE, Normal
 
 # Measured in random policies' episodes (`measure_normal`), and kept, as they are part of the task.
 _CARE: dict[str, tuple[Any, ...]] = {
@@ -86,10 +81,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "y; angular velocity of the front link; angular velocity of the first joint; "
             "angular velocity of the second joint"
         ),
-        acts=(
-            "torque on the first joint",
-            "torque on the second joint",
-        ),
+        acts=("torque on the first joint", "torque on the second joint"),
     ),
     Task(
         "CartPole-v1/linear-v1",
@@ -104,10 +96,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "position of the cart; velocity of the cart; angle of the pole, positive to the "
             "right; angular velocity of the pole"
         ),
-        acts=(
-            "push left",
-            "push right",
-        ),
+        acts=("push left", "push right"),
     ),
     Task(
         "MountainCar-v0/linear-v1",
@@ -200,10 +189,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "the first joint; angular velocity of the second joint; x of the fingertip less "
             "that of the target; y of the fingertip less that of the target"
         ),
-        acts=(
-            "torque on the first joint",
-            "torque on the second joint",
-        ),
+        acts=("torque on the first joint", "torque on the second joint"),
     ),
     Task(
         "Hopper-v5/linear-v1",

@@ -231,10 +231,7 @@ class Evaluator:
                 return
 
     def evaluate(
-        self,
-        params: Any,
-        seeds: Sequence[int],
-        watch: Watcher | None = None,
+        self, params: Any, seeds: Sequence[int], watch: Watcher | None = None
     ) -> Evaluation:
         """Run one episode from each start.
 
