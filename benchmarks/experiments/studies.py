@@ -187,6 +187,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
     if isinstance(sampler, LLMSampler):
         usage = sampler.usage
         line |= {
+            "stopped": len(values) < count,
             "requests": usage.requests,
             "tokens": [usage.prompt_tokens, usage.completion_tokens],
             "proposals": usage.proposals,
