@@ -204,7 +204,7 @@ class _LLM(base.Optimizer):  # type: ignore[misc]
             raise
         proposal = self._made.pop(candidate.uid, None)
         for refused in self._made.values():
-            if refused.source in ("llm", "cma"):
+            if refused.source not in ("warmup", "fallback"):
                 self._refused.append(refused.values)
                 self._model.meter.count_rejection("constraint")
         if proposal is None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -46,18 +46,33 @@ class _Offer:
     model: str = ""
 
 
+@dataclass(frozen=True)
+class Begun:
+    """A trial that needs parameters.
+
+    Attributes:
+        study: Its study.
+        trial: The trial.
+        trials: All trials of the study.
+        space: The study's parameters.
+        given: What is already set in the trial.
+        needed: A parameter that the trial needs, whatever the others.
+        left_out: Parameters that are not asked for.
+    """
+
+    study: Study
+    trial: FrozenTrial
+    trials: Sequence[FrozenTrial]
+    space: StudySpace
+    given: Mapping[str, Any]
+    needed: str = ""
+    left_out: Collection[str] = ()
+
+
 class Asker:
     """Proposes parameters for the trials of a study. Calls must not overlap.
 
-    Args:
-        model: Asks the model.
-        partner: Who proposes beside it: see `make_scheduler`.
-        constraints: Linear inequalities over the study's parameters.
-        batch_size: Points asked for at a time.
-        hints: Names of the study's user attributes that are shown; ``None`` for all.
-        known: Parameters that are known before the first trial.
-        curves: Whether the values that a trial reported are shown.
-        notes: Whether to write notes for optuna-dashboard.
+    The arguments are those of `LLMSampler`; `known` is its `space`, `curves` its `intermediate`.
     """
 
     def __init__(
@@ -99,37 +114,15 @@ class Asker:
         """Return the parameters of a study with these trials."""
         return StudySpace(learned(trials), self._known)
 
-    def propose(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        trials: Sequence[FrozenTrial],
-        space: StudySpace,
-        given: Mapping[str, Any],
-        entropy: tuple[int, ...],
-        *,
-        needed: str = "",
-        left_out: Iterable[str] = (),
-        may_stop: bool = False,
-    ) -> dict[str, Any]:
+    def propose(self, begun: Begun, entropy: tuple[int, ...], may_stop: bool) -> dict[str, Any]:
         """Propose the parameters of a trial, and let other workers see them.
-
-        Args:
-            study: The study.
-            trial: The trial.
-            trials: All trials of the study.
-            space: The study's parameters.
-            given: What is already set in the trial.
-            entropy: Seed of everything random, with the trial's number.
-            needed: A parameter that the trial needs, whatever the others.
-            left_out: Parameters that are not asked for.
-            may_stop: Whether the model may end the search.
 
         Raises:
             LLMOptError: The model failed and ``on_error="raise"``; or with any, where it
                 cannot be asked at all.
             SearchStopped: The model ended the search.
         """
+        study, trial, space, given = begun.study, begun.trial, begun.space, begun.given
         if self._process != os.getpid():
             # What the process asked for that this one was forked from is not its own.
             self._process = os.getpid()
@@ -146,22 +139,21 @@ class Asker:
         look = partial(self._reader.view, study, number=trial.number)
         place = study.study_name, getattr(study, "_bracket_id", None)
         offers = self._offers.setdefault(place, deque())
-        notes = hints(study, self._hints, given)
-        view = look(trials)
-        free = space.with_given(given, needed, self._constraints, left_out)
+        view = look(begun.trials)
+        free = space.with_given(given, begun.needed, self._constraints, begun.left_out)
         self._say_ends(space.space, view)
         for round_ in range(_CLASH_ROUNDS + 1):
             rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
             if round_ < _CLASH_ROUNDS:
                 if given or not self._waiting(place, view, space):
-                    self._ask(place, view, space, free, rng, notes, bool(given))
+                    self._ask(place, begun, view, free, rng)
                 offer = offers.popleft()
             else:
                 trouble = "other workers took all the points that it gave"
                 drawn = self._fall_back(free, view, rng, trouble)
                 offer = _Offer(drawn, space.params(drawn.values))
             try:
-                view, lost = self._take(study, trial, space, offer, given, view, look, rng)
+                view, lost = self._take(begun, offer, view, look, rng)
             except BaseException:
                 offers.appendleft(offer)  # it is paid for: the next trial gets it
                 with contextlib.suppress(Exception):
@@ -174,11 +166,8 @@ class Asker:
 
     def _take(
         self,
-        study: Study,
-        trial: FrozenTrial,
-        space: StudySpace,
+        begun: Begun,
         offer: _Offer,
-        given: Mapping[str, Any],
         before: View,
         look: Callable[[Sequence[FrozenTrial]], View],
         rng: np.random.Generator,
@@ -190,6 +179,7 @@ class Asker:
         random length, a few times what the storage takes, it looks again: if the other one has
         not given way, this one does.
         """
+        study, trial, space = begun.study, begun.trial, begun.space
         key = space.key(offer.params)
         again = self._model.options.noisy or key in before.taken
         started = time.monotonic()
@@ -202,7 +192,7 @@ class Asker:
                 if self._notes:
                     write_dashboard_note(study, trial)
                 return view, False
-        publish(study, trial, space, given)
+        publish(study, trial, space, begun.given)
         return view, True
 
     def _discard(self, offer: _Offer) -> None:
@@ -223,25 +213,15 @@ class Asker:
         return False
 
     def _ask(
-        self,
-        place: object,
-        view: View,
-        space: StudySpace,
-        free: Space,
-        rng: np.random.Generator,
-        notes: tuple[str, ...],
-        one: bool,
+        self, place: object, begun: Begun, view: View, free: Space, rng: np.random.Generator
     ) -> None:
-        """Put new points before those that wait; `one` asks for a single point."""
+        """Put new points before those that wait: one where the trial has parameters set."""
+        n = 1 if begun.given else self._batch_size
+        notes = hints(begun.study, self._hints, begun.given)
         with self._model.meter.asking() as draft:
             try:
                 points = self._emitter.propose(
-                    free,
-                    view.history,
-                    rng,
-                    1 if one else self._batch_size,
-                    taken=view.taken,
-                    notes=notes,
+                    free, view.history, rng, n, taken=view.taken, notes=notes
                 )
             except Exception as error:
                 stopped = isinstance(error, SearchStopped) or is_permanent(error)
@@ -258,7 +238,7 @@ class Asker:
         found = []
         for p in points:
             paid = (view.start_of(p.explanation), share, model) if p.source == "llm" else ()
-            found.append(_Offer(p, space.params(p.values), *paid))
+            found.append(_Offer(p, begun.space.params(p.values), *paid))
         self._offers[place].extendleft(reversed(found))
         for text in draft.warnings:
             warn(text)

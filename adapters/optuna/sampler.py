@@ -25,7 +25,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt.adapters.optuna.asking import Asker
+from llmopt.adapters.optuna.asking import Asker, Begun
 from llmopt.adapters.optuna.history import known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
@@ -315,7 +315,7 @@ class LLMSampler(BaseSampler):
         try:
             # A sampler around this one, such as `PartialFixedSampler`, takes some away.
             left_out = set(space.base) - search_space.keys() if learned(trials) else ()
-            found = self._propose(study, trial, trials, space, given, left_out=left_out)
+            found = self._propose(Begun(study, trial, trials, space, given, "", left_out))
         except SearchStopped as stopped:
             self._stop(study, trial, stopped)
             return {}
@@ -365,25 +365,15 @@ class LLMSampler(BaseSampler):
                 )
         return self._draw(study, trial, param_name, param_distribution)
 
-    def _propose(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        trials: Sequence[FrozenTrial],
-        space: StudySpace,
-        given: Mapping[str, Any],
-        **options: Any,
-    ) -> dict[str, Any]:
+    def _propose(self, begun: Begun) -> dict[str, Any]:
         """Propose the parameters of a trial that has some already."""
-        if not space.distributions.keys() - given.keys():
+        if not begun.space.distributions.keys() - begun.given.keys():
             return {}
         may_stop = self._may_stop
         if may_stop is None:  # where no loop can be stopped, a stop would end nothing
-            may_stop = not given and _in_loop(study)
+            may_stop = not begun.given and _in_loop(begun.study)
         with self._lock:
-            return self._asker.propose(
-                study, trial, trials, space, given, self._entropy, may_stop=may_stop, **options
-            )
+            return self._asker.propose(begun, self._entropy, may_stop)
 
     def _stop(self, study: Study, trial: FrozenTrial, stopped: SearchStopped) -> None:
         """End ``study.optimize`` after this trial, which is pruned at its first suggestion."""
@@ -443,7 +433,7 @@ class LLMSampler(BaseSampler):
                 known = any(name in t.params for t in learned(trials))
                 return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
             given = known_params(trial, space)
-            self._propose(study, trial, trials, space, given, needed=name)
+            self._propose(Begun(study, trial, trials, space, given, needed=name))
             found = read_proposal(current(study, trial).system_attrs)
         reason = "its range changes from trial to trial, so that the value proposed is not in it"
         try:
