@@ -519,6 +519,26 @@ class TestConditional:
         assert sampler.usage.requests == 2
         assert sampler.usage.proposals["llm"] == 2
 
+    def test_a_choice_that_no_trial_had_needs_no_values_of_other_branches(self):
+        replies = [
+            "Start from: new\nProposal:\nk: b",  # nobody knows yet what it has
+            "Start from: #1\nProposal:\nk: c, w: 3",  # which the description may have told
+            "Start from: new\nProposal:\nk: b, v: 4",
+        ]
+        sampler = make(replies, prompt="words")
+        study = study_of(sampler)
+
+        def objective(trial):
+            kind = trial.suggest_categorical("k", ["a", "b", "c"])
+            return trial.suggest_float({"a": "u", "b": "v", "c": "w"}[kind], 0, 10)
+
+        study.enqueue_trial({"k": "a", "u": 9})
+        study.optimize(objective, n_trials=4)
+        assert [t.params["k"] for t in study.trials] == ["a", "b", "c", "b"]
+        assert study.trials[3].params == {"k": "b", "v": 4}
+        assert sampler.usage.requests == 3
+        assert sampler.usage.rejected == {}
+
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
         study = study_of(sampler)

@@ -150,6 +150,20 @@ class StudySpace:
             points.append(point)
         return find_conditions(points, own)
 
+    @cached_property
+    def _unseen(self) -> Mapping[str, set[Value]]:
+        """The choices that no trial has had, where there are trials."""
+        found = {}
+        for name, own in self._dimensions.items() if self._trials else ():
+            if isinstance(own, Categorical):
+                seen = (
+                    self._values({name: t.params[name]}) for t in self._trials if name in t.params
+                )
+                left = set(own.choices).difference(v for values in seen for v in values.values())
+                if left:
+                    found[name] = left
+        return found
+
     def _values(self, params: Mapping[str, Any]) -> dict[str, Value]:
         """Return parameters in the form of the space, those left out that do not belong to it."""
         values: dict[str, Value] = {}
@@ -196,7 +210,7 @@ class StudySpace:
         """
         optional = {n: c for n, c in self.optional.items() if n != needed}
         fixed = {**dict.fromkeys(left_out, ABSENT), **self._values(given)}
-        space = BranchedSpace(self._dimensions, optional, fixed)
+        space = BranchedSpace(self._dimensions, optional, fixed, self._unseen)
         return constrained(space, constraints, given)
 
     def params(self, values: Sequence[Value]) -> dict[str, Any]:

@@ -372,6 +372,10 @@ class AnswerReader:
             if named or (not marks and bare and sum(map(str.isalpha, bare)) <= 12):
                 yield start, block
 
+    def _novel(self, point: Mapping[int, Value]) -> bool:
+        """Whether a point has a choice that none had: it may bring parameters of its own."""
+        return any(point.get(i) in new for i, new in self.space.unseen.items())
+
     def _changes(self, block: str, start: Start) -> Mapping[int, Value]:
         """Return the values that a block names; all of them, where it lists all."""
         reader = Reader(block, self.space, self.labels)
@@ -379,7 +383,7 @@ class AnswerReader:
         unknown = _unknown(reader)
         unreadable = [i for i in reader.unreadable if i not in changed]
         whole = None if changed or unknown or unreadable else reader.first()
-        if unknown:
+        if unknown and not self._novel(changed):
             trouble = unknown_names(unknown, self.labels)
         elif unreadable:
             got = reader.unreadable[unreadable[0]]

@@ -20,7 +20,7 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -153,7 +153,7 @@ class Reader:
         self.labels = labels
         self.n = len(labels)
         self.needed = set(space.missing({}))
-        self.whole = len(self.needed) == self.n
+        self.whole = len(self.needed) == self.n and not space.unseen
         self.matchers = [ValueMatcher(space, i) for i in range(self.n)]
         self.unreadable: dict[int, str] = {}
         self.lengths: list[int] = []
@@ -245,15 +245,21 @@ class Reader:
         current: dict[int, _Assignment] = {}
         for item in items:
             if item.index in current:
-                if self.needed <= current.keys():
+                if self._done(current):
                     yield list(current.values())
                 current = {}
             current[item.index] = item
             if len(current) == self.n:
                 yield list(current.values())
                 current = {}
-        if current and self.needed <= current.keys():
+        if current and self._done(current):
             yield list(current.values())
+
+    def _done(self, items: Mapping[int, _Assignment]) -> bool:
+        """Whether these values are a point."""
+        if self.whole:
+            return len(items) == self.n
+        return not self.space.missing({i: item.value for i, item in items.items()})
 
     def _is_echo(self, items: list[_Assignment]) -> bool:
         end = max(item.end for item in items)
@@ -289,12 +295,17 @@ class Reader:
             for names in (self.labels, self.space.names):
                 keys = [_label_key(name).casefold() for name in names]
                 given = {i: leaves[k] for i, k in enumerate(keys) if k in leaves}
-                if len(set(keys)) == self.n and given and self.needed <= given.keys():
+                if (
+                    len(set(keys)) == self.n
+                    and given
+                    and (self.needed <= given.keys() or not self.whole)
+                ):
                     read = {i: self.matchers[i].from_json(v) for i, v in given.items()}
                     bad = [i for i, v in read.items() if v is None]
                     bad = [i for i in bad if i in self.needed or given[i] is not None]
-                    if not bad:
-                        return {i: value[0] for i, value in read.items() if value is not None}
+                    found = {i: value[0] for i, value in read.items() if value is not None}
+                    if not bad and not self.space.missing(found):
+                        return found
                     self.unreadable.update({i: str(given[i])[:40] for i in bad})
         return None
 
@@ -302,7 +313,7 @@ class Reader:
 
     def _list(self) -> Found | None:
         best: tuple[list[Value], int] | None = None
-        if not self.whole:
+        if len(self.needed) < self.n:
             return None  # nothing tells whose the values are
         start = 0
         for end in [*self.line_ends, len(self.text)]:
@@ -388,9 +399,9 @@ def settle(
 def missing_values(reader: Reader) -> str:
     """Say why a text holds no whole point."""
     names = reader.labels
-    seen = {item.index for item in reader.assignments}
+    seen = {item.index: item.value for item in reader.assignments}
     unreadable = {i: t for i, t in reader.unreadable.items() if i not in seen}
-    missing = [i for i in sorted(reader.needed) if i not in seen and i not in unreadable]
+    missing = [i for i in reader.space.missing(seen) if i not in unreadable]
     if unreadable:
         index, got = min(unreadable.items())
         reason = f"`{names[index]}` has no readable value (got {got!r})"

@@ -72,6 +72,8 @@ class BranchedSpace(Space):
         optional: The parameters that a point may lack, each with its condition, or ``None`` where
             nothing tells when it is there. A condition's own parameter comes first.
         given: Values that every point has.
+        unseen: Choices that no point has had. Nobody knows yet what else a point with one of them
+            has, so that it needs nothing else.
 
     Raises:
         SpaceError: See `Space`.
@@ -82,12 +84,18 @@ class BranchedSpace(Space):
         dimensions: Mapping[str, Dimension],
         optional: Mapping[str, Condition | None] | None = None,
         given: Mapping[str, Value] | None = None,
+        unseen: Mapping[str, Iterable[Value]] | None = None,
     ) -> None:
         super().__init__(dimensions)
         self._uniform = False
         places = {name: i for i, name in enumerate(self.names)}
         self._fixed = {places[name]: value for name, value in (given or {}).items()}
         self._optional = {places[n]: c for n, c in (optional or {}).items()}
+        self.unseen = {
+            i: frozenset(values)
+            for i, values in ((places[n], v) for n, v in (unseen or {}).items())
+            if i not in self._fixed
+        }
         self._on = {i: places[c.on] for i, c in self._optional.items() if c is not None}
         if self._fixed or self._optional:
             self.cardinality = self._count()
@@ -118,6 +126,8 @@ class BranchedSpace(Space):
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point still needs."""
         values = {**point, **self._fixed}
+        if any(values.get(i, ABSENT) in new for i, new in self.unseen.items()):
+            return []
         found = []
         for i in self.asked:
             needed = i not in self._optional

@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,8 @@ class Space:
     def asked(self) -> Sequence[int]:
         """Positions of the parameters that an answer may give."""
         return range(len(self.names))
+
+    unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point still needs."""
