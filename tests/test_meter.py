@@ -11,7 +11,16 @@ import threading
 
 import pytest
 
-from llmopt import BudgetExceededError, ClientError, Completion, Reply, ScriptedClient, StorageError
+from llmopt import (
+    BudgetExceededError,
+    ClientError,
+    Completion,
+    Float,
+    LLMOptimizer,
+    Reply,
+    ScriptedClient,
+    StorageError,
+)
 from llmopt.client.base import Message, Request
 from llmopt.client.retry import complete_with_retries
 from llmopt.search.limits import Limits
@@ -276,6 +285,14 @@ def test_a_cost_cap_ends_with_the_first_call_given_up_and_says_how_to_go_on(no_w
         meter.send(request("1"))
     meter.limits = Limits(max_cost=5.0, max_unpriced=1)
     assert meter.send(request("1")).completions[0].text == "a"
+
+
+def test_a_cap_of_infinite_cost_is_none(tmp_path):
+    path, options = tmp_path / "run.jsonl", {"warmup": 1, "max_cost": float("inf"), "seed": 0}
+    for _ in range(2):  # stored, and gone on with
+        optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), storage=path, **options)
+        optimizer.close()
+    assert optimizer.limits == Limits()
 
 
 def test_no_cost_cap_puts_up_with_calls_given_up(no_waiting):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ class _Option:
             sound = type(value) is int or type(value) is self.kind
             sound = sound and valid[0] <= value <= valid[1]
             what = "a number" if self.kind is float else "a whole number"
-            words = f"{what}, {valid[0]} or more, at most {valid[1]:g}"
+            most = "" if valid[1] == math.inf else f", at most {valid[1]:g}"
+            words = f"{what}, {valid[0]} or more{most}"
         elif self.kind is list:
             sound = isinstance(value, list) and all(v in valid for v in value)
             words = f"some of {', '.join(valid)}"
@@ -113,7 +115,7 @@ _OPTIONS = {
     "seed": _Option(0, int, range=(0, 2**63)),
     "max_requests": _Option(None, int, range=_MANY, free=True),
     "max_tokens": _Option(None, int, range=_MANY, free=True),
-    "max_cost": _Option(None, float, range=(0, 1e9), free=True),
+    "max_cost": _Option(None, float, range=(0, math.inf), free=True),
     "record": _Option(None, str, free=True),
     "gif": _Option(True, bool, free=True),
     "allow_unsandboxed": _Option(False, bool, free=True),

@@ -39,6 +39,8 @@ class Limits:
         cost = self.max_cost
         if cost is not None and not (isinstance(cost, (int, float)) and cost >= 0):
             raise ValueError(f"max_cost={cost!r}: expected US dollars, 0 or more")
+        if cost == math.inf:  # which no file of JSON holds
+            object.__setattr__(self, "max_cost", None)
 
     def left(self, usage: Usage) -> dict[str, float]:
         """Return what may still be spent under each cap that is set."""
@@ -66,7 +68,7 @@ class Limits:
 
     def check_cost(self, usage: Usage) -> None:
         """Raise if the cost cap is reached, or cannot be kept; see `check`."""
-        if self.max_cost is None or self.max_cost == math.inf:
+        if self.max_cost is None:
             return
         if usage.unpriced > self.max_unpriced:
             raise BudgetExceededError(
