@@ -70,13 +70,7 @@ def metrics_of(study: Study) -> tuple[str, ...]:
 
 
 def hints(study: Study, names: Iterable[str] | None, context: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what the user wrote about the study, and what is already set in the trial.
-
-    Args:
-        study: The study.
-        names: Which of its user attributes to show; ``None`` for all.
-        context: The trial's parameters that are not asked for now.
-    """
+    """Return what the user wrote about the study, in the attributes named, and what is set."""
     # HyperbandPruner's bracket study refuses these attributes; the study behind it does not.
     study = getattr(study, "_study", study)
     lines = []
@@ -139,12 +133,6 @@ class StudyHistory:
 
     Finished trials never change, so each is converted once; which trials there are is
     read from the storage at every call.
-
-    Args:
-        space: The study's parameters.
-        constraints: Linear inequalities over them.
-        noisy: Whether repeated measurements of a point are one trial.
-        curves: Whether the values that a trial reported are shown.
     """
 
     def __init__(

@@ -28,9 +28,6 @@ class BestBranch:
 
     The emitter learns from the trials that share these choices. Where there are none, and no
     parameter is absent, it searches the whole space.
-
-    Args:
-        numbers: An emitter for spaces without choices.
     """
 
     def __init__(self, numbers: PartnerEmitter) -> None:
@@ -113,9 +110,6 @@ class SamplerPartner:
 
     It sees every trial, whoever proposed it. Where a trial lacks some parameters (a branch that
     was not taken), what the sampler gives for them is left out.
-
-    Args:
-        sampler: The sampler.
     """
 
     source: Source = "sampler"

@@ -69,13 +69,7 @@ def annotate(
 ) -> None:
     """Show in a trial where its proposal came from; several proposals for one trial add up.
 
-    Args:
-        study: The study.
-        trial: The trial.
-        proposal: What was proposed.
-        start: Number of the study's trial that the answer starts from.
-        cost: Its share of the cost in US dollars, if known.
-        model: The model that answered.
+    `start` is the number of the study's trial that the answer starts from.
     """
     now = current(study, trial)
     notes: dict[str, Any] = {"source": proposal.source}

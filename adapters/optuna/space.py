@@ -197,13 +197,7 @@ class StudySpace:
         constraints: Sequence[Constraint] = (),
         left_out: Iterable[str] = (),
     ) -> Space:
-        """Return the space of the points that go on from what a trial already has.
-
-        Args:
-            given: The trial's parameters.
-            needed: A parameter that the trial needs, whatever the others.
-            constraints: Linear inequalities over the study's parameters.
-            left_out: Parameters that are not asked for, as another sampler sets them.
+        """Return the space of the points that go on from what a trial already has; see `Begun`.
 
         Raises:
             SpaceError: No point was found that keeps the constraints, or one is over a choice.
