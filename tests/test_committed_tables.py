@@ -10,7 +10,15 @@ import pytest
 
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.engine.cell import Cell, read_lines
-from llmopt.benchmarks.experiments import bbob_page, design, hpo, recheck, words, words_page
+from llmopt.benchmarks.experiments import (
+    bbob_page,
+    design,
+    hpo,
+    recheck,
+    studies,
+    words,
+    words_page,
+)
 from llmopt.benchmarks.report import findings
 from llmopt.benchmarks.report.lines import group
 from llmopt.benchmarks.report.markdown import BEGIN, END, markdown
@@ -51,6 +59,7 @@ MADE = {
     "design": design.make_page,
     "hpo": hpo.make_table,
     "recheck": recheck.make_table,
+    "studies": studies.make_table,
 }
 SECTIONS = {"bbob": "Functions: BBOB", "hpo": "Hyper-parameters", "recheck": "Checked"}
 

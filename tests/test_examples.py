@@ -45,7 +45,7 @@ def run(*command: str, folder: Path) -> str:
 
 def test_every_example_is_run_and_listed():
     files = {p.name for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
-    assert files == {*SCRIPTS, "notebook.ipynb"}
+    assert files == {*SCRIPTS, "notebook.ipynb", "studies.ipynb"}
     listed = re.findall(r"^\| `([\w.]+)`", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert set(listed) == files
 
@@ -73,11 +73,16 @@ def test_two_workers_on_one_postgresql(tmp_path, embedded_client):
 
 
 @pytest.mark.embedded
-def test_the_notebook_runs_and_was_run(tmp_path, embedded_client):
-    pytest.importorskip("pandas")
-    pytest.importorskip("matplotlib")
-    notebook = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["notebook.ipynb", "studies.ipynb"])
+def test_a_notebook_runs_and_was_run(name, tmp_path, embedded_client):
+    for package in ("pandas", "matplotlib", "optuna", "sklearn"):
+        pytest.importorskip(package)
+    notebook = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert any("text/html" in o.get("data", {}) for cell in cells for o in cell["outputs"])
+    assert any("image/png" in o.get("data", {}) for cell in cells for o in cell["outputs"])
     code = "\n".join("".join(cell["source"]) for cell in cells)
-    run("-c", code, folder=tmp_path)
+    out = run("-c", code, folder=tmp_path)
+    if name == "studies.ipynb":
+        (found,) = re.findall(r"the model: validation ([\d.]+)", out)
+        assert f"the model: validation {found}," in json.dumps(notebook)
+        assert float(found) < 0.1

@@ -282,8 +282,9 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "",
         "## All tasks",
         "",
-        "Mean over tasks of the mean over seeds; mean rank on the studies that all methods with "
-        "five seeds have; seconds that the sampler took for a trial; requests of a study.",
+        "Mean over tasks of the mean over seeds (a chat model has seed 0 alone: see the pairs "
+        "below); mean rank on the studies that all methods with five seeds have; seconds that the "
+        "sampler took for a trial; requests a trial.",
         "",
     ]
     wide = [m for m in methods if len(found[m].get(TRIALS, {})) >= 40]
@@ -343,16 +344,16 @@ def _mean_rank(
 def _duels(
     found: Mapping[str, Mapping[int, Mapping[Key, float]]], main: str, methods: Sequence[str]
 ) -> list[str]:
-    """Return how a method stands against each other one, task by task."""
+    """Return how a method stands against each other one, by the seeds of a task that both have."""
     rows = []
     for n in CHECKPOINTS:
         tests = {}
         for rival in methods:
             if rival == main or n not in found[main] or n not in found[rival]:
                 continue
-            ours, theirs = by_task(found[main][n]), by_task(found[rival][n])
-            shared = [t for t in ours if t in theirs]
-            gaps = [theirs[t] - ours[t] for t in shared]
+            ours, theirs = found[main][n], found[rival][n]
+            leads = by_task({key: theirs[key] - ours[key] for key in ours if key in theirs})
+            gaps = list(leads.values())
             if gaps:
                 tests[rival] = gaps
         adjusted = holm([paired_test(g) for g in tests.values()])
