@@ -17,6 +17,8 @@ MOST_TEXT = 20_000  # characters of one text out of a storage
 _MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
 _LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
+WAITED = PREFIX + "waited"
+"""System attribute of a trial: the seconds that it waited for its parameters."""
 """Of our attributes of a trial."""
 
 
@@ -90,8 +92,9 @@ def curve_of(trial: Any, direction: str) -> str:
 
 
 def duration_of(trial: Any) -> str:
-    """Say how long a trial took, where that was long enough to tell something."""
+    """Say how long a trial took without its proposal, where that is long enough to tell."""
     seconds = trial.duration.total_seconds() if trial.duration else 0.0
+    seconds -= number_of(trial.system_attrs.get(WAITED)) or 0.0
     return f"took {float(f'{seconds:.2g}'):.0f} s" if seconds >= _LONG else ""
 
 

@@ -27,8 +27,9 @@ from llmopt import (
     Space,
     SpaceError,
 )
-from llmopt.adapters.optuna import LLMSampler
+from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.arguments import describe
+from llmopt.study import WAITED, duration_of
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 XY_SPACE = {"x": Float(-5, 5), "y": Int(0, 9)}
@@ -151,6 +152,20 @@ class TestCurves:
         study.ask(XY)
         assert texts(sampler)[0].count("took") == 1
         assert "took 1200 s" in texts(sampler)[0]
+
+    def test_the_wait_for_a_model_is_no_time_of_the_trial(self, monkeypatch):
+        clock = iter(range(0, 9000, 900))
+        monkeypatch.setattr(asking.time, "monotonic", lambda: float(next(clock, 9000)))
+        sampler = make([new(1.5, 1), new(0.5, 1)])
+        study = study_of(sampler)
+        study.optimize(self.objective, n_trials=1, catch=MemoryError)
+        (waited,) = (t.system_attrs[WAITED] for t in study.trials if WAITED in t.system_attrs)
+        assert waited >= 900
+        trial = study.trials[-1]
+        trial.datetime_complete = trial.datetime_start + datetime.timedelta(seconds=waited + 5)
+        assert duration_of(trial) == ""
+        trial.datetime_complete += datetime.timedelta(seconds=25)
+        assert duration_of(trial) == "took 30 s"
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_what_is_no_number_is_shown_as_that(self, value):

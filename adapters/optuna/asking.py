@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 from llmopt.adapters.optuna.history import StudyHistory, View, hints, learned
 from llmopt.adapters.optuna.ledger import Ledger
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
-from llmopt.adapters.optuna.records import annotate, publish, write_dashboard_note
+from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
 from llmopt.adapters.words import warn
 from llmopt.client.base import client_name
@@ -122,6 +122,7 @@ class Asker:
                 cannot be asked at all.
             SearchStopped: The model ended the search.
         """
+        began = time.monotonic()
         study, trial, space, given = begun.study, begun.trial, begun.space, begun.given
         if self._process != os.getpid():
             # What the process asked for that this one was forked from is not its own.
@@ -162,6 +163,7 @@ class Asker:
             if not lost:
                 break
             self._discard(offer)
+        note_wait(study, trial, time.monotonic() - began)
         return dict(offer.params)
 
     def _take(

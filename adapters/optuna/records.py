@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Proposal
-from llmopt.study import PREFIX, amount_of, note_of, numbered, text_of
+from llmopt.study import PREFIX, WAITED, amount_of, note_of, number_of, numbered, text_of
 from llmopt.text import first_line
 
 # Optuna's own samplers split what they store at this length, for databases with short columns.
@@ -21,6 +21,7 @@ CHUNK = 2045
 _PROPOSAL = PREFIX + "proposal"
 _FRAMES = 8  # calls between Optuna's loop and a sampler's `after_trial`, at most
 _START = PREFIX + "start"
+_SHORT_WAIT = 1.0  # seconds that are worth no write
 
 
 def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
@@ -101,6 +102,13 @@ def write_notes(study: Study, trial: FrozenTrial, notes: Mapping[str, Any]) -> N
         for i, part in enumerate(parts):
             key = f"{PREFIX}{name}:{i}" if i else PREFIX + name
             study._storage.set_trial_user_attr(trial._trial_id, key, part)
+
+
+def note_wait(study: Study, trial: FrozenTrial, seconds: float) -> None:
+    """Keep how long a trial waited for its parameters, which is no time of its own."""
+    if seconds >= _SHORT_WAIT:
+        waited = number_of(current(study, trial).system_attrs.get(WAITED)) or 0.0
+        study._storage.set_trial_system_attr(trial._trial_id, WAITED, round(waited + seconds, 1))
 
 
 def raised_in_objective() -> str:
