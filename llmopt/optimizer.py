@@ -24,6 +24,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Unpack, overload
@@ -239,50 +240,57 @@ class LLMOptimizer(RecordedSearch[Params]):
 
     def _ask(self, n: int, draft: Draft, given: Callable[[], int] | None) -> list[Proposal]:
         state = self._state
-        before = state.rng.bit_generator.state
-        try:
-            with self._changing:
-                history, known = self._history(), set(state.keys)
-                seen = set(known)
-                new = self._warm_up(n - len(state.ready), seen)
-            wanted = n - len(state.ready) - len(new)
-            if wanted > 0 and self._finisher is not None:
-                drawn = self._finisher.propose(self.space, history, state.rng, wanted, taken=seen)
-                for proposal in drawn:
-                    self._meter.count_proposal(proposal.source)
-                new += drawn
-            elif wanted >= n and state.stop is not None:
-                raise SearchStopped(*state.stop)
-            elif wanted > 0 and state.stop is None:
-                wanted = max(wanted, self.batch_size)
-                try:
-                    new += self._emitter.propose(self.space, history, state.rng, wanted, taken=seen)
-                except SearchStopped as end:
-                    with self._changing, uninterrupted():
-                        self._record_asked(new, 0, draft, end)
-                    raise
-            with self._changing, uninterrupted():
-                new = self._completed(new, n, known, draft)
-                handed = n if given is None else given()
-                self._record_asked(new, handed, draft, draft.stop)
-                return state.pending[-handed:] if handed else []
-        except BaseException:
-            if not draft.settled:
-                # The next call draws the same numbers, so it meets the replies already paid for.
-                state.rng.bit_generator.state = before
-            raise
+        # A copy: only an ask that is whole moves the search's own. So the next call after one that
+        # was cut off draws the same numbers, and meets the replies already paid for.
+        rng = deepcopy(state.rng)
+        with self._changing:
+            history, known = self._history(), set(state.keys)
+            seen = set(known)
+            new = self._warm_up(n - len(state.ready), seen, rng)
+        wanted = n - len(state.ready) - len(new)
+        if wanted > 0 and self._finisher is not None:
+            drawn = self._finisher.propose(self.space, history, rng, wanted, taken=seen)
+            for proposal in drawn:
+                self._meter.count_proposal(proposal.source)
+            new += drawn
+        elif wanted >= n and state.stop is not None:
+            raise SearchStopped(*state.stop)
+        elif wanted > 0 and state.stop is None:
+            wanted = max(wanted, self.batch_size)
+            try:
+                new += self._emitter.propose(self.space, history, rng, wanted, taken=seen)
+            except SearchStopped as end:
+                with self._changing, uninterrupted():
+                    self._record_asked(new, 0, draft, rng, end)
+                raise
+        with self._changing, uninterrupted():
+            new = self._completed(new, n, known, draft, rng)
+            handed = n if given is None else given()
+            self._record_asked(new, handed, draft, rng, draft.stop)
+            return state.pending[-handed:] if handed else []
 
     def _record_asked(
-        self, new: list[Proposal], handed: int, draft: Draft, end: SearchStopped | None
+        self,
+        new: list[Proposal],
+        handed: int,
+        draft: Draft,
+        rng: np.random.Generator,
+        end: SearchStopped | None,
     ) -> None:
         """Record what an ask gave, and whether the model ended the search with it."""
-        rng, usage = self._state.rng.bit_generator.state, self._meter.usage_with(draft)
+        usage = self._meter.usage_with(draft)
         stop = None if end is None else (str(end), end.point)
-        self._record(Asked(new, handed, rng, usage.proposals, usage.rejected, stop))
+        drawn = rng.bit_generator.state
+        self._record(Asked(new, handed, drawn, usage.proposals, usage.rejected, stop))
         self._meter.settle(draft)
 
     def _completed(
-        self, new: list[Proposal], n: int, known: set[Any], draft: Draft
+        self,
+        new: list[Proposal],
+        n: int,
+        known: set[Any],
+        draft: Draft,
+        rng: np.random.Generator,
     ) -> list[Proposal]:
         """Leave out what came since the points were `known`; draw what of `n` is missing."""
         state, key = self._state, self.space.key
@@ -305,12 +313,12 @@ class LLMOptimizer(RecordedSearch[Params]):
             f"for {'was' if missing == 1 else 'were'} drawn at random"
         )
         taken = {*state.keys, *(key(p.values) for p in new)}
-        drawn = draw_fallbacks(self.space, taken, state.rng, missing)
+        drawn = draw_fallbacks(self.space, taken, rng, missing)
         for proposal in drawn:
             self._meter.count_proposal(proposal.source)
         return new + drawn
 
-    def _warm_up(self, n: int, seen: set[Any]) -> list[Proposal]:
+    def _warm_up(self, n: int, seen: set[Any], rng: np.random.Generator) -> list[Proposal]:
         state = self._state
         known = len(state.trials) + len(state.pending) + len(state.ready)
         proposals: list[Proposal] = []
@@ -324,7 +332,7 @@ class LLMOptimizer(RecordedSearch[Params]):
                 break
             else:
                 normal = self._options.warmup_distribution == "normal"
-                values = draw_new(self.space, seen, state.rng, normal=normal)
+                values = draw_new(self.space, seen, rng, normal=normal)
             proposals.append(Proposal(values, "warmup"))
             self._meter.count_proposal("warmup")
         return proposals

@@ -93,7 +93,10 @@ def curve_of(trial: Any, direction: str) -> str:
 
 def duration_of(trial: Any) -> str:
     """Say how long a trial took without its proposal, where that is long enough to tell."""
-    seconds = trial.duration.total_seconds() if trial.duration else 0.0
+    try:
+        seconds = trial.duration.total_seconds() if trial.duration else 0.0
+    except TypeError:  # its clocks stand in different zones
+        return ""
     seconds -= number_of(trial.system_attrs.get(WAITED)) or 0.0
     return f"took {float(f'{seconds:.2g}'):.0f} s" if seconds >= _LONG else ""
 

@@ -7,7 +7,7 @@ default, reads numbers only.
 
     python optuna_sklearn.py                  # the embedded model, 30 trials: a minute
     python optuna_sklearn.py openai:NAME      # a hosted model; its key is in the environment
-    python optuna_sklearn.py --quick          # 6 trials
+    python optuna_sklearn.py --quick          # 14 trials
 """
 
 import sys
@@ -63,7 +63,7 @@ if __name__ == "__main__":
     )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=sampler)
-    study.optimize(objective, n_trials=6 if quick else 30)
+    study.optimize(objective, n_trials=14 if quick else 30)
     print(f"smallest error {study.best_value:.4f} with {study.best_params}")
     print(f"said by the best trial: {study.best_trial.user_attrs['feedback']}")
     print(f"points from: {sampler.usage.proposals}")
