@@ -22,11 +22,11 @@ from typing import Any, Literal
 from llmopt.errors import LLMOptError, ParameterError, StorageError, did_you_mean
 from llmopt.files import open_file, read_text
 from llmopt.history import Direction, Trial
+from llmopt.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
 from llmopt.search.storage import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
-from llmopt.study import PREFIX, stderr_of, text_of, told_of, violated, violation_of
 from llmopt.text import short
 
 Outcome = Literal["taken", "changed", "known", "refused"]

@@ -542,6 +542,7 @@ class LLMOptimizer(RecordedSearch[Params]):
         constraint_violation: float = 0.0,
         stderr: float | None = None,
         samples: Sequence[float] = (),
+        curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     ) -> Trial[Params]:
         """`tell` for loops that are asynchronous."""
         return await asyncio.to_thread(
@@ -552,6 +553,7 @@ class LLMOptimizer(RecordedSearch[Params]):
             constraint_violation=constraint_violation,
             stderr=stderr,
             samples=samples,
+            curve=curve,
         )
 
     @classmethod

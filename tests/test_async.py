@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
 import signal
 import subprocess
@@ -360,3 +361,10 @@ class TestResume:
         resumed = make(ScriptedClient([]), storage=path)
         assert [resumed.space.unflatten(p.values) for p in resumed.pending] == left
         assert resumed.ask(2) == points[1:3]
+
+
+def test_atell_takes_what_tell_takes():
+    told, awaited = (
+        inspect.signature(f).parameters for f in (LLMOptimizer.tell, LLMOptimizer.atell)
+    )
+    assert dict(told) == dict(awaited)

@@ -37,7 +37,7 @@ from llmopt.commands.check import check
 from llmopt.history import History, Trial
 from llmopt.prompt import Situation
 from llmopt.prompt.columns import ColumnsPrompt, rank_places, write_line
-from llmopt.prompt.frame import Cells, covariance_frame, slope_frame, whole_frame
+from llmopt.prompt.columns_frame import Cells, covariance_frame, slope_frame, whole_frame
 from llmopt.space import Space
 from llmopt.space.branches import BranchedSpace, find_conditions
 from llmopt.space.values import ABSENT

@@ -29,7 +29,7 @@ from llmopt import (
 )
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.arguments import describe
-from llmopt.study import WAITED, duration_of
+from llmopt.optuna_trials import WAITED, duration_of
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 XY_SPACE = {"x": Float(-5, 5), "y": Int(0, 9)}

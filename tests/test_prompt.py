@@ -680,7 +680,7 @@ def test_reading_in_any_order_gives_the_same(name, data):
 @pytest.mark.defect(12)
 def test_the_pages_tell_the_limits_of_feedback_that_the_code_has():
     from llmopt.policies.statistics import MAX_FEEDBACK
-    from llmopt.prompt.words import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
+    from llmopt.prompt.describe import FEEDBACK_CHARS, SHORT_FEEDBACK_CHARS
 
     assert MAX_FEEDBACK == FEEDBACK_CHARS
     long = trials(BOX, 1)[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from llmopt.client import LocalClient, ScriptedClient, get_client
-from llmopt.client.model_string import OptionError, split_options, with_options
+from llmopt.client.model_options import OptionError, split_options, with_options
 from llmopt.client.registry import PROVIDERS, Provider
 from llmopt.errors import ModelNotFoundError
 

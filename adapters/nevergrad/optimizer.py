@@ -28,7 +28,7 @@ from nevergrad.optimization import base
 from nevergrad.parametrization.utils import float_penalty
 
 from llmopt.adapters.nevergrad.space import ParameterSpace
-from llmopt.adapters.words import warn
+from llmopt.adapters.warn import warn
 from llmopt.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
@@ -42,13 +42,13 @@ from llmopt.client.ready import check_ready
 from llmopt.client.registry import get_client, one_model
 from llmopt.errors import RewardError, SearchStopped
 from llmopt.history import History, Proposal, Trial, Usage
+from llmopt.optuna_trials import number_of
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.scheduler import Partners, make_scheduler
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
-from llmopt.study import number_of
 from llmopt.text import cut
 
 # What Nevergrad makes of NaN, of infinity and of anything larger.

@@ -20,7 +20,7 @@ from llmopt.adapters.optuna.ledger import Ledger
 from llmopt.adapters.optuna.partner import SamplerPartner, for_choices
 from llmopt.adapters.optuna.records import annotate, note_wait, publish, write_dashboard_note
 from llmopt.adapters.optuna.space import Distributions, StudySpace, logger
-from llmopt.adapters.words import warn
+from llmopt.adapters.warn import warn
 from llmopt.client.base import client_name
 from llmopt.client.ready import is_permanent
 from llmopt.errors import SearchStopped

@@ -20,9 +20,7 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial
-from llmopt.prompt.answer import start_of, with_start
-from llmopt.space.constraints import Constraint
-from llmopt.study import (
+from llmopt.optuna_trials import (
     amount_of,
     curve_of,
     duration_of,
@@ -33,6 +31,8 @@ from llmopt.study import (
     violated,
     violation_of,
 )
+from llmopt.prompt.answer import start_of, with_start
+from llmopt.space.constraints import Constraint
 from llmopt.text import cut
 
 _HINT_LENGTH = 1000  # characters of one hint: a study's attributes may hold anything

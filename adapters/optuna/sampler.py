@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, NoReturn, Unpack
 
 import numpy as np
 from optuna import TrialPruned
@@ -64,6 +64,14 @@ _INDEPENDENT = (
     "setting `warn_independent_sampling` to `False` in the constructor of `{sampler}` if this "
     "independent sampling is intended behavior."
 )
+
+
+class _Ended(Exception):
+    """The model ended the search, and ``study.optimize`` was told to stop."""
+
+
+def _stopped(why: object) -> dict[str, str]:
+    return {"source": "stopped", "explanation": str(why)}
 
 
 class LLMSampler(BaseSampler):
@@ -174,6 +182,7 @@ class LLMSampler(BaseSampler):
                 name="optuna_dashboard",
             )
         self._entropy = _entropy(seed)
+        self._ended = ""  # why the model ended a search
         known = {} if space is None else read_space(space)
         self._asker = Asker(
             self._model, partners, self._constraints, self.batch_size, self.hints, known,
@@ -316,8 +325,7 @@ class LLMSampler(BaseSampler):
             # A sampler around this one, such as `PartialFixedSampler`, takes some away.
             left_out = set(space.base) - search_space.keys() if learned(trials) else ()
             found = self._propose(Begun(study, trial, trials, space, given, "", left_out))
-        except SearchStopped as stopped:
-            self._stop(study, trial, stopped)
+        except _Ended:
             return {}
         return {n: v for n, v in found.items() if n in search_space and n not in given}
 
@@ -347,9 +355,8 @@ class LLMSampler(BaseSampler):
                 value, reason = self._sample_conditional(
                     study, now, trials, param_name, param_distribution
                 )
-            except SearchStopped as stopped:
-                self._stop(study, trial, stopped)
-                raise TrialPruned(str(stopped)) from None
+            except _Ended as ended:
+                raise TrialPruned(str(ended)) from None
             if not reason:
                 return value
             if self._warn_independent and any(param_name in t.params for t in learned(trials)):
@@ -373,16 +380,25 @@ class LLMSampler(BaseSampler):
         if may_stop is None:  # where no loop can be stopped, a stop would end nothing
             may_stop = not begun.given and _in_loop(begun.study)
         with self._lock:
-            return self._asker.propose(begun, self._entropy, may_stop)
+            # Threads that began a trial before the end are stopped by it, too.
+            if self._ended and getattr(begun.study, "_stop_flag", False):
+                self._stop(begun, self._ended)
+            try:
+                return self._asker.propose(begun, self._entropy, may_stop)
+            except SearchStopped as stopped:
+                try:
+                    begun.study.stop()
+                except RuntimeError:  # there is no such loop
+                    write_notes(begun.study, begun.trial, _stopped(stopped))
+                    raise stopped from None
+                logger.info(f"{stopped}. The study was stopped.")
+                self._ended = str(stopped)
+                self._stop(begun, self._ended)
 
-    def _stop(self, study: Study, trial: FrozenTrial, stopped: SearchStopped) -> None:
-        """End ``study.optimize`` after this trial, which is pruned at its first suggestion."""
-        write_notes(study, trial, {"source": "stopped", "explanation": str(stopped)})
-        try:
-            study.stop()
-        except RuntimeError:  # there is no such loop
-            raise stopped from None
-        logger.info(f"{stopped}. The study was stopped.")
+    def _stop(self, begun: Begun, why: str) -> NoReturn:
+        """Leave a trial to be pruned at its first suggestion."""
+        write_notes(begun.study, begun.trial, _stopped(why))
+        raise _Ended(why) from None
 
     def _asks(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether start-up is over."""

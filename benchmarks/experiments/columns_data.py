@@ -28,8 +28,14 @@ import numpy as np
 
 from llmopt.client.network import LEVELS, draw_choices
 from llmopt.prompt.columns import ELITES, LEAST, REGRESSION, SPREAD
-from llmopt.prompt.frame import Frame, covariance_frame, share_places, slope_frame, whole_frame
-from llmopt.prompt.letters import WHOLE, WINDOW
+from llmopt.prompt.columns_frame import (
+    Frame,
+    covariance_frame,
+    share_places,
+    slope_frame,
+    whole_frame,
+)
+from llmopt.prompt.columns_letters import WHOLE, WINDOW
 from llmopt.space import Space
 from llmopt.space.dimensions import Float
 

@@ -9,7 +9,7 @@ from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.goal import TaskWords, describe_task
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
-from llmopt.prompt.words import SHORT_FEEDBACK_CHARS
+from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS
 
 
 def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:

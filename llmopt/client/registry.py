@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from llmopt.arguments import check_names
 from llmopt.client.base import Client
 from llmopt.client.endpoint import SERVERS
-from llmopt.client.model_string import OptionError, option_names, split_options, typed_options
+from llmopt.client.model_options import OptionError, option_names, split_options, typed_options
 from llmopt.errors import ModelNotFoundError
 
 

@@ -16,7 +16,7 @@ from llmopt.client.base import Message
 from llmopt.code.candidate import CodeTrial, rank, standard_error
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError, TemplateError
-from llmopt.prompt.words import quoted
+from llmopt.prompt.describe import quoted
 from llmopt.space import Space
 from llmopt.text import estimate_tokens
 

@@ -19,7 +19,7 @@ from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
 from llmopt.policies.recording import Recording, Track, bounds_of, names_of
 from llmopt.policies.rollout import Evaluation
-from llmopt.prompt.words import FEEDBACK_CHARS
+from llmopt.prompt.describe import FEEDBACK_CHARS
 
 MAX_FEEDBACK = FEEDBACK_CHARS
 """Characters of one evaluation's feedback, about 1,100 tokens."""

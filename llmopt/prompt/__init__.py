@@ -54,10 +54,10 @@ from llmopt.errors import TemplateError, did_you_mean
 from llmopt.files import read_text
 from llmopt.prompt.base import Complaint, Prompt, Query, Situation
 from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.describe import Entry
 from llmopt.prompt.parse import Reading
 from llmopt.prompt.selection import Selection
 from llmopt.prompt.template import MAX_TEMPLATE, SHIPPED, TemplatePrompt, shipped_prompt
-from llmopt.prompt.words import Entry
 from llmopt.text import cut, estimate_tokens
 
 __all__ = [

@@ -26,7 +26,7 @@ from llmopt.client.facts import ModelFacts
 from llmopt.history import Trial
 from llmopt.prompt.base import Query, Situation, changed_options, check_counts
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.frame import (
+from llmopt.prompt.columns_frame import (
     Frame,
     covariance_frame,
     share_places,
@@ -34,7 +34,7 @@ from llmopt.prompt.frame import (
     weigh,
     whole_frame,
 )
-from llmopt.prompt.letters import (
+from llmopt.prompt.columns_letters import (
     LETTERS,
     WHOLE,
     WINDOW,

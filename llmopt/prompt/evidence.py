@@ -22,7 +22,7 @@ from functools import cached_property
 
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
-from llmopt.prompt.words import FEEDBACK_CHARS, names_of, quoted
+from llmopt.prompt.describe import FEEDBACK_CHARS, names_of, quoted
 from llmopt.space import Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.text import cut, cut_sentences, estimate_tokens

@@ -25,11 +25,7 @@ from llmopt.prompt.base import (
     check_counts,
 )
 from llmopt.prompt.budget import TokenBudget, fit
-from llmopt.prompt.evidence import Evidence
-from llmopt.prompt.sandbox import TemplateEnvironment
-from llmopt.prompt.selection import Keep, Selection, ranked
-from llmopt.prompt.structured import MOST_PARAMETERS, Form
-from llmopt.prompt.words import (
+from llmopt.prompt.describe import (
     Entry,
     describe_goal,
     describe_params,
@@ -39,6 +35,10 @@ from llmopt.prompt.words import (
     names_of,
     quoted,
 )
+from llmopt.prompt.evidence import Evidence
+from llmopt.prompt.sandbox import TemplateEnvironment
+from llmopt.prompt.selection import Keep, Selection, ranked
+from llmopt.prompt.structured import MOST_PARAMETERS, Form
 from llmopt.space import Space
 from llmopt.text import clean
 

@@ -33,8 +33,8 @@ from llmopt.errors import (
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
 from llmopt.prompt.answer import notes_of
+from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
-from llmopt.prompt.words import describe_params
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter, Metered

@@ -1,6 +1,7 @@
 """The one sender through which everything that costs money goes.
 
-    meter = Meter(client, Limits(max_requests=100), record=write_to_the_file)
+    meter = Meter(client, Limits(max_requests=100))
+    meter.journal = ...                   # where what is paid is kept
     with meter.asking() as draft:         # one ask at a time
         reply = meter.send(request)       # counted and recorded before it returns
         meter.count_rejection("unreadable")

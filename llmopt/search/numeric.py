@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from llmopt.history import History
-from llmopt.prompt.words import describe_params
+from llmopt.prompt.describe import describe_params
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 

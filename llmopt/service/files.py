@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.model_string import with_options
+from llmopt.client.model_options import with_options
 from llmopt.client.registry import one_model
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.shared import load_toml

@@ -15,7 +15,7 @@ from string import ascii_lowercase
 import numpy as np
 
 from llmopt.errors import ParseError
-from llmopt.prompt.frame import Cells, Frame, Levels, whole_cells
+from llmopt.prompt.columns_frame import Cells, Frame, Levels, whole_cells
 from llmopt.prompt.parse import Reading, strip_thinking
 
 LETTERS = len(ascii_lowercase)

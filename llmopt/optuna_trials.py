@@ -17,9 +17,10 @@ MOST_TEXT = 20_000  # characters of one text out of a storage
 _MOST_CHUNKS = 50 * MOST_TEXT  # characters of one note; a storage may hold any number of parts
 _LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
+"""Of our attributes of a trial."""
+
 WAITED = PREFIX + "waited"
 """System attribute of a trial: the seconds that it waited for its parameters."""
-"""Of our attributes of a trial."""
 
 
 def text_of(value: Any, most: int = MOST_TEXT) -> str:
