@@ -45,7 +45,6 @@ COMMANDS = [
 
 # What a page takes for given, and how its searches are cut short.
 PRELUDES = {
-    "benchmarks.md": "import numpy as np",
     "constraints.md": """
 import nevergrad as ng
 import optuna
