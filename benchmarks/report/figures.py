@@ -191,7 +191,7 @@ def comparison(
     for text in right.get_yticklabels():
         text.set_parse_math(False)
     right.set_xlim(*_score_range([s[np.isfinite(s)] for s in scores.values()]))
-    plain(right, "held-out mean return of the best policy: seeds, quartiles, median")
+    plain(right, "held-out return of the best policy: quartiles, median")
     named = {label: handles[label] for label in styles if label in handles}
     return png(figure, {**named, **{k: h for k, h in handles.items() if k not in named}})
 
