@@ -14,7 +14,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs" / "examples"
 # Each script: its arguments, the packages without which it cannot run, and what it must print.
 SCRIPTS = {
-    "agent.py": ([], ["mcp"], r"best: \{.*'reward': 0\.\d"),
+    "agent.py": ([], ["mcp"], r"best: \{.*'reward': (0\.\d|\d(\.\d+)?e-)"),
     "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 15 trials"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),
     "laboratory.py": (["--simulate"], [], r"best yield [4-9]\d\.\d with"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 
 import pytest
@@ -64,6 +65,12 @@ def test_a_study_chooses_by_validation_and_is_judged_by_test(method, monkeypatch
     best = min((v, i) for i, v in enumerate(line["values"]) if v is not None)[1]
     assert studies.judged_after(line, 40) == line["tests"][best]
     assert ("requests" in line) == (method in ("network", "anonymous"))
+
+
+def test_a_study_leaves_the_loggers_as_they_were():
+    before = [logging.getLogger(name).level for name in ("llmopt", "optuna")]
+    studies.run_cell(Cell.make("brewery", "random", 0, 1))
+    assert before == [logging.getLogger(name).level for name in ("llmopt", "optuna")]
 
 
 def llmopt_client():

@@ -22,11 +22,12 @@ chat model.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,8 +139,6 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
     elif cell.method in CHAT:
         client = load_model(source or cell.model)
         client = RecordClient(client, record) if record else client
-    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    logging.getLogger("llmopt").setLevel(logging.ERROR)
     names: dict[str, str] = {}
     values: list[float | None] = []
     tests: list[float | None] = []
@@ -168,7 +167,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
         return judged.valid
 
     began = time.perf_counter()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _quiet():
         warnings.simplefilter("ignore")
         sampler = make_sampler(cell, client, task)
         study = optuna.create_study(sampler=sampler)
@@ -193,6 +192,20 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
             "proposals": usage.proposals,
         }
     return line
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep each trial's line of Optuna, and notes of llmopt, off the terminal."""
+    loggers = [logging.getLogger("llmopt"), logging.getLogger("optuna")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 class _Clock:
