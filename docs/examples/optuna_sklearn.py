@@ -1,9 +1,9 @@
 """Optuna: hyper-parameters of a scikit-learn model, with words beside each value.
 
 The space is conditional: only a polynomial kernel has a degree. The objective trains a support
-vector machine in five folds and says what it saw: the spread of the folds, the training error,
-the share of support vectors. Chat models read these words; the embedded model, which is asked by
-default, reads numbers only.
+vector machine in five folds, reports a curve, and says what it saw: the spread of the folds, the
+training error, the share of support vectors. Chat models read these words; the embedded model,
+which is asked by default, reads numbers only.
 
     python optuna_sklearn.py                  # the embedded model, 30 trials: a minute
     python optuna_sklearn.py openai:NAME      # a hosted model; its key is in the environment
@@ -42,6 +42,8 @@ def objective(trial: optuna.Trial) -> float:
         return_estimator=True,
     )
     errors, training = 1 - found["test_score"], 1 - found["train_score"]
+    for fold in range(5):  # a curve, which the model is shown: here the error after each fold
+        trial.report(float(errors[: fold + 1].mean()), fold)
     support = np.mean([model[-1].n_support_.sum() for model in found["estimator"]])
     trial.set_user_attr("stderr", float(np.std(errors, ddof=1) / np.sqrt(len(errors))))
     trial.set_user_attr(
