@@ -14,11 +14,11 @@ from llmopt.benchmarks.experiments import hpo
 from llmopt.benchmarks.experiments.hpo import (
     OWN,
     TASKS,
-    _hidden,
-    _hide,
-    _shown,
+    hidden_of,
+    hide,
     make_cell,
     run_cell,
+    shown,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
@@ -46,13 +46,13 @@ def test_something_is_at_stake_and_values_repeat(name):
 def test_hidden_parameters_say_nothing_and_come_back():
     for task in TASKS.values():
         for name, distribution in task.space.items():
-            hidden = _hidden(distribution)
+            hidden = hidden_of(distribution)
             value = task.default[name]
-            assert _shown(distribution, _hide(distribution, value)) == pytest.approx(value) or (
+            assert shown(distribution, hide(distribution, value)) == pytest.approx(value) or (
                 isinstance(distribution, IntDistribution)
             )
-            assert hidden._contains(hidden.to_internal_repr(_hide(distribution, value)))
-    letters = _hidden(CategoricalDistribution(("relu", "tanh")))
+            assert hidden._contains(hidden.to_internal_repr(hide(distribution, value)))
+    letters = hidden_of(CategoricalDistribution(("relu", "tanh")))
     assert letters.choices == ("A", "B")
 
 

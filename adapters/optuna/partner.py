@@ -78,8 +78,7 @@ class BestBranch:
             for i, value in zip(free, proposal.values, strict=True):
                 values[i] = value
             whole = space.settle(values)
-            lacking = space.missing({i: v for i, v in enumerate(whole) if v is not ABSENT})
-            if space.key(whole) not in seen and space.admits(whole) and not lacking:
+            if _usable(space, whole, seen):
                 found.append(replace(proposal, values=whole))
         return found
 
@@ -147,8 +146,7 @@ class SamplerPartner:
             if drawn is None:
                 continue
             values = space.settle(drawn)
-            lacking = space.missing({i: v for i, v in enumerate(values) if v is not ABSENT})
-            if space.key(values) not in seen and space.admits(values) and not lacking:
+            if _usable(space, values, seen):
                 seen.add(space.key(values))
                 found.append(Proposal(values, self.source))
             if len(found) == n:
@@ -166,6 +164,12 @@ class SamplerPartner:
             if name not in drawn:
                 drawn[name] = sampler.sample_independent(study, trial, name, distribution)
         return known.flatten({n: v for n, v in drawn.items() if n in known.distributions})
+
+
+def _usable(space: Space, values: tuple[Value, ...], seen: Set[Hashable]) -> bool:
+    """Whether a point is new, keeps the constraints, and lacks nothing that its branch needs."""
+    lacking = space.missing({i: v for i, v in enumerate(values) if v is not ABSENT})
+    return space.key(values) not in seen and space.admits(values) and not lacking
 
 
 def _same(values: tuple[object, ...], base: tuple[object, ...], free: tuple[int, ...]) -> bool:

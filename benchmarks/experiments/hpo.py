@@ -31,7 +31,7 @@ import functools
 import itertools
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def make_cell(
     return Cell.make(task, method, seed, trials, model, start=start, told=told)
 
 
-def _hidden(distribution: BaseDistribution) -> BaseDistribution:
+def hidden_of(distribution: BaseDistribution) -> BaseDistribution:
     """Return the distribution that shows nothing of a parameter but its kind."""
     if isinstance(distribution, CategoricalDistribution):
         count = len(distribution.choices)
@@ -81,7 +81,7 @@ def _hidden(distribution: BaseDistribution) -> BaseDistribution:
     return FloatDistribution(0.0, 1.0)
 
 
-def _shown(distribution: Any, hidden: Any) -> Any:
+def shown(distribution: Any, hidden: Any) -> Any:
     """Return the value of a parameter that was proposed as a hidden one."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[ord(hidden) - ord("A")]
@@ -94,8 +94,8 @@ def _shown(distribution: Any, hidden: Any) -> Any:
     return round(value) if isinstance(distribution, IntDistribution) else value
 
 
-def _hide(distribution: Any, value: Any) -> Any:
-    """Return the inverse of `_shown`."""
+def hide(distribution: Any, value: Any) -> Any:
+    """Return the inverse of `shown`."""
     if isinstance(distribution, CategoricalDistribution):
         return chr(ord("A") + distribution.choices.index(value))
     low, high = distribution.low, distribution.high
@@ -143,7 +143,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
     names = {f"p{i}": name for i, name in enumerate(task.space, 1)} if hidden else {}
     space: dict[str, BaseDistribution] = dict(task.space)
     if hidden:
-        space = {alias: _hidden(task.space[name]) for alias, name in names.items()}
+        space = {alias: hidden_of(task.space[name]) for alias, name in names.items()}
     client: Any = "network" if cell.method == "network" else None
     if cell.method == "model":
         client = load_model(source or cell.model, 1)
@@ -157,7 +157,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
         study = optuna.create_study(sampler=sampler, direction="maximize")
         if cell["start"] == "default":
             default = {
-                alias: _hide(
+                alias: hide(
                     task.space[names.get(alias, alias)], task.default[names.get(alias, alias)]
                 )
                 if hidden
@@ -169,7 +169,7 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
         def evaluate(asked: Asked) -> Outcome:
             params = asked.params
             if hidden:
-                params = {name: _shown(task.space[name], params[a]) for a, name in names.items()}
+                params = {name: shown(task.space[name], params[a]) for a, name in names.items()}
             values.append(task.evaluate(params))
             told = values[rng.integers(len(values))] if cell["told"] == "shuffled" else values[-1]
             return Outcome(told)
@@ -301,27 +301,75 @@ def _overview(
     return Table.of(head, rows).markdown()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
-    parser.add_argument("--start", nargs="+", choices=STARTS, default=STARTS)
-    parser.add_argument("--told", nargs="+", choices=TOLD, default=["names"])
-    parser.add_argument("--seeds", type=int, default=10)
+def search_parser(
+    doc: str,
+    tasks: Iterable[str],
+    methods: Sequence[str],
+    *,
+    default: Sequence[str],
+    model: str,
+    seeds: int,
+    trials: int,
+    results: Path,
+) -> argparse.ArgumentParser:
+    """Return the parser of an experiment whose searches are tuning studies."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    tasks = list(tasks)
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
+    parser.add_argument("--methods", nargs="+", choices=methods, default=default)
+    parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--model", default="smollm2", help="model string")
+    parser.add_argument("--trials", type=int, default=trials)
+    parser.add_argument("--model", default=model, help="model string of a model's searches")
     parser.add_argument("--name", help="what the results call the model; its string without")
     parser.add_argument("--record", default="", help="file for a model's requests and answers")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--table-only", action="store_true", help="run nothing")
+    return parser
+
+
+def run_searches(
+    args: argparse.Namespace, cells: Sequence[Cell], run: Callable[..., Line], **options: Any
+) -> None:
+    """Run the searches that the command asks for; `options` are those of `run_pool`.
+
+    Raises:
+        SystemExit: One recording was asked for, of several searches.
+    """
+    if args.record and len(cells) != 1:
+        raise SystemExit(
+            f"--record takes one search, and these are {len(cells)}: name one value of each "
+            "option that takes several, and --seeds 1"
+        )
+    one = functools.partial(run, source=args.model, record=args.record)
+    run_pool(cells, one, args.results, jobs=args.jobs, **options)
+
+
+def write_page(results: Path, make: Callable[[Sequence[Line]], str]) -> None:
+    """Make the page of a file of results, and print it."""
+    page = make(read_lines(results))
+    results.with_suffix(".md").write_text(page, encoding="utf-8")
+    print(page)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = search_parser(
+        __doc__ or "",
+        TASKS,
+        METHODS,
+        default=METHODS,
+        model="smollm2",
+        seeds=10,
+        trials=TRIALS,
+        results=RESULTS,
+    )
+    parser.add_argument("--start", nargs="+", choices=STARTS, default=STARTS)
+    parser.add_argument("--told", nargs="+", choices=TOLD, default=["names"])
     args = parser.parse_args(argv)
     if not args.table_only:
         _run(args)
-    page = make_table(read_lines(args.results))
-    args.results.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)
+    write_page(args.results, make_table)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -335,13 +383,7 @@ def _run(args: argparse.Namespace) -> None:
         told = args.told if method == "model" else [""]
         model = (args.name or args.model) if method == "model" else ""
         cells += [make_cell(task, method, start, seed, args.trials, t, model) for t in told]
-    if args.record and len(cells) != 1:
-        raise SystemExit(
-            f"--record takes one search, and these are {len(cells)}: name one task, "
-            "one --start, one --told and --seeds 1"
-        )
-    run = functools.partial(run_cell, source=args.model, record=args.record)
-    run_pool(cells, run, args.results, jobs=args.jobs)
+    run_searches(args, cells, run_cell)
 
 
 if __name__ == "__main__":

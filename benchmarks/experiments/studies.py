@@ -28,19 +28,33 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
-from llmopt.benchmarks.engine.pool import load_model, run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.engine.pool import load_model
+from llmopt.benchmarks.experiments.hpo import (
+    hidden_of,
+    run_searches,
+    search_parser,
+    shown,
+    write_page,
+)
 from llmopt.benchmarks.extras import require_packages
-from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+from llmopt.benchmarks.report.stats import (
+    bootstrap_interval,
+    format_p,
+    holm,
+    mean,
+    paired_test,
+    ranks,
+)
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
 from llmopt.client.recording import RecordClient
@@ -75,18 +89,21 @@ class Hidden:
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
         """Suggest a number between the bounds."""
-        share = self._trial.suggest_float(self._alias(name), 0.0, 1.0)
-        return low * (high / low) ** share if log else low + (high - low) * share
+        return float(self._number(name, FloatDistribution(low, high, log=log)))
 
     def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
         """Suggest a whole number between the bounds."""
-        return round(min(max(self.suggest_float(name, low, high, log=log), low), high))
+        return int(self._number(name, IntDistribution(low, high, log=log)))
+
+    def _number(self, name: str, distribution: FloatDistribution | IntDistribution) -> Any:
+        return shown(distribution, self._trial.suggest_float(self._alias(name), 0.0, 1.0))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """Suggest one of the choices."""
-        letters = [chr(ord("A") + i) for i in range(len(choices))]
-        chosen = self._trial.suggest_categorical(self._alias(name), letters)
-        return choices[letters.index(chosen)]
+        distribution = CategoricalDistribution(choices)
+        hidden: Any = hidden_of(distribution)
+        letter = self._trial.suggest_categorical(self._alias(name), hidden.choices)
+        return shown(distribution, letter)
 
     def report(self, value: float, step: int) -> None:
         """Tell nothing."""
@@ -371,8 +388,7 @@ def _duels(
                 tests[rival] = gaps
         adjusted = holm([paired_test(g) for g in tests.values()])
         for (rival, gaps), p in zip(tests.items(), adjusted, strict=True):
-            drawn = np.random.default_rng(0).choice(gaps, (2000, len(gaps))).mean(axis=1)
-            low, high = np.quantile(drawn, [0.025, 0.975])
+            low, high = bootstrap_interval([np.array(gaps)], mean)
             ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
             rows.append(
                 [
@@ -389,24 +405,20 @@ def _duels(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=STUDIES, default=list(STUDIES))
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS[3:])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--model", default="", help="model string of the chat model's arms")
-    parser.add_argument("--name", help="what the results call the model; its string without")
-    parser.add_argument("--record", default="", help="file for a model's requests and answers")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--table-only", action="store_true", help="run nothing")
+    parser = search_parser(
+        __doc__ or "",
+        STUDIES,
+        METHODS,
+        default=METHODS[len(CHAT) :],
+        model="",
+        seeds=5,
+        trials=TRIALS,
+        results=RESULTS,
+    )
     args = parser.parse_args(argv)
     if not args.table_only:
         _run(args)
-    page = make_table(read_lines(args.results))
-    args.results.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)
+    write_page(args.results, make_table)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -420,8 +432,7 @@ def _run(args: argparse.Namespace) -> None:
         for task in args.tasks
         for m in args.methods
     ]
-    run = partial(run_cell, source=args.model, record=args.record)
-    run_pool(cells, run, args.results, jobs=args.jobs, summary=_summary)
+    run_searches(args, cells, run_cell, summary=_summary)
 
 
 def _summary(line: Line) -> str:

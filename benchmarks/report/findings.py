@@ -13,18 +13,19 @@ tasks, of the mean difference on each, after Holm's correction within a question
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from llmopt.benchmarks.engine.cell import Line, read_lines
 from llmopt.benchmarks.report import figures
-from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, paired_test
+from llmopt.benchmarks.report.markdown import between_markers
+from llmopt.benchmarks.report.stats import bootstrap_interval, format_p, holm, mean, paired_test
 from llmopt.benchmarks.report.table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ class Pairing:
     def __post_init__(self) -> None:
         shares = np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
         object.__setattr__(self, "effect", float(shares.mean()))
-        object.__setattr__(self, "interval", bootstrap_interval([shares], _mean))
+        object.__setattr__(self, "interval", bootstrap_interval([shares], mean))
         object.__setattr__(self, "p", paired_test([float(np.mean(g)) for g in self.gaps.values()]))
 
     @property
@@ -74,10 +75,6 @@ class Pairing:
         return "level" if p >= _LEVEL else "win" if self.effect > 0.5 else "lose"
 
 
-def _mean(table: np.ndarray) -> Any:
-    return table.mean(axis=-1)
-
-
 def won(gap: float) -> float:
     """Return 1 for a pair that is won, 0.5 for a tie, 0 for one that is lost."""
     return 0.5 + 0.5 * float(np.sign(gap))
@@ -87,7 +84,8 @@ def pair(scores: Scores, method: str, rival: str, label: str) -> Pairing:
     """Compare two methods on the tasks that both have searched."""
     gaps: dict[str, list[float]] = {}
     for task in scores[method]:
-        own, other = (_places(scores, task).get(name, {}) for name in (method, rival))
+        places = _places(scores, task)
+        own, other = places[method], places.get(rival, {})
         seeds = sorted(own.keys() & other.keys())
         if seeds:
             twos = [(own[s], other[s]) for s in seeds]
@@ -126,8 +124,9 @@ class Question:
     method: str
     rivals: Mapping[str, str]
 
+    @functools.cached_property
     def pairings(self) -> list[Pairing]:
-        """Compare the method with each rival."""
+        """The method against each rival."""
         return [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
 
 
@@ -136,73 +135,66 @@ def lines_of(name: str) -> list[Line]:
     return read_lines(ROOT / "benchmarks" / "results" / f"{name}.jsonl")
 
 
-def words_scores(known: bool | None = None) -> Scores:
+def scores_of(found: Iterable[tuple[str, str, int, float]]) -> Scores:
+    """Return scores from rows of method, task, seed and score."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for method, task, seed, score in found:
+        scores.setdefault(method, {}).setdefault(task, {})[seed] = score
+    return scores
+
+
+def words_scores() -> Scores:
     """Return the returns on fresh starts of the searches with words, and of their rivals."""
     from llmopt.benchmarks.experiments.words_page import is_present
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for line in lines_of("words"):
-        if is_present(line) and known in (None, line["known"]):
-            task = found.setdefault(line["method"], {}).setdefault(line["task"], {})
-            task[line["seed"]] = line["held_out"]
-    return found
+    return scores_of(
+        (line["method"], line["task"], line["seed"], line["held_out"])
+        for line in lines_of("words")
+        if is_present(line)
+    )
 
 
 def policy_scores() -> Scores:
     """Return the held-out returns of the suite of policies."""
     from llmopt.benchmarks.report.lines import score
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for line in lines_of("policies"):
-        cell = line["cell"]
-        task = found.setdefault(cell["method"], {}).setdefault(line["task"], {})
-        task.setdefault(cell["seed"], score(line))
-    return found
+    return scores_of(
+        (line["method"], line["task"], line["seed"], score(line)) for line in lines_of("policies")
+    )
 
 
 def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
     """Return minus the logarithm of the distance to the optimum on BBOB."""
     from llmopt.benchmarks.experiments.bbob_page import precision, read_runs
 
-    return {
-        method: _by_function(
-            {
-                key: -math.log10(precision(steps, budget))
-                for key, steps in runs.items()
-                if key[0] in dimensions
-            }
-        )
+    return scores_of(
+        (method, f"f{function} in {d}-D", instance, -math.log10(precision(steps, budget)))
         for method, runs in read_runs(lines_of("bbob"), budget).items()
-    }
-
-
-def _by_function(values: Mapping[tuple[int, int, int], float]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for (dimension, function, instance), value in values.items():
-        found.setdefault(f"f{function} in {dimension}-D", {})[instance] = value
-    return found
+        for (d, function, instance), steps in runs.items()
+        if d in dimensions
+    )
 
 
 def study_scores(trials: int) -> Scores:
     """Return minus the regret of hyper-parameter searches after some trials."""
     from llmopt.benchmarks.experiments.hpo import regrets
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for (task, seed, name), regret in regrets(list(lines_of("hpo"))).items():
-        if trials in regret:
-            found.setdefault(name, {}).setdefault(task, {})[seed] = -regret[trials]
-    return found
+    return scores_of(
+        (name, task, seed, -regret[trials])
+        for (task, seed, name), regret in regrets(lines_of("hpo")).items()
+        if trials in regret
+    )
 
 
 def trained_scores(trials: int) -> Scores:
     """Return minus the regret on test rows of studies that are trained for real."""
     from llmopt.benchmarks.experiments.studies import regrets
 
-    found: dict[str, dict[str, dict[int, float]]] = {}
-    for method, by_trials in regrets([{**x["cell"], **x} for x in lines_of("studies")]).items():
-        for (task, seed), regret in by_trials.get(trials, {}).items():
-            found.setdefault(method, {}).setdefault(task, {})[seed] = -regret
-    return found
+    return scores_of(
+        (method, task, seed, -regret)
+        for method, by_trials in regrets(lines_of("studies")).items()
+        for (task, seed), regret in by_trials.get(trials, {}).items()
+    )
 
 
 CHAT = "Frontier chat model"
@@ -288,7 +280,7 @@ def table(asked: Sequence[Question]) -> Table:
     """Return one row for each question and rival."""
     rows = []
     for question in asked:
-        found = question.pairings()
+        found = question.pairings
         corrected = holm([each.p for each in found])
         for place, (each, p) in enumerate(zip(found, corrected, strict=True)):
             low, high = each.interval
@@ -320,7 +312,7 @@ def core(asked: Sequence[Question]) -> Table:
     """Return the five rows that the README shows."""
     rows = []
     for number, rival, who in CORE:
-        found = asked[number].pairings()
+        found = asked[number].pairings
         corrected = dict(zip((e.rival for e in found), holm([e.p for e in found]), strict=True))
         (each,) = (e for e in found if e.rival == rival)
         low, high = each.interval
@@ -335,7 +327,7 @@ def _bold(verdict: str) -> str:
 
 def figure(asked: Sequence[Question]) -> bytes:
     """Draw the differences of all pairs, a row for each rival, as a PNG file's content."""
-    found = [(question, each) for question in asked for each in question.pairings()]
+    found = [(question, each) for question in asked for each in question.pairings]
     rng = np.random.default_rng(0)
     canvas = figures.new_figure(9, 0.3 * len(found) + 1.2)
     axes = canvas.add_subplot()
@@ -361,9 +353,7 @@ def figure(asked: Sequence[Question]) -> bytes:
 
 def page(shown: Table, text: str) -> str:
     """Return a page with a table between its marks."""
-    before, _, rest = text.partition(BEGIN)
-    lines = "\n".join(shown.markdown())
-    return f"{before}{BEGIN}\n{lines}\n{END}{rest.partition(END)[2]}"
+    return between_markers(text, "\n".join([*shown.markdown(), ""]), BEGIN, END)
 
 
 def main() -> None:

@@ -270,13 +270,13 @@ def _plain(text: str) -> str:
     return re.sub(r"[\r\n]+", " ", text).replace("<", "&lt;").replace("](", "]\\(")
 
 
-def between_markers(text: str, table: str) -> str:
+def between_markers(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """Put a table between the markers of a text, in place of what is there."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in tail or END in head:
+    head, first, rest = text.partition(begin)
+    _, last, tail = rest.partition(end)
+    if not first or not last or begin in rest or end in tail or end in head:
         raise ReportError(
-            f"expected a line {BEGIN} and after it a line {END}, each once: add them where the "
+            f"expected a line {begin} and after it a line {end}, each once: add them where the "
             "table belongs"
         )
-    return f"{head}{begin}\n{table}{end}{tail}"
+    return f"{head}{first}\n{table}{last}{tail}"

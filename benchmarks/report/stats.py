@@ -32,6 +32,11 @@ def interquartile_mean(values: np.ndarray) -> Any:
     return trim_mean(values, 0.25, axis=-1)
 
 
+def mean(values: np.ndarray) -> Any:
+    """Return the mean along the last axis."""
+    return values.mean(axis=-1)
+
+
 def bootstrap_interval(
     strata: Sequence[np.ndarray],
     statistic: Callable[[np.ndarray], Any] = interquartile_mean,

@@ -96,10 +96,9 @@ def digits(trial: Any, seed: int) -> Judged:
 
 def cancer(trial: Any, seed: int) -> Judged:
     """Gradient boosting with a curve over rounds."""
-    import lightgbm
-
     split = Split.of(*_bundled("breast_cancer"), seed, (200, 150))
-    model = lightgbm.LGBMClassifier(
+    model = _boosted(
+        seed,
         n_estimators=trial.suggest_int("rounds", 10, 150, log=True),
         learning_rate=trial.suggest_float("learning_rate", 1e-3, 1.0, log=True),
         num_leaves=trial.suggest_int("leaves", 2, 63, log=True),
@@ -108,9 +107,6 @@ def cancer(trial: Any, seed: int) -> Judged:
         colsample_bytree=trial.suggest_float("columns_of_a_tree", 0.1, 1.0),
         subsample=trial.suggest_float("rows_of_a_tree", 0.2, 1.0),
         subsample_freq=1,
-        random_state=seed,
-        n_jobs=1,
-        verbose=-1,
     )
     model.fit(*split.train, eval_set=[split.valid])
     _report_rounds(trial, model)
@@ -165,8 +161,6 @@ def diabetes(trial: Any, seed: int) -> Judged:
 
 def wine(trial: Any, seed: int) -> Judged:
     """Boosted trees on few rows, of whose labels one in ten is wrong."""
-    import lightgbm
-
     rng = np.random.default_rng([seed, 3])
     split = Split.of(*_bundled("wine"), seed, (60, 60))
     labels = split.train[1].copy()
@@ -177,20 +171,25 @@ def wine(trial: Any, seed: int) -> Judged:
     if boosting == "dart":
         options["drop_rate"] = trial.suggest_float("dart_drop_rate", 0.01, 0.9)
         options["skip_drop"] = trial.suggest_float("dart_skip_drop", 0.0, 1.0)
-    model = lightgbm.LGBMClassifier(
+    model = _boosted(
+        seed,
         n_estimators=trial.suggest_int("rounds", 5, 80, log=True),
         learning_rate=trial.suggest_float("learning_rate", 1e-3, 1.0, log=True),
         num_leaves=trial.suggest_int("leaves", 2, 31, log=True),
         min_child_samples=trial.suggest_int("least_rows_of_a_leaf", 1, 30, log=True),
         reg_lambda=trial.suggest_float("l2", 1e-4, 100.0, log=True),
-        random_state=seed,
-        n_jobs=1,
-        verbose=-1,
         **options,
     )
     model.fit(split.train[0], labels, eval_set=[split.valid])
     _report_rounds(trial, model)
     return split.judge(_log_loss(model))
+
+
+def _boosted(seed: int, **options: Any) -> Any:
+    """Return LightGBM's classifier on one core, which says nothing."""
+    import lightgbm
+
+    return lightgbm.LGBMClassifier(random_state=seed, n_jobs=1, verbose=-1, **options)
 
 
 def _report_rounds(trial: Any, model: Any) -> None:
@@ -371,22 +370,18 @@ def _orchard(seed: int) -> Split:
 
 def orchard(trial: Any, seed: int) -> Judged:
     """Find ill fruit among many sound ones: a miss costs ten, a false alarm one."""
-    import lightgbm
-
     split = _orchard(seed)
     loss = trial.suggest_categorical("loss", ["logistic", "focal by weight"])
     weight = 1.0
     if loss == "focal by weight":
         weight = trial.suggest_float("weight_of_the_ill", 0.2, 50.0, log=True)
-    model = lightgbm.LGBMClassifier(
+    model = _boosted(
+        seed,
         n_estimators=trial.suggest_int("rounds", 5, 120, log=True),
         learning_rate=trial.suggest_float("learning_rate", 0.005, 1.0, log=True),
         num_leaves=trial.suggest_int("leaves", 2, 64, log=True),
         min_child_samples=trial.suggest_int("least_rows_of_a_leaf", 1, 150, log=True),
         class_weight={0: 1.0, 1: weight},
-        random_state=seed,
-        n_jobs=1,
-        verbose=-1,
     ).fit(*split.train)
     threshold = trial.suggest_float("alarm_above_probability", 0.01, 0.9, log=True)
 
