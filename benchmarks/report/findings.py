@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -326,22 +327,24 @@ def _bold(verdict: str) -> str:
 
 
 def figure(asked: Sequence[Question]) -> bytes:
-    """Draw the differences of all pairs, a row for each rival, as a PNG file's content."""
+    """Draw the differences of all pairs as a PNG file's content: a row a rival, by question."""
     found = [(question, each) for question in asked for each in question.pairings]
     rng = np.random.default_rng(0)
-    canvas = figures.new_figure(9, 0.3 * len(found) + 1.2)
+    canvas = figures.new_figure(10, 0.3 * len(found) + 1.2)
     axes = canvas.add_subplot()
-    names = []
     for place, (question, each) in enumerate(found):
         gaps = np.concatenate([np.asarray(g) for g in each.gaps.values()])
         y = place + rng.uniform(-0.28, 0.28, len(gaps))
-        axes.scatter(
-            gaps, y, s=5, alpha=0.35, color=figures.COLORS[asked.index(question) % 6], lw=0
-        )
+        color = figures.COLORS[asked.index(question) % len(figures.COLORS)]
+        axes.scatter(gaps, y, s=5, alpha=0.35, color=color, lw=0)
         axes.plot([np.median(gaps)] * 2, [place - 0.36, place + 0.36], color="black", lw=1.6)
-        names.append(f"{question.who} − {each.rival}")
+    for question in asked:
+        rows = [place for place, (own, _) in enumerate(found) if own is question]
+        text = textwrap.fill(f"{question.who}: {question.title}", 28)
+        axes.text(1.08, np.mean(rows), text, va="center", fontsize="small")
+        axes.axhline(rows[-1] + 0.5, color="0.7", lw=0.8)
     axes.axvline(0, color="0.4", lw=0.8)
-    axes.set_yticks(range(len(found)), names, fontsize="small")
+    axes.set_yticks(range(len(found)), [each.rival for _, each in found], fontsize="small")
     axes.set_ylim(len(found) - 0.4, -0.6)
     axes.set_xlim(-1.05, 1.05)
     axes.set_xlabel(
