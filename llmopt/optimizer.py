@@ -33,7 +33,7 @@ import numpy as np
 
 from llmopt.arguments import MOST_POINTS, MOST_SEED, one_of, whole_number
 from llmopt.client.base import Client
-from llmopt.client.registry import get_client, one_model
+from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.imports import Importer, ImportReport, notes_on, read_source

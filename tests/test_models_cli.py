@@ -17,9 +17,9 @@ from llmopt.cli import main
 from llmopt.client.base import Completion, Message, Reply, Request
 from llmopt.client.cache import CachedClient
 from llmopt.client.endpoint import SERVERS, Server
+from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.openai import OpenAIClient, at_url
 from llmopt.client.prices import Price, price_source
-from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check

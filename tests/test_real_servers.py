@@ -19,7 +19,7 @@ from provider_contract import no_proxies
 
 from llmopt.cli import main
 from llmopt.client.facts import model_facts
-from llmopt.client.registry import get_client
+from llmopt.client.model_string import get_client
 
 __all__ = ["no_proxies"]
 

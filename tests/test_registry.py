@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from llmopt.client import LocalClient, ScriptedClient, get_client
-from llmopt.client.model_options import OptionError, split_options, with_options
-from llmopt.client.registry import PROVIDERS, Provider
+from llmopt.client.model_string import (
+    PROVIDERS,
+    OptionError,
+    Provider,
+    split_options,
+    with_options,
+)
 from llmopt.errors import ModelNotFoundError
 
 

@@ -13,8 +13,8 @@ from llmopt.client.anthropic import AnthropicClient
 from llmopt.client.call import closed
 from llmopt.client.facts import ModelFacts, model_facts
 from llmopt.client.gemini import GeminiClient
+from llmopt.client.model_string import get_client
 from llmopt.client.openai import OpenAIClient
-from llmopt.client.registry import get_client
 from llmopt.errors import ParseError
 from llmopt.history import History, Trial
 from llmopt.prompt import get_prompt

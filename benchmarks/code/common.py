@@ -18,10 +18,9 @@ from llmopt.benchmarks.code.tasks import CodeTask
 from llmopt.benchmarks.engine.asking import Announced
 from llmopt.client.base import Client, Request, client_name
 from llmopt.client.facts import model_facts
-from llmopt.client.model_options import split_options
+from llmopt.client.model_string import get_client, split_options
 from llmopt.client.ready import check_ready
 from llmopt.client.recording import RecordClient
-from llmopt.client.registry import get_client
 from llmopt.code.candidate import CodeTrial, Strategy, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.client.base import Client
-from llmopt.client.registry import get_client
+from llmopt.client.model_string import get_client
 from llmopt.errors import LLMOptError
 from llmopt.search.eventlog import EventLog
 

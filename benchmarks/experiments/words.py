@@ -74,8 +74,8 @@ from llmopt.benchmarks.experiments.systems import (
 )
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.client.base import Client
+from llmopt.client.model_string import get_client
 from llmopt.client.recording import RecordClient, ReplayClient
-from llmopt.client.registry import get_client
 from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch

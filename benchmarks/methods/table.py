@@ -24,8 +24,8 @@ from llmopt.benchmarks.methods.protocol import Method, Problem
 from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
+from llmopt.client.model_string import get_client
 from llmopt.client.network import NetworkClient
-from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
 

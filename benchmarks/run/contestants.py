@@ -15,8 +15,8 @@ from llmopt.benchmarks.run.config import RunConfig, RunConfigError, changes
 from llmopt.benchmarks.run.folder import SUMMARY, is_empty, read_config
 from llmopt.client.base import Client, client_name
 from llmopt.client.facts import model_facts
+from llmopt.client.model_string import get_client
 from llmopt.client.recording import RecordClient
-from llmopt.client.registry import get_client
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import check_new_recording
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for

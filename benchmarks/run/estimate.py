@@ -22,7 +22,7 @@ from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
 from llmopt.client.facts import model_facts
-from llmopt.client.registry import get_client
+from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import Estimate, estimate
 from llmopt.errors import PromptTooLongError, SpaceError
 from llmopt.policies.rollout import selection_seeds

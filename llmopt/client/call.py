@@ -1,10 +1,12 @@
-"""What one call to a provider brought, made sound; and the form in which answers are asked for."""
+"""One call to a provider: who pays for it, what it brought, and the form of what is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from llmopt.client.base import Completion, FinishReason, Request, amount, believed, whole
 from llmopt.client.faults import MalformedBody
@@ -15,6 +17,45 @@ from llmopt.text import clean, estimate_tokens
 _MOST_CHARACTERS = 2**18  # of one sample: some 60,000 tokens
 _NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 _DATA = ("enum", "const", "default", "examples", "required")
+
+
+class Payer(Protocol):
+    """Whoever pays for the calls inside of `paying`."""
+
+    def take(self) -> None:
+        """Allow one more call, or raise `BudgetExceededError`."""
+        ...
+
+    def paid(self, tokens: int, cost: float | None) -> None:
+        """Take note of what a call has used: tokens, and dollars or ``None`` for unknown."""
+        ...
+
+
+_PAYER: ContextVar[Payer | None] = ContextVar("payer", default=None)
+
+
+@contextmanager
+def paying(payer: Payer) -> Iterator[None]:
+    """Have all calls inside paid by somebody, those in threads of `within` included."""
+    before = _PAYER.set(payer)
+    try:
+        yield
+    finally:
+        _PAYER.reset(before)
+
+
+def take_call() -> None:
+    """Ask whoever pays, if anybody does, for one call; right before each one is sent."""
+    payer = _PAYER.get()
+    if payer is not None:
+        payer.take()
+
+
+def note_paid(tokens: int, cost: float | None) -> None:
+    """Tell whoever pays, if anybody does, what the call has used."""
+    payer = _PAYER.get()
+    if payer is not None:
+        payer.paid(tokens, cost)
 
 
 @dataclass(frozen=True)

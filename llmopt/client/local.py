@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from llmopt.arguments import one_of
-from llmopt.client.account import take_call
 from llmopt.client.base import Completion, Reply, Request, Style
+from llmopt.client.call import take_call
 from llmopt.client.facts import ModelFacts, chat_prompt
 from llmopt.client.gguf import GGUFHeader, read_header
 from llmopt.client.llama import (

@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 from llmopt.arguments import number, one_of, whole_number
-from llmopt.client.account import note_paid, take_call
 from llmopt.client.base import Reply, Request, Style
-from llmopt.client.call import Call, sound
+from llmopt.client.call import Call, note_paid, sound, take_call
 from llmopt.client.connection import (
     CONNECT_SECONDS,
     RateLimiter,

@@ -27,7 +27,7 @@ import numpy as np
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
-from llmopt.client.registry import get_client, one_model
+from llmopt.client.model_string import get_client, one_model
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
 from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay

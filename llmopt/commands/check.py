@@ -9,7 +9,7 @@ import numpy as np
 
 from llmopt.client.base import Client
 from llmopt.client.facts import ModelFacts, model_facts
-from llmopt.client.registry import get_client
+from llmopt.client.model_string import get_client
 from llmopt.client.retry import complete_with_retries
 from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options

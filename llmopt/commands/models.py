@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from llmopt.client.keys import redact
+from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import PRICES_VARIABLE, price_list
-from llmopt.client.registry import PROVIDERS, get_client
 from llmopt.client.remote import RemoteClient
 from llmopt.client.threads import DeadlineExceeded, within
 from llmopt.errors import install_hint

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from llmopt.client.model_options import OptionError, with_options
+from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.files import read_text
 

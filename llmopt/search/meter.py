@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmopt.arguments import whole_number
-from llmopt.client.account import paying
 from llmopt.client.base import Client, Reply, Request, client_name
+from llmopt.client.call import paying
 from llmopt.client.ready import check_ready
 from llmopt.client.retry import complete_with_retries
 from llmopt.errors import BudgetExceededError, ClientError, LLMOptError, SearchStopped, StorageError

@@ -17,7 +17,7 @@ from typing import Any
 
 from llmopt.arguments import whole_number
 from llmopt.client.base import Reply, amount
-from llmopt.client.model_options import split_options
+from llmopt.client.model_string import split_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
 from llmopt.history import Trial, Usage

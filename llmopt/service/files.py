@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.model_options import with_options
-from llmopt.client.registry import one_model
+from llmopt.client.model_string import one_model, with_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.shared import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
@@ -129,7 +128,7 @@ def open_described(
 
 
 def _client(model: str, asks: bool) -> Client | str:
-    from llmopt.client.registry import get_client
+    from llmopt.client.model_string import get_client
 
     try:
         return get_client(model)

@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from llmopt.client.base import Client, Completion, Message, Reply, Request
-from llmopt.client.registry import get_client
+from llmopt.client.model_string import get_client
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, inspect_source
 from llmopt.code.extract import read_answer

@@ -1,0 +1,347 @@
+"""Model strings: which client answers to ``"smollm2"`` or ``"openai:gpt-6-luna?effort=low"``.
+
+A model string is all that commands, run folders and adapters pass on, so it carries the options of
+the client's class as well, behind a question mark. Their types are those of its signature. A key
+is none of them: model strings are shown and stored.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import parse_qsl, quote
+
+from llmopt.arguments import check_names
+from llmopt.client.base import Client
+from llmopt.client.endpoint import SERVERS
+from llmopt.client.prices import Price
+from llmopt.errors import LLMOptError, ModelNotFoundError, did_you_mean
+
+_SECRET = "api_key"
+_LEFT_OUT = {"self", _SECRET, "header"}
+_ADDRESS = r"openai\+https?://(?:\[[^\]/]+\]|[^/:]+)(?::\d+)?(?:/[^:]*)?:(?!\d+/).+"
+
+
+class OptionError(LLMOptError, ValueError):
+    """An option of a client is unknown, or its value is none."""
+
+
+class Provider(NamedTuple):
+    """Who answers to a model string.
+
+    Attributes:
+        module: Module of `llmopt.client`, imported when it is used.
+        factory: Its name for what makes the client, of what follows the prefix and of options.
+        about: How the model string is written, ``": "``, and what it is.
+        options: Options that the factory always gets.
+    """
+
+    module: str
+    factory: str
+    about: str
+    options: Mapping[str, Any] = {}
+
+
+_OTHERS = (
+    ("embedded", "embedded_client", "smollm2",
+     ": SmolLM2-135M-Instruct in this process, fetched once (98 MB), no key"),
+    ("network", "NetworkClient", "network",
+     ": 80,000 weights for searches of numbers, in this package, no key, no words"),
+    ("local", "LocalClient", "gguf:", "PATH: any GGUF model file in this process"),
+    ("folder", "FolderClient", "folder:",
+     "DIR: whoever answers the files in a folder: a person, an agent, a batch system"),
+    ("recording", "ReplayClient", "replay:",
+     "FILE: the answers of a recording, as long as the requests are the same"),
+    ("openai", "at_url", "openai+",
+     "http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as well, key in "
+     "LLMOPT_API_KEY if it needs one"),
+    ("gemini", "GeminiClient", "gemini:",
+     "MODEL: Google Gemini, key in GEMINI_API_KEY or GOOGLE_API_KEY"),
+    ("gemini_legacy", "GeminiLegacyClient", "gemini-legacy:",
+     "MODEL: the same through google-generativeai, which is retired"),
+    ("anthropic", "AnthropicClient", "anthropic:",
+     "MODEL: Anthropic Claude, key in ANTHROPIC_API_KEY"),
+    ("clouds", "VertexClient", "vertex:",
+     "MODEL: Gemini on Google Cloud, project in GOOGLE_CLOUD_PROJECT"),
+    ("clouds", "bedrock", "bedrock:",
+     "MODEL: Amazon Bedrock, key in AWS_BEARER_TOKEN_BEDROCK, place in AWS_REGION"),
+)  # fmt: skip
+PROVIDERS: dict[str, Provider] = {
+    prefix: Provider(module, make, prefix + about) for module, make, prefix, about in _OTHERS
+}
+for _name, _server in SERVERS.items():
+    _key = f", key in {_server.variable}" if _server.variable else ""
+    _about = f"{_name}:MODEL: {_server.about}{_key}"
+    _made = Provider("openai", "OpenAIClient", _about, {"server": _name})
+    PROVIDERS.setdefault(f"{_name}:", _made)
+"""By prefix. One that ends in ``":"`` or ``"+"`` is followed by an argument, which the factory
+gets as its first; any other is a whole model string, whose factory gets none."""
+
+
+def get_client(model: str | Client, **options: Any) -> Client:
+    """Return the client for a model string.
+
+    Args:
+        model: A string such as ``"smollm2"``, ``"gguf:/models/qwen.gguf"`` or
+            ``"openai:gpt-6-luna"`` (``"openai/gpt-6-luna"`` means the same), or a client, which
+            is returned as it is. Options of the client's class may follow:
+            ``"openai:gpt-6-luna?effort=low&timeout=60"``.
+        **options: Keyword arguments of the client's class.
+
+    Returns:
+        A client that has loaded, fetched and asked nothing yet.
+
+    Raises:
+        ModelNotFoundError: No provider answers to the string.
+        OptionError: An option in the string is unknown, or its value is none.
+        TypeError: `model` is neither a string nor a client, an option is unknown, or
+            options came with a client.
+    """
+    if not isinstance(model, str):
+        if not callable(getattr(model, "complete", None)) or isinstance(model, type):
+            raise TypeError(
+                f"model is {model!r}; expected a model string such as 'smollm2', or a client: "
+                "an object with a complete(request) method"
+            )
+        if options:
+            raise TypeError(
+                f"options {sorted(options)} cannot be applied to the ready client {model!r}; "
+                "set them where it is made"
+            )
+        return model
+    bare, texts = split_options(model)
+    if texts:
+        kind = type(get_client(bare))
+        try:
+            return get_client(bare, **{**_typed_options(kind, texts), **options})
+        except ValueError as error:
+            raise OptionError(f"model {bare!r}: {error}") from error
+    maker, slash, rest = model.partition("/")
+    if slash and ":" not in maker and f"{_ALIASES.get(maker, maker)}:" in PROVIDERS:
+        model = f"{_ALIASES.get(maker, maker)}:{rest}"  # as other libraries write it
+    # The longest prefix first, so that a provider may refine another's.
+    for prefix in sorted(PROVIDERS, key=len, reverse=True):
+        takes_argument = prefix.endswith((":", "+"))
+        if not (model.startswith(prefix) if takes_argument else model == prefix):
+            continue
+        provider = PROVIDERS[prefix]
+        argument = model[len(prefix) :]
+        if takes_argument and not argument:
+            raise ModelNotFoundError(
+                f"model {model!r} lacks its part after {prefix[-1]!r}; {provider.about}"
+            )
+        module = importlib.import_module(f"llmopt.client.{provider.module}")
+        make = partial(getattr(module, provider.factory), **provider.options)
+        given = (argument,) if takes_argument else ()
+        try:
+            return cast(Client, make(*given, **options))
+        except TypeError:
+            if options:  # the class itself would name neither the model nor the nearest option
+                names = _options_of(type(make(*given)), {"self"})
+                check_names(f"get_client({model!r})", options, names)
+            raise
+    if model.startswith("github:"):
+        raise ModelNotFoundError(
+            f"unknown model {model!r}: GitHub Models was retired on 2026-07-30; ask the model's "
+            "own provider, or openrouter:MODEL"
+        )
+    meant = " or ".join(map(repr, _meant(model) or _nearest(model)))
+    such = f"openai:{model.rpartition(':')[2] or 'NAME'}"
+    expected = f"expected PROVIDER:MODEL, such as {such!r}, or 'smollm2', the embedded model, or "
+    expected += "'network', the small network."
+    raise ModelNotFoundError(
+        f"unknown model {model!r}: {f'did you mean {meant}?' if meant else expected} "
+        "`llmopt models` lists all model strings"
+    )
+
+
+def one_model(client: str | Client | None, model: str | Client | None) -> str | Client:
+    """Return the model that was given under one of its two names; the embedded one for none."""
+    if client is not None and model is not None:
+        raise TypeError(
+            f"client={client!r} and model={model!r} are two names of one argument: give one of them"
+        )
+    given = model if client is None else client
+    return "smollm2" if given is None else given
+
+
+# Other names of providers.
+_ALIASES = {
+    other: name
+    for name, others in {
+        "anthropic": "claude",
+        "openai": "chatgpt",
+        "gemini": "google",
+        "vertex": "vertex_ai",
+        "xai": "x-ai grok",
+        "moonshot": "moonshotai kimi",
+        "zai": "z-ai zhipuai",
+        "mistral": "mistralai",
+        "together": "together_ai togetherai",
+        "fireworks": "fireworks_ai",
+        "hf": "huggingface",
+        "vllm": "hosted_vllm",
+        "lmstudio": "lm_studio",
+        "llamacpp": "llama.cpp",
+    }.items()
+    for other in others.split()
+}
+# What the names of a provider's own models begin with.
+_FAMILIES = (
+    (r"gpt(?!-?oss)|chatgpt|o\d", "openai"),
+    (r"claude", "anthropic"),
+    (r"gemini", "gemini"),
+    (r"grok", "xai"),
+    (r"deepseek", "deepseek"),
+    (r"kimi|moonshot", "moonshot"),
+    (r"glm", "zai"),
+    (r"mistral|ministral|magistral|codestral|devstral", "mistral"),
+)
+
+
+def _nearest(model: str) -> list[str]:
+    """Return the model strings that are spelt like one that nobody answers to."""
+    name, _, rest = model.lower().partition(":")
+    written = {prefix.rstrip(":"): entry.about for prefix, entry in PROVIDERS.items()}
+    near = difflib.get_close_matches(name, written, n=3, cutoff=0.7)
+    return [
+        # A name without a part after ':', such as the embedded model's, stands alone.
+        f"{n}:{rest}" if rest and f"{n}:" in PROVIDERS else written[n].partition(": ")[0]
+        for n in near
+    ]
+
+
+def _meant(model: str) -> list[str]:
+    """Return the model string for a bare model name or file, by its family or its alias."""
+    if model.lower().endswith(".gguf") and ":" not in model:
+        return [f"gguf:{model}"]
+    provider, colon, rest = model.partition(":")
+    if colon and provider.lower() in _ALIASES:
+        return [f"{_ALIASES[provider.lower()]}:{rest}"]
+    if colon and provider.lower() != provider and f"{provider.lower()}:" in PROVIDERS:
+        return [f"{provider.lower()}:{rest}"]
+    if colon:
+        return []
+    name = model.rpartition("/")[2]
+    found = next((p for start, p in _FAMILIES if re.match(start, name, re.IGNORECASE)), None)
+    if found and name == model:
+        return [f"{found}:{model}"]
+    # The maker's name and the model's, as the gateways write them.
+    return [f"openrouter:{model}"] if "/" in model[1:] and model[0].isalnum() else []
+
+
+# Options.
+
+
+def split_options(model: str) -> tuple[str, dict[str, str]]:
+    """Return a model string without its options, and these."""
+    found = re.fullmatch(r"(.+?)\?(\w+=[^?]*)", model)
+    if model.startswith("openai+") and not (found and re.fullmatch(_ADDRESS, found[1])):
+        return model, {}  # a question in the address itself
+    return (found[1], dict(parse_qsl(found[2], keep_blank_values=True))) if found else (model, {})
+
+
+def with_options(model: str, options: Sequence[str]) -> str:
+    """Return a model string with further options, each ``"name=value"``; later ones replace.
+
+    Raises:
+        OptionError: One of them is not written so.
+    """
+    bare, known = split_options(model)
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not re.fullmatch(r"\w+", name.strip()):
+            raise OptionError(
+                f"--option {name.strip()}: expected name=value, such as --option timeout=60"
+            )
+        known[name.strip()] = value.strip()
+    if not known:
+        return model
+    return bare + "?" + "&".join(f"{n}={quote(v, safe=':/,.-')}" for n, v in known.items())
+
+
+def _typed_options(kind: type, texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return options, texts by name, as the types that a client's class wants."""
+    hints = _options_of(kind)
+    for name in texts:
+        if name == _SECRET:
+            raise OptionError(
+                "api_key is no option of a model string, which is shown and stored: set the "
+                "provider's environment variable (`llmopt models` names it)"
+            )
+        if name not in hints:
+            from llmopt.client.remote import RemoteClient  # for this message alone
+
+            others = " (hosted models have it)" if name in _options_of(RemoteClient) else ""
+            raise OptionError(f"it has no option {name!r}{others}; {did_you_mean(name, hints)}")
+    return {name: _read(name, text, hints[name]) for name, text in texts.items()}
+
+
+def _options_of(kind: type, left_out: Collection[str] = _LEFT_OUT) -> dict[str, Any]:
+    """Return the named arguments of a class, those that it passes on included, with types."""
+    found: dict[str, Any] = {}
+    for cls in kind.__mro__:
+        own: Any = cls.__dict__.get("__init__")
+        if not inspect.isfunction(own):
+            continue
+        parameters = inspect.signature(own).parameters.values()
+        hints = typing.get_type_hints(own)
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY and p.name not in left_out:
+                found.setdefault(p.name, hints.get(p.name, str))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "yes", "1", "false", "no", "0"):
+        raise ValueError("neither")
+    return text.lower() in ("true", "yes", "1")
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return value
+
+
+_KINDS: dict[Any, tuple[Any, str]] = {
+    bool: (_yes_or_no, "true or false"),
+    int: (int, "a whole number"),
+    float: (float, "a number"),
+    Price: (
+        lambda text: Price(**_object(text)),
+        'dollars per million tokens, such as {"input": 2.0, "output": 10.0}',
+    ),
+    Mapping: (_object, "a JSON object"),
+}
+
+
+def _read(name: str, text: str, hint: Any) -> Any:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    expected = []
+    for one in typing.get_args(hint) if union else (hint,):
+        if typing.get_origin(one) is Literal:
+            choices = [str(c) for c in typing.get_args(one)]
+            if text in choices:
+                return text
+            expected.append(f"one of {', '.join(choices)}")
+        elif one is not type(None):
+            convert, words = _KINDS.get(typing.get_origin(one) or one, (str, "a text"))
+            try:
+                return convert(text)
+            except (ValueError, TypeError):
+                expected.append(words)
+        elif text.lower() == "none":
+            return None
+    raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}")
