@@ -68,28 +68,7 @@ def make_cell(
     wrappers: tuple[str, ...] | None = None,
     finalists: int = FINALISTS,
 ) -> Cell:
-    """Make a cell; the model and its batch are left out where the method has no use for them.
-
-    Args:
-        task: Alias, task id or Gymnasium id.
-        method: A key of `llmopt.benchmarks.methods.table.METHODS`.
-        seed: Seed of everything random.
-        evaluations: Points after the warm-up.
-        model: Model string.
-        episodes: Selection episodes of one evaluation.
-        warmup: Points shared by all methods before the search.
-        heldout: Fresh starts on which the best point is judged.
-        box: Bounds of every parameter; ``None`` for the task's own.
-        bias: Whether the policy has a bias; ``None`` for the task's own choice.
-        batch: Points asked of a model in one request.
-        max_tokens: Cap on a model's answer; 0 for the prompt's own.
-        wrappers: What the environment is wrapped in; ``None`` for the task's own.
-        finalists: Best few points, among which fresh starts choose; 0 to take the best on the
-            selection starts.
-
-    Raises:
-        BenchConfigError: An option is not valid.
-    """
+    """Make a cell; the model and its batch are left out where the method has no use for them."""
     given = locals()
     try:
         for name, (least, most) in _RANGES.items():
@@ -117,20 +96,7 @@ def task_of(cell: Cell) -> Task:
 
 
 def run_cell(cell: Cell, client: Client | None = None, callbacks: Sequence[Callback] = ()) -> Line:
-    """Run one cell in this process, on one core.
-
-    Args:
-        cell: What to run.
-        client: The model, in place of the one that the cell names.
-        callbacks: Whom to tell what the search does: see `llmopt.trackers`.
-
-    Returns:
-        Its line of raw data: the cell, every mean return (warm-up first), the best point
-        and its held-out returns, what was spent, what the model said.
-
-    Raises:
-        LLMOptError: The task or method does not exist here, or the model failed.
-    """
+    """Run one cell in this process, on one core, and return its line of raw data."""
     spec = check_method(cell.method)
     if client is None and spec.asks_model:
         client = repeatable(load_model(cell.model), spec.prompt)

@@ -34,23 +34,7 @@ _NUMBERED = "numbered_starts"  # of a run that began on starts without a secret
 
 
 class CodeRun:
-    """One run folder; `begin` makes it.
-
-    Args:
-        path: The folder.
-        config: What was asked for. With `resume`, entries that are missing are taken from
-            the folder.
-        resume: Go on with the run in the folder.
-        free: Entries of `config` that may differ when a run goes on.
-
-    Attributes:
-        resumed: Whether the run goes on.
-        given_starts: Starts of another run that this one is to be made on, if any.
-
-    Raises:
-        LLMOptError: The folder holds a run and `resume` is not set, or the reverse, or the
-            run was made with other settings.
-    """
+    """One run folder; `begin` makes it."""
 
     def __init__(
         self,
@@ -75,7 +59,8 @@ class CodeRun:
                 raise LLMOptError(f"{self.path} was made with another {names}: leave it out")
             config = {**stored, **config}
         self.config = {**config, "llmopt": __version__}
-        self.resumed = resume
+        self.resumed = resume  # whether the run goes on
+        # starts of another run that this one is to be made on, if any
         self.given_starts: Starts | None = None
 
     def begin(self, starts: Starts) -> None:

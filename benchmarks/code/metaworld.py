@@ -126,20 +126,6 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
     One step runs the environment until the hand is within `REACHED` of the target or for
     `inner_steps` steps, and ends an episode at the first success. Its reward is that of the
     last inner step.
-
-    Args:
-        name: The task.
-        seed: Seed of the goals.
-        held_out: Take goals of another seed, which training never sees.
-        max_steps: Target poses in one episode, in place of Meta-World's limit of 500 steps.
-        inner_steps: Environment steps that one target may take.
-        render_mode: ``"rgb_array"`` for pictures, from the camera `CAMERA`.
-
-    Attributes:
-        distance: The entry of ``info`` that says how far success is, in metres.
-        expert: The task's expert.
-        goals: Number of goals, 50. ``reset(seed=k)`` takes goal ``k``; from 50 on they begin
-            again one later, so that odd seeds alone reach every goal, and so do even ones.
     """
 
     def __init__(
@@ -163,6 +149,8 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         self.name, self.distance = name, "distance"
         self.expert = Expert(name)
         self._tasks = list(benchmark.train_tasks)
+        # number of goals, 50. `reset(seed=k)` takes goal `k`; from 50 on they begin again one
+        # later, so that odd seeds alone reach every goal, and so do even ones
         self.goals = len(self._tasks)
         self._max_steps, self._inner_steps, self._steps = max_steps, inner_steps, 0
         env.max_path_length = max_steps * inner_steps + 1  # its own limit never comes first

@@ -25,21 +25,15 @@ from llmopt.trust import check_given
 
 @dataclass(frozen=True)
 class _Option:
-    """A setting of a run: its default, the type of its values, and what they may be.
-
-    Attributes:
-        help: What it is, in words; empty for one that every command has.
-        range: The least and the most of a number, or else the values that there are.
-        free: Whether a resumed run may change it.
-        command: Which of the two commands has it; both by default.
-    """
+    """A setting of a run: its default, the type of its values, and what they may be."""
 
     default: Any
     kind: type
-    help: str = ""
+    help: str = ""  # what it is, in words; empty for one that every command has
+    # the least and the most of a number, or else the values that there are
     range: tuple[Any, ...] = ()
-    free: bool = False
-    command: str = ""
+    free: bool = False  # whether a resumed run may change it
+    command: str = ""  # which of the two commands has it; both by default
     metavar: str = "N"
 
     def expected(self, value: Any) -> str:

@@ -39,39 +39,28 @@ Drawn: TypeAlias = tuple[gym.Env[Any, Any], Callable[[Any], Any], int]
 
 @dataclass(frozen=True)
 class CodeTask:
-    """What a policy or a reward is written for.
+    """What a policy or a reward is written for."""
 
-    Attributes:
-        name: As on the command line.
-        env_id: Gymnasium id; for Meta-World the task's name.
-        objective: The task in words.
-        doc: What the observation holds.
-        make: Makes the environment; the argument says whether for held-out starts.
-        cap: Largest number of steps of an episode.
-        measure: ``"return"`` or ``"success"``: what a candidate's score is.
-        success: Judges success from the return and the last info, where the environment
-            does not say.
-        highest: The highest score that there can be; ``None`` where nobody knows.
-        notes: The environment in words: limits, times, rewards, ends of an episode.
-        statistics: Makes what watches the episodes of one candidate, where that suits.
-        numbered: Whether a start is the number of a goal, which every observation shows, and no
-            seed of anything random.
-        draw: Returns, for a policy, a fresh environment that renders held-out starts, what acts
-            in it, and its largest number of steps.
-    """
-
-    name: str
-    env_id: str
-    objective: str
-    doc: str
+    name: str  # as on the command line
+    env_id: str  # Gymnasium id; for Meta-World the task's name
+    objective: str  # the task in words
+    doc: str  # what the observation holds
+    # makes the environment; the argument says whether for held-out starts
     make: Callable[[bool], gym.Env[Any, Any]]
-    cap: int = 1000
+    cap: int = 1000  # largest number of steps of an episode
+    # `"return"` or `"success"`: what a candidate's score is
     measure: Literal["return", "success"] = "return"
+    # judges success from the return and the last info, where the environment does not say
     success: Callable[[float, dict[str, Any]], bool] | None = None
-    highest: float | None = None
-    notes: str = ""
+    highest: float | None = None  # the highest score that there can be; `None` where nobody knows
+    notes: str = ""  # the environment in words: limits, times, rewards, ends of an episode
+    # makes what watches the episodes of one candidate, where that suits
     statistics: Callable[[], EpisodeStatistics] | None = None
+    # returns, for a policy, a fresh environment that renders held-out starts, what acts in it, and
+    # its largest number of steps
     draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
+    # whether a start is the number of a goal, which every observation shows, and no seed of
+    # anything random
     numbered: bool = False
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
@@ -125,18 +114,7 @@ class CodeTask:
 
 
 def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
-    """Return the task of a name.
-
-    Args:
-        name: One of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any
-            Gymnasium id (``"module:Id-v0"`` imports the module first).
-        seed: Seed of the wording, and of Meta-World's goals.
-        feedback: Kinds of language feedback, for tasks with a teacher.
-
-    Raises:
-        ImportError: A package is missing; the message says which extra has it.
-        LLMOptError: There is no such task.
-    """
+    """Return the task of a name."""
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed, feedback)
     try:

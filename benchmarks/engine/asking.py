@@ -92,11 +92,7 @@ def usual_batch(prompt: str | Prompt | None) -> int:
 def check_prompt(
     spec: MethodSpec, task: Task, policy: LinearPolicy, evaluations: int, seeds: Sequence[int]
 ) -> None:
-    """Make a method's first question, so that what no prompt can show is known before it costs.
-
-    Raises:
-        LLMOptError: The prompt needs words that the task lacks, or cannot hold its parameters.
-    """
+    """Make a method's first question, so that what no prompt can show is known before it costs."""
     if not spec.asks_model or spec.prompt is None:
         return
     problem = make_problem(task, policy, evaluations, (), spec.prompt, seeds)

@@ -15,22 +15,14 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cell:
-    """One search: what is run once and never again.
+    """One search: what is run once and never again."""
 
-    Attributes:
-        task: What is searched.
-        method: What searches, or which arm of an experiment.
-        seed: Of everything random.
-        evaluations: Points of the search.
-        model: Who answers; empty for a method that asks none.
-        options: What else the search is made with, each a name and a value, in order of names.
-    """
-
-    task: str
-    method: str
-    seed: int
-    evaluations: int
-    model: str = ""
+    task: str  # what is searched
+    method: str  # what searches, or which arm of an experiment
+    seed: int  # of everything random
+    evaluations: int  # points of the search
+    model: str = ""  # who answers; empty for a method that asks none
+    # what else the search is made with, each a name and a value, in order of names
     options: tuple[tuple[str, Any], ...] = ()
 
     @classmethod

@@ -48,19 +48,13 @@ from llmopt.trackers.base import Bell
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method that takes part.
+    """A method that takes part."""
 
-    Attributes:
-        name: Under which its records are kept.
-        spec: What it is.
-        seed_name: The name from which it draws its seed.
-        told: Whether it is told what each policy did in its episodes; ``None`` for yes under the
-            prompts of `FEEDBACK_PROMPTS`.
-    """
-
-    name: str
+    name: str  # under which its records are kept
     spec: MethodSpec
-    seed_name: str = ""
+    seed_name: str = ""  # the name from which it draws its seed
+    # whether it is told what each policy did in its episodes; `None` for yes under the prompts of
+    # `FEEDBACK_PROMPTS`
     told: bool | None = None
 
     @property
@@ -78,58 +72,28 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Terms:
-    """What is equal for all methods of a contest.
+    """What is equal for all methods of a contest."""
 
-    Attributes:
-        seed: Of everything random.
-        evaluations: Points of each method after the warm-up.
-        episodes: Starts of one evaluation.
-        heldout: Fresh starts on which each method's best policy is judged.
-        finalists: Best few policies, among which fresh starts choose; 0 for none.
-    """
-
-    seed: int
-    evaluations: int
-    episodes: int
-    heldout: int
-    finalists: int
+    seed: int  # of everything random
+    evaluations: int  # points of each method after the warm-up
+    episodes: int  # starts of one evaluation
+    heldout: int  # fresh starts on which each method's best policy is judged
+    finalists: int  # best few policies, among which fresh starts choose; 0 for none
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A method's policy.
+    """A method's policy."""
 
-    Attributes:
-        place: Its place among warm-up and own points.
-        record: The point.
-        final: Its mean return over all starts that chose it.
-        finals: The finalists, the best on the selection starts first.
-        heldout: What it did on the held-out starts.
-    """
-
-    place: int
+    place: int  # its place among warm-up and own points
     record: Record
-    final: float | None
-    finals: Sequence[Final]
-    heldout: Record
+    final: float | None  # its mean return over all starts that chose it
+    finals: Sequence[Final]  # the finalists, the best on the selection starts first
+    heldout: Record  # what it did on the held-out starts
 
 
 class Contest:
-    """Runs methods on a task and keeps what they find.
-
-    Args:
-        evaluator: Of the task.
-        terms: Equal for all.
-        entrants: The methods.
-        kept: Takes the records; what it holds already is not evaluated again.
-        planned: The number of evaluations that methods without a model are told, where it is not
-            that of the terms.
-
-    Attributes:
-        seeds: Of the starts of every evaluation.
-        heldout_seeds: Of those on which policies are judged.
-        usage: What each model's search has cost, by method.
-    """
+    """Runs methods on a task and keeps what they find."""
 
     def __init__(
         self,
@@ -141,9 +105,11 @@ class Contest:
     ) -> None:
         self.task, self.policy = evaluator.task, evaluator.policy
         self.terms, self.kept = terms, kept
+        # of the starts of every evaluation
         self.seeds = selection_seeds(terms.seed, terms.episodes)
+        # of those on which policies are judged
         self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)
-        self.usage: dict[str, Usage] = {}
+        self.usage: dict[str, Usage] = {}  # what each model's search has cost, by method
         self._evaluator = evaluator
         self._final_seeds = start_seeds(terms.seed, "final", FINAL_ROUNDS * terms.episodes)
         self._entrants = {entrant.name: entrant for entrant in entrants}

@@ -32,21 +32,8 @@ def run_pool(
     """Run the cells that a file of results does not hold yet, and append a line for each.
 
     A cell that fails keeps no other from running. It is not in the file, so that the next call
-    tries it again.
-
-    Args:
-        cells: What `run` is called with; repeated ones are run once.
-        run: Runs a cell and returns its line. A function of a module where there are several
-            jobs.
-        out: JSON Lines file, which takes the lines in the order in which cells finish.
-        jobs: Cells run at once, each in a process of its own that keeps to one core.
-        summary: Says in some words what a line holds, for the progress on standard error.
-
-    Returns:
-        The cells that failed, each with the reason.
-
-    Raises:
-        StorageError: The file cannot be used.
+    tries it again; what failed is returned with the reason. With several jobs `run` is a function
+    of a module, and each process keeps to one core.
     """
     log = EventLog(out)
     wanted = list(dict.fromkeys(cells))
@@ -77,12 +64,7 @@ def run_pool(
 
 @functools.cache
 def load_model(model: str, threads: int | None = None) -> Client:
-    """Return a model, loaded once for each process.
-
-    Args:
-        model: Model string.
-        threads: Threads of a model that runs in this process.
-    """
+    """Return a model, loaded once for each process."""
     local = model == "smollm2" or model.startswith("gguf:")
     return get_client(model, **({"threads": threads} if local and threads else {}))
 

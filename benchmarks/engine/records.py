@@ -14,39 +14,24 @@ WARMUP = "warmup"
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluated point: a line of ``trials.jsonl``.
+    """One evaluated point: a line of ``trials.jsonl``."""
 
-    Attributes:
-        method: ``"warmup"``, ``"llm"`` or a baseline's name.
-        index: Position among the method's own points, from 0.
-        params: Flat policy parameters.
-        returns: Return of each episode.
-        lengths: Steps of each episode; empty where they are not known (a warm-up point that
-            was loaded with its returns).
-        failure: Why there is no score; empty for a sound evaluation.
-        source: Who proposed the point: ``"warmup"``, ``"llm"``, ``"fallback"`` or a
-            baseline's name.
-        explanation: What the model said.
-        prompt_tokens: The point's share of its requests' prompt tokens.
-        completion_tokens: Likewise for completion tokens.
-        model_seconds: Likewise for the seconds spent waiting for the model.
-        evaluation_seconds: Wall-clock seconds of the episodes.
-        cpu_seconds: Processor seconds of proposing and evaluating.
-    """
-
-    method: str
-    index: int
-    params: tuple[float, ...]
-    returns: tuple[float, ...]
+    method: str  # `"warmup"`, `"llm"` or a baseline's name
+    index: int  # position among the method's own points, from 0
+    params: tuple[float, ...]  # flat policy parameters
+    returns: tuple[float, ...]  # return of each episode
+    # steps of each episode; empty where they are not known (a warm-up point that was loaded with
+    # its returns)
     lengths: tuple[int, ...]
-    failure: str = ""
+    failure: str = ""  # why there is no score; empty for a sound evaluation
+    # who proposed the point: `"warmup"`, `"llm"`, `"fallback"` or a baseline's name
     source: str = ""
-    explanation: str = ""
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-    model_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    cpu_seconds: float = 0.0
+    explanation: str = ""  # what the model said
+    prompt_tokens: float = 0.0  # the point's share of its requests' prompt tokens
+    completion_tokens: float = 0.0  # likewise for completion tokens
+    model_seconds: float = 0.0  # likewise for the seconds spent waiting for the model
+    evaluation_seconds: float = 0.0  # wall-clock seconds of the episodes
+    cpu_seconds: float = 0.0  # processor seconds of proposing and evaluating
 
     @property
     def evaluation(self) -> Evaluation:
@@ -80,19 +65,14 @@ class Record:
 
 
 class Records:
-    """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk.
-
-    Attributes:
-        records: Every record so far, by method, in the order of their indices.
-        finals: The records of the last round, by method.
-        heldout: The held-out records, by method; the latest of each.
-        words: What is told with a record's reward, by method, index and whether with names.
-    """
+    """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk."""
 
     def __init__(self) -> None:
+        # every record so far, by method, in the order of their indices
         self.records: dict[str, list[Record]] = {}
-        self.finals: dict[str, list[Record]] = {}
-        self.heldout: dict[str, Record] = {}
+        self.finals: dict[str, list[Record]] = {}  # the records of the last round, by method
+        self.heldout: dict[str, Record] = {}  # the held-out records, by method; the latest of each
+        # what is told with a record's reward, by method, index and whether with names
         self.words: dict[tuple[str, int, bool], str] = {}
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:

@@ -24,34 +24,21 @@ FINAL_ROUNDS = 2
 
 @dataclass(frozen=True)
 class Asked:
-    """A point that a method proposes.
+    """A point that a method proposes."""
 
-    Attributes:
-        index: Position among the method's own points, from 0.
-        params: ``(n,)`` point, or one in the form of the method's own space.
-        proposal: What a model said with it; ``None`` for a method without one.
-        cpu_seconds: Processor seconds of proposing it.
-    """
-
-    index: int
-    params: Any
-    proposal: Proposal | None
-    cpu_seconds: float
+    index: int  # position among the method's own points, from 0
+    params: Any  # `(n,)` point, or one in the form of the method's own space
+    proposal: Proposal | None  # what a model said with it; `None` for a method without one
+    cpu_seconds: float  # processor seconds of proposing it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method is told about a point.
+    """What a method is told about a point."""
 
-    Attributes:
-        reward: Mean return, or ``None`` for a failed evaluation.
-        note: Why it failed; of a sound evaluation the feedback that a model is shown.
-        stderr: Standard error of the reward, for a prompt that shows it.
-    """
-
-    reward: float | None
-    note: str = ""
-    stderr: float | None = None
+    reward: float | None  # mean return, or `None` for a failed evaluation
+    note: str = ""  # why it failed; of a sound evaluation the feedback that a model is shown
+    stderr: float | None = None  # standard error of the reward, for a prompt that shows it
 
     @classmethod
     def of(cls, evaluation: Evaluation, feedback: str = "") -> Outcome:

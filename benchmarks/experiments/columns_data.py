@@ -56,17 +56,11 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Lines:
-    """What the prompt `columns` shows.
+    """What the prompt `columns` shows."""
 
-    Attributes:
-        levels: ``(count, ELITES)`` levels of the best points, best first.
-        leading: ``(count,)`` whether a line's axis is the slope.
-        dimensions: ``(count,)`` dimensions of the search that a line is from.
-    """
-
-    levels: np.ndarray
-    leading: np.ndarray
-    dimensions: np.ndarray
+    levels: np.ndarray  # `(count, ELITES)` levels of the best points, best first
+    leading: np.ndarray  # `(count,)` whether a line's axis is the slope
+    dimensions: np.ndarray  # `(count,)` dimensions of the search that a line is from
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,15 +81,10 @@ Policy = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Columns:
-    """What there is to learn.
+    """What there is to learn."""
 
-    Attributes:
-        lines: What is read.
-        targets: ``(count, LEVELS)`` shares of the levels among better points.
-    """
-
-    lines: Lines
-    targets: np.ndarray
+    lines: Lines  # what is read
+    targets: np.ndarray  # `(count, LEVELS)` shares of the levels among better points
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -68,8 +68,8 @@ BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer
 
 POLICIES: dict[str, words.WordsTask] = {
     **{name: words.TASKS[name] for name in BEFORE},
-    "fermenter": words.WordsTask(lambda: TimeLimit(Fermenter(), 150), False),
-    "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500), False),
+    "fermenter": words.WordsTask(lambda: TimeLimit(Fermenter(), 150)),
+    "bus-line": words.WordsTask(lambda: TimeLimit(BusLine(), 500)),
 }
 TASKS = (*POLICIES, *SHAPES)
 _OFF: dict[str, Any] = {"points": 1, "finish": "off", "warmup": words.WARMUP}
@@ -149,13 +149,7 @@ def _usage(usage: Usage, stopped: str) -> Line:
 
 
 def run_cell(cell: Cell, model: str, record: Path) -> Line:
-    """Run one search and return its line.
-
-    Args:
-        cell: Which search.
-        model: The model string.
-        record: Folder for the recording, which is made anew.
-    """
+    """Run one search and return its line."""
     began = time.monotonic()
     record.mkdir(parents=True, exist_ok=True)
     path = record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"

@@ -19,17 +19,11 @@ from llmopt.space import Float
 
 @dataclass(frozen=True)
 class Shape:
-    """What a function is, about its optimum, where it is 0.
-
-    Attributes:
-        dimension: Number of parameters.
-        value: Its value at a ``(dimension,)`` point of its own frame.
-        noise: Standard deviation of what is added to each value that is told.
-    """
+    """What a function is, about its optimum, where it is 0."""
 
     dimension: int
-    value: Callable[[np.ndarray], float]
-    noise: float = 0.0
+    value: Callable[[np.ndarray], float]  # its value at a `(dimension,)` point of its own frame
+    noise: float = 0.0  # standard deviation of what is added to each value that is told
 
 
 def _quadratic(z: np.ndarray) -> float:
@@ -69,12 +63,7 @@ SHAPES = {
 
 
 class Function:
-    """A function to be minimized: ``f(point)`` is what is told, `true` the value without noise.
-
-    Args:
-        name: Of `SHAPES`.
-        seed: Of shift, rotation, optimum and noise.
-    """
+    """A function to be minimized: ``f(point)`` is what is told, `true` the value without noise."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.shape = SHAPES[name]

@@ -131,13 +131,7 @@ def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.B
 
 
 def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
-    """Run one search and return its line.
-
-    Args:
-        cell: Which search.
-        source: The model string, where it is not what the results call the model.
-        record: File for the model's requests and answers.
-    """
+    """Run one search and return its line."""
     task = TASKS[cell.task]
     hidden = cell["told"] == "anonymous"
     names = {f"p{i}": name for i, name in enumerate(task.space, 1)} if hidden else {}
@@ -332,11 +326,7 @@ def search_parser(
 def run_searches(
     args: argparse.Namespace, cells: Sequence[Cell], run: Callable[..., Line], **options: Any
 ) -> None:
-    """Run the searches that the command asks for; `options` are those of `run_pool`.
-
-    Raises:
-        SystemExit: One recording was asked for, of several searches.
-    """
+    """Run the searches that the command asks for; `options` are those of `run_pool`."""
     if args.record and len(cells) != 1:
         raise SystemExit(
             f"--record takes one search, and these are {len(cells)}: name one value of each "

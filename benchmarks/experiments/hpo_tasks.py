@@ -21,20 +21,13 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched.
-
-    Attributes:
-        space: The parameters' distributions.
-        evaluate: From parameters to the value; larger is better.
-        default: The textbook's setting.
-        description: The task in words, for a model that is told them.
-        best: Returns the best value there is, where that is known.
-    """
+    """A task: its parameters, and what becomes of them."""
 
     space: Mapping[str, BaseDistribution]
-    evaluate: Callable[[Params], float]
-    default: Params
-    description: str
+    evaluate: Callable[[Params], float]  # from parameters to the value; larger is better
+    default: Params  # the textbook's setting
+    description: str  # the task in words, for a model that is told them
+    # returns the best value there is, where that is known
     best: Callable[[], float | None] = lambda: None
 
 

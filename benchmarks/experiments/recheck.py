@@ -38,15 +38,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Source:
-    """What a file of results holds.
+    """What a file of results holds."""
 
-    Attributes:
-        run: Runs a search and returns its line.
-        trace: The field of a line that the search decides.
-    """
-
-    run: Callable[[Any], Line]
-    trace: str
+    run: Callable[[Any], Line]  # runs a search and returns its line
+    trace: str  # the field of a line that the search decides
 
 
 SOURCES: Mapping[str, Source] = {

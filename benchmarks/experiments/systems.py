@@ -244,13 +244,7 @@ class HeavyMountainCar(Plant):
 
 
 class ChangedObservation(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
-    """Shows the observed numbers of an environment in another order, some with another sign.
-
-    Args:
-        env: The environment; its observation is a flat ``Box``.
-        order: ``order[i]`` is the place of the number that is shown at place ``i``.
-        signs: 1 or -1 for each number shown.
-    """
+    """Shows at place ``i`` the observed number ``order[i]``, times ``signs[i]``."""
 
     def __init__(self, env: gym.Env[Any, Any], order: Sequence[int], signs: Sequence[int]) -> None:
         super().__init__(env)

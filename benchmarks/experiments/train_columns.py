@@ -88,12 +88,7 @@ def _fit_network(data: Columns, steps: int, seed: int) -> dict[str, np.ndarray]:
 
 
 class Model(torch.nn.Module):
-    """The Llama architecture as llama.cpp runs it, frozen, with an adapter to be trained.
-
-    Args:
-        path: A ``.gguf`` file of that architecture.
-        rank: Of the adapter; its scale is 2.
-    """
+    """The Llama architecture as llama.cpp runs it, frozen, with an adapter to be trained."""
 
     def __init__(self, path: Path, rank: int) -> None:
         super().__init__()

@@ -21,10 +21,6 @@ Each arm tells the model less or more of the same search (`llmopt.policies.Polic
 
 `BASELINES` search the same box: ``columns`` (the embedded model), ``cma``, ``random``.
 
-The tasks ``spills`` and ``switches`` tune a learner's hyper-parameters on data sets made for this
-(`llmopt.benchmarks.experiments.own_data`), on 10 data sets, judged on 20 fresh ones: under
-``none`` and ``props`` the names of the hyper-parameters are hidden.
-
 Known tasks are known to a large model from its training: what counts as evidence are the
 systems of `llmopt.benchmarks.experiments.systems`, which no model can know.
 
@@ -64,7 +60,6 @@ from gymnasium.wrappers import RescaleObservation
 from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
 from llmopt.benchmarks.engine.pool import run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
-from llmopt.benchmarks.experiments.own_data import DataSearch
 from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.benchmarks.experiments.systems import (
     Cascade,
@@ -91,19 +86,10 @@ BASELINES = ("columns", "cma", "random")
 
 @dataclass(frozen=True)
 class WordsTask:
-    """One task: how its environment is made, and what cannot be read from the environment.
-
-    Attributes:
-        env: What `PolicySearch` takes.
-        known: Whether a model may know it from its training.
-        options: Further arguments of `PolicySearch`.
-        search: What searches it.
-    """
+    """How a task's environment is made, and further arguments of its `PolicySearch`."""
 
     env: str | Callable[[], gym.Env[Any, Any]]
-    known: bool = True
     options: dict[str, Any] = field(default_factory=dict)
-    search: type[PolicySearch] = PolicySearch
 
 
 def _scaled_car() -> gym.Env[Any, Any]:
@@ -134,14 +120,11 @@ TASKS: dict[str, WordsTask] = {
     "frozenlake": WordsTask("FrozenLake-v1"),
     "walker": WordsTask("Walker2d-v5"),
     "cheetah": WordsTask("HalfCheetah-v5"),
-    "zones": WordsTask(lambda: gym.wrappers.TimeLimit(TwoZones(), 96), False),
-    "cascade": WordsTask(lambda: gym.wrappers.TimeLimit(Cascade(), 120), False),
-    "heavy-car": WordsTask(lambda: gym.wrappers.TimeLimit(HeavyMountainCar(), 600), False),
-    "spills": WordsTask("spills", False, search=DataSearch),
-    "switches": WordsTask("switches", False, search=DataSearch),
+    "zones": WordsTask(lambda: gym.wrappers.TimeLimit(TwoZones(), 96)),
+    "cascade": WordsTask(lambda: gym.wrappers.TimeLimit(Cascade(), 120)),
+    "heavy-car": WordsTask(lambda: gym.wrappers.TimeLimit(HeavyMountainCar(), 600)),
     "swimmer-changed": WordsTask(
         _changed_swimmer,
-        False,
         {
             "observations": (
                 "tip_turn_rate_a: angular velocity of the front tip",
@@ -156,6 +139,9 @@ TASKS: dict[str, WordsTask] = {
         },
     ),
 }
+
+UNKNOWN = ("zones", "cascade", "heavy-car", "spills", "switches", "swimmer-changed")
+"""What no model can know; the code of two, which tuned hyper-parameters, is gone."""
 
 
 def stated_box(make: Callable[[], gym.Env[Any, Any]]) -> Box:
@@ -195,34 +181,24 @@ class Shuffled(PolicySearch):
         return self.optimizer.tell(params, told.mean, feedback=text, stderr=told.standard_error)
 
 
-class ShuffledData(Shuffled, DataSearch):
-    """The same for hyper-parameters."""
-
-
 def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> PolicySearch:
     """Return the search of one arm."""
     entry = TASKS[task]
-    options = {**entry.options, "points": 1}  # as the committed searches were made
-    words = {"none": "none", "props": "none", "names": "names"}.get(arm, "all")
-    feedback = arm in ("words", "shuffled", "ten")
-    prompt = arm if arm.startswith("props") else "words"
-    kind = entry.search
-    if arm == "shuffled":
-        kind = ShuffledData if issubclass(kind, DataSearch) else Shuffled
+    # As the committed searches and their recordings were made.
+    options = {"points": 1, "clip": False, "finish": "off", **entry.options}
+    options.setdefault("box", stated_box(EnvMaker(entry.env)))
     if arm == "ten":
         options["requests"] = 10
-    if not issubclass(kind, DataSearch):
-        options |= {"clip": False, "finish": "off"}  # as the committed recordings have it
-        options.setdefault("box", stated_box(EnvMaker(entry.env)))
+    kind = Shuffled if arm == "shuffled" else PolicySearch
     return kind(
         entry.env,
         client,
-        prompt,
+        arm if arm.startswith("props") else "words",
         seed=seed,
         starts=STARTS,
         warmup=WARMUP,
-        words=words,  # type: ignore[arg-type]
-        feedback=feedback,
+        words={"none": "none", "props": "none", "names": "names"}.get(arm, "all"),  # type: ignore[arg-type]
+        feedback=arm in ("words", "shuffled", "ten"),
         **options,
     )
 
@@ -275,13 +251,7 @@ def _first(pair: tuple[float, Any]) -> float:
 
 
 class InSpace:
-    """A method of the unit cube, or random draws, in the form of a space's points.
-
-    Args:
-        space: The space.
-        cma: CMA-ES in the unit cube; ``None`` for random draws.
-        seed: Of the random draws.
-    """
+    """A method of the unit cube, or random draws, in the form of a space's points."""
 
     def __init__(self, space: Space, cma: CMA | None, seed: int) -> None:
         self._space, self._cma = space, cma
@@ -379,13 +349,7 @@ def main() -> None:
 
 
 def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
-    """Run one search and return its line.
-
-    Args:
-        cell: Which search.
-        model: The model string.
-        record: Folder for the recording.
-    """
+    """Run one search and return its line."""
     began = time.monotonic()
     if cell.method in BASELINES:
         found = run_baseline(cell.task, cell.method, cell.seed, cell.evaluations)
@@ -399,7 +363,7 @@ def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
             opened.callback(getattr(client, "close", lambda: None))
             found = run_model(cell.task, cell.method, client, cell.seed, cell.evaluations)
     seconds = round(time.monotonic() - began, 1)
-    return cell.line(known=TASKS[cell.task].known, **found, seconds=seconds)
+    return cell.line(known=cell.task not in UNKNOWN, **found, seconds=seconds)
 
 
 def _summary_of(line: dict[str, Any]) -> str:

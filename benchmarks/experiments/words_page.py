@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from llmopt.benchmarks.engine.cell import Line
-from llmopt.benchmarks.experiments.words import ARMS, BASELINES, TASKS
+from llmopt.benchmarks.experiments.words import ARMS, BASELINES, UNKNOWN
 from llmopt.benchmarks.report.figures import Look, Panel, best_so_far, panels
 from llmopt.benchmarks.report.table import Table
 from llmopt.files import write_bytes_atomically
@@ -83,8 +83,8 @@ def table(lines: Sequence[Line]) -> str:
     for line in lines:
         where = now if is_present(line) else earlier
         where.setdefault((line["task"], line["method"]), []).append(line)
-    unknown = [task for task in TITLES if not TASKS[task].known]
-    known = [task for task in TITLES if TASKS[task].known]
+    unknown = [task for task in TITLES if task in UNKNOWN]
+    known = [task for task in TITLES if task not in UNKNOWN]
     parts = [
         _summary("system that no model can know", unknown, now),
         _summary("task known to every model", known, now, published=True),
@@ -114,7 +114,7 @@ def _summary(head: str, tasks: Sequence[str], cells: Cells, *, published: bool =
 
 def _by_seed(cells: Cells) -> str:
     """Return the searches of unknown systems seed by seed: a seed has its own fresh starts."""
-    tasks = [t for t in TITLES if not TASKS[t].known]
+    tasks = [t for t in TITLES if t in UNKNOWN]
     arms = [a for a in COLUMNS if a in ARMS and any((t, a) in cells for t in tasks)]
     rows = []
     for task in tasks:
@@ -150,7 +150,7 @@ def picture(lines: Sequence[Line], path: Path) -> None:
     lines = [line for line in lines if is_present(line)]
     compared = {line["task"] for line in lines if line["method"] == "none"}
     drawn = []
-    for task in (t for t, entry in TASKS.items() if not entry.known and t in compared):
+    for task in (t for t in UNKNOWN if t in compared):
         own = [line for line in lines if line["task"] == task]
         curves = []
         for line in own:

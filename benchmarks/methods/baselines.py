@@ -10,14 +10,7 @@ from llmopt.search.cma import CMA
 
 
 class RandomSearch:
-    """Uniform draws from the box.
-
-    Args:
-        low: Lower bound of every parameter.
-        high: Upper bound of every parameter.
-        n: Number of parameters.
-        seed: Source of all randomness.
-    """
+    """Uniform draws from the box."""
 
     def __init__(
         self, low: float, high: float, n: int, seed: int | np.random.SeedSequence = 0

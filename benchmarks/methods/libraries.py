@@ -13,12 +13,7 @@ from llmopt.benchmarks.methods.protocol import Problem
 
 
 class StudyMethod:
-    """A study of Optuna as a method.
-
-    Args:
-        study: The study, with its sampler.
-        space: Distribution of each parameter.
-    """
+    """A study of Optuna as a method."""
 
     def __init__(self, study: Any, space: Mapping[str, Any]) -> None:
         self._study, self._space = study, dict(space)
@@ -43,13 +38,7 @@ class StudyMethod:
 
 
 class Optuna(StudyMethod):
-    """One of Optuna's samplers, its study begun with all warm-up points.
-
-    Args:
-        sampler: ``"TPE"`` or ``"GP"``.
-        problem: What to solve.
-        seed: Source of all randomness.
-    """
+    """One of Optuna's samplers, its study begun with all warm-up points."""
 
     def __init__(self, sampler: str, problem: Problem, seed: np.random.SeedSequence) -> None:
         import optuna

@@ -39,20 +39,6 @@ class ModelMethod:
 
     With a storage file it goes on where a killed search stopped: it hands out the points of
     the file again, and takes their rewards without telling them twice.
-
-    Args:
-        problem: What to solve.
-        client: The model.
-        prompt: A prompt object or a shipped prompt's name.
-        seed: Source of all randomness.
-        batch_size: Points asked of the model in one request.
-        **options: Storage and caps of `LLMOptimizer`.
-
-    Attributes:
-        last: The proposal asked last: its source, its explanation, its share of the costs.
-
-    Raises:
-        StorageError: The storage holds another search, or cannot be used.
     """
 
     def __init__(
@@ -77,6 +63,7 @@ class ModelMethod:
             batch_size=batch_size,
             **options,
         )
+        # the proposal asked last: its source, its explanation, its share of the costs
         self.last: Proposal | None = None
         self._again: Trial | None = None
         stored = deque(self._optimizer.trials)

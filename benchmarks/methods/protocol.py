@@ -33,29 +33,21 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What a method is to solve.
+    """What a method is to solve."""
 
-    Attributes:
-        low: Lower bound of every parameter.
-        high: Upper bound of every parameter.
-        n: Number of parameters.
-        evaluations: Points that will be asked for.
-        warmup: Points evaluated beforehand, each with its reward; ``None`` for a failed one.
-        description: The task in words.
-        notes: What a model is told with each warm-up point: feedback, or why it failed;
-            empty for no words on any.
-        names: A name for each parameter, for a prompt that is told them; empty for numbers.
-        errors: Standard error of each warm-up reward, where it is known; empty for none.
-    """
-
-    low: float
+    low: float  # bounds of every parameter
     high: float
     n: int
-    evaluations: int
+    evaluations: int  # points that will be asked for
+    # points evaluated beforehand, each with its reward; `None` for a failed one
     warmup: tuple[tuple[tuple[float, ...], float | None], ...] = ()
     description: str = ""
+    # what a model is told with each warm-up point: feedback, or why it failed; empty for no words
+    # on any
     notes: tuple[str, ...] = ()
+    # a name for each parameter, for a prompt that is told them; empty for numbers
     names: tuple[str, ...] = ()
+    # standard error of each warm-up reward, where it is known; empty for none
     errors: tuple[float | None, ...] = ()
 
     @property

@@ -51,14 +51,6 @@ class ARS:
 
     The step sizes are shares of the box's width. Observations are not normalized (V2): a
     black box does not show them.
-
-    Args:
-        problem: What to solve. The search starts from the best warm-up point.
-        seed: Source of all randomness.
-        directions: Directions of one step, each evaluated both ways.
-        top: Best directions that make the step.
-        step: Step size α, as a share of the box's width.
-        noise: Exploration ν, as a share of the box's width.
     """
 
     def __init__(

@@ -34,39 +34,26 @@ Group = Literal["model", "ablation", "baseline"]
 
 @dataclass(frozen=True)
 class Asking:
-    """How a model is asked.
+    """How a model is asked."""
 
-    Attributes:
-        client: The model, or ``None`` where there is none.
-        batch_size: Points asked in one request.
-        max_tokens: Cap on an answer; ``None`` for the prompt's own.
-        options: Further options of `ModelMethod`, such as ``storage``.
-    """
-
-    client: Client | None = None
-    batch_size: int = 1
-    max_tokens: int | None = None
+    client: Client | None = None  # the model, or `None` where there is none
+    batch_size: int = 1  # points asked in one request
+    max_tokens: int | None = None  # cap on an answer; `None` for the prompt's own
+    # further options of `ModelMethod`, such as `storage`
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """One method of the benchmark.
+    """One method of the benchmark."""
 
-    Attributes:
-        label: What tables and pictures call it; ``{model}`` stands for the model's name.
-        make: Makes it of problem, seed and how a model is asked.
-        group: ``"model"``, ``"ablation"`` or ``"baseline"``.
-        needs: Packages it needs.
-        asks_model: Whether it sends requests to the model.
-        prompt: The prompt of a model or of its stand-in; ``None`` for a baseline.
-    """
-
-    label: str
+    label: str  # what tables and pictures call it; `{model}` stands for the model's name
+    # makes it of problem, seed and how a model is asked
     make: Callable[[Problem, np.random.SeedSequence, Asking], Method]
-    group: Group
+    group: Group  # `"model"`, `"ablation"` or `"baseline"`
     needs: tuple[str, ...] = ()
-    asks_model: bool = False
+    asks_model: bool = False  # whether it sends requests to the model
+    # the prompt of a model or of its stand-in; `None` for a baseline
     prompt: str | Prompt | None = None
 
 

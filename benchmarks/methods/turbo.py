@@ -22,11 +22,6 @@ class Turbo:
     samples over Sobol points that change at most about 20 coordinates. It starts from all warm-up
     points, and where the region has become too small, anew from twice as many Sobol points as
     there are parameters. A point without a reward is left out of the fit.
-
-    Args:
-        problem: What to solve.
-        seed: Source of all randomness; PyTorch's global generator is left alone.
-        batch: Points of one step.
     """
 
     def __init__(self, problem: Problem, seed: np.random.SeedSequence, batch: int = 4) -> None:

@@ -213,40 +213,26 @@ def _score_range(groups: Sequence[np.ndarray]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of several axes that share a legend.
-
-    Attributes:
-        title: What stands above.
-        curves: Name, x and y of each curve.
-        limits: Of the vertical axis; ``None`` for all.
-        mark: Where a thin vertical line stands; ``None`` for none.
-    """
+    """One of several axes that share a legend."""
 
     title: str
-    curves: Sequence[tuple[str, np.ndarray, np.ndarray]]
-    limits: tuple[float, float] | None = None
-    mark: float | None = None
+    curves: Sequence[tuple[str, np.ndarray, np.ndarray]]  # name, x and y of each curve
+    limits: tuple[float, float] | None = None  # of the vertical axis; `None` for all
+    mark: float | None = None  # where a thin vertical line stands; `None` for none
 
 
 @dataclass(frozen=True)
 class Look:
-    """How `panels` draws.
+    """How `panels` draws."""
 
-    Attributes:
-        styles: Arguments of ``plot`` by a curve's name, in the order of the legend.
-        labels: What the legend calls it; a name that is missing is shown as it is.
-        xlabel: Of all panels.
-        ylabel: Of all panels.
-        log: Whether the horizontal axis is logarithmic.
-        size: Inches of a panel.
-    """
-
+    # arguments of `plot` by a curve's name, in the order of the legend
     styles: Mapping[str, Mapping[str, Any]]
+    # what the legend calls it; a name that is missing is shown as it is
     labels: Mapping[str, str] = field(default_factory=dict)
-    xlabel: str = "evaluations"
-    ylabel: str = "best so far"
-    log: bool = False
-    size: tuple[float, float] = (4.0, 3.0)
+    xlabel: str = "evaluations"  # of all panels
+    ylabel: str = "best so far"  # of all panels
+    log: bool = False  # whether the horizontal axis is logarithmic
+    size: tuple[float, float] = (4.0, 3.0)  # inches of a panel
 
 
 def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
@@ -275,12 +261,7 @@ def panels(grid: Sequence[Sequence[Panel]], look: Look) -> bytes:
 
 
 def policy_gif(task: Task, params: Any, seed: int, caption: str = "") -> bytes:
-    """Render one episode of a policy.
-
-    Raises:
-        Exception: Whatever the environment's renderer raises; it is no part of a run's
-            result, so that a caller should report it and go on.
-    """
+    """Render one episode of a policy."""
     view = {"camera_name": task.camera} if task.camera else {}
     env = task.make_env(render_mode="rgb_array", **view)
     try:

@@ -42,21 +42,13 @@ Scores = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 @dataclass(frozen=True)
 class Pairing:
-    """One method against a rival.
-
-    Attributes:
-        rival: The rival's name.
-        gaps: By task, the difference of places of each pair.
-        effect: Share of pairs that the method wins, averaged over tasks.
-        interval: Its 95 % interval.
-        p: Of the test over tasks, not corrected.
-    """
+    """One method against a rival."""
 
     rival: str
-    gaps: dict[str, list[float]]
-    effect: float = field(init=False)
-    interval: tuple[float, float] = field(init=False)
-    p: float = field(init=False)
+    gaps: dict[str, list[float]]  # by task, the difference of places of each pair
+    effect: float = field(init=False)  # share of pairs that the method wins, averaged over tasks
+    interval: tuple[float, float] = field(init=False)  # its 95 % interval
+    p: float = field(init=False)  # of the test over tasks, not corrected
 
     def __post_init__(self) -> None:
         shares = np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
@@ -109,21 +101,13 @@ def _places(scores: Scores, task: str) -> dict[str, dict[int, float]]:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and who was compared to answer it.
-
-    Attributes:
-        title: The question.
-        who: The method that is asked about.
-        scores: Of all methods.
-        method: Its key in `scores`.
-        rivals: Keys of the rivals, with their names.
-    """
+    """A question, and who was compared to answer it."""
 
     title: str
-    who: str
+    who: str  # the method that is asked about
     scores: Scores
-    method: str
-    rivals: Mapping[str, str]
+    method: str  # its key in `scores`
+    rivals: Mapping[str, str]  # keys of the rivals, with their names
 
     @functools.cached_property
     def pairings(self) -> list[Pairing]:

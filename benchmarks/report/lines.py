@@ -42,19 +42,12 @@ class ProblemKey:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of one method on one problem, by seed.
+    """The runs of one method on one problem, by seed."""
 
-    Attributes:
-        problem: What was solved.
-        label: The method's name for readers.
-        method: A key of `METHODS`.
-        lines: Raw lines by seed.
-    """
-
-    problem: ProblemKey
-    label: str
-    method: str
-    lines: Mapping[int, Mapping[str, Any]] = field(repr=False)
+    problem: ProblemKey  # what was solved
+    label: str  # the method's name for readers
+    method: str  # a key of `METHODS`
+    lines: Mapping[int, Mapping[str, Any]] = field(repr=False)  # raw lines by seed
 
     @property
     def seeds(self) -> tuple[int, ...]:

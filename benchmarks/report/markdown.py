@@ -38,12 +38,7 @@ _JOINED = "\u00a0"  # a space at which no narrow cell breaks
 
 
 def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
-    """Make the tables for a README: one line for each problem, losses included.
-
-    Args:
-        lines: Raw lines.
-        source: The files that the table comes from, named below it.
-    """
+    """Make the tables for a README: one line for each problem, losses included."""
     grouped = group(lines)
     if not grouped:
         raise ReportError("no finished cells: run llmopt bench first")

@@ -90,18 +90,7 @@ COLUMNS = (
 
 
 def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
-    """Make the whole page.
-
-    Args:
-        lines: Raw lines of one or more result files.
-        gif: Renders the best point of a raw line; ``None`` leaves the pictures out.
-
-    Returns:
-        One HTML file that needs nothing else.
-
-    Raises:
-        ReportError: There are no lines.
-    """
+    """Make the whole page."""
     grouped = group(lines)
     if not grouped:
         raise ReportError("no finished cells: run llmopt bench first")

@@ -61,27 +61,17 @@ def ranks(scores: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods compared on the instances (problem and seed) that all of them have finished.
+    """Methods compared on the instances (problem and seed) that all of them have finished."""
 
-    Attributes:
-        labels: The methods: those that took part in every problem compared.
-        instances: How many instances there are.
-        mean_rank: Of each method, 1 is best.
-        iqm: Interquartile mean of the normalized scores of each method.
-        interval: Its bootstrap interval.
-        problems: The problems, in order.
-        absent: Methods left out, as they have no run on some of the problems.
-        dropped: Problems left out: without the headline model, or without a seed that all of
-            the methods have finished.
-    """
-
-    labels: tuple[str, ...]
-    instances: int
-    mean_rank: dict[str, float]
-    iqm: dict[str, float]
-    interval: dict[str, tuple[float, float]]
-    problems: tuple[ProblemKey, ...]
-    absent: tuple[str, ...]
+    labels: tuple[str, ...]  # the methods: those that took part in every problem compared
+    instances: int  # how many instances there are
+    mean_rank: dict[str, float]  # of each method, 1 is best
+    iqm: dict[str, float]  # interquartile mean of the normalized scores of each method
+    interval: dict[str, tuple[float, float]]  # its bootstrap interval
+    problems: tuple[ProblemKey, ...]  # the problems, in order
+    absent: tuple[str, ...]  # methods left out, as they have no run on some of the problems
+    # problems left out: without the headline model, or without a seed that all of the methods have
+    # finished
     dropped: tuple[ProblemKey, ...]
 
 
@@ -152,24 +142,15 @@ def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]
 
 @dataclass(frozen=True)
 class Duel:
-    """One method against another on the instances that both have finished.
+    """One method against another on the instances that both have finished."""
 
-    Attributes:
-        label: The other method.
-        wins: Instances on which the first is better.
-        ties: Instances on which they are equal.
-        losses: Instances on which the other is better.
-        p: Two-sided Wilcoxon signed-rank test of the normalized differences; 1 where all
-            are zero.
-        adjusted: The same after Holm's correction for all duels of the table.
-    """
-
-    label: str
-    wins: int
-    ties: int
-    losses: int
+    label: str  # the other method
+    wins: int  # instances on which the first is better
+    ties: int  # instances on which they are equal
+    losses: int  # instances on which the other is better
+    # two-sided Wilcoxon signed-rank test of the normalized differences; 1 where all are zero
     p: float
-    adjusted: float = math.nan
+    adjusted: float = math.nan  # the same after Holm's correction for all duels of the table
 
 
 def duels(grouped: Grouped, label: str) -> list[Duel]:

@@ -12,30 +12,19 @@ from llmopt.text import clean
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
-
-    Attributes:
-        name: Its head.
-        numeric: Whether it is sorted by numbers.
-        hint: What it means.
-    """
+    """A column of a table."""
 
     name: str
-    numeric: bool = True
+    numeric: bool = True  # whether it is sorted by numbers
     hint: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
-
-    Attributes:
-        columns: The heads.
-        rows: One text for each column.
-    """
+    """A table."""
 
     columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]]  # one text for each column
 
     @classmethod
     def of(cls, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -148,12 +148,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def config_of(given: dict[str, Any], default: str | None = RunConfig.model) -> dict[str, Any]:
-    """Return the fields of `RunConfig` that a command line names.
-
-    Args:
-        given: What was parsed.
-        default: The model of ``--option`` where none is named; ``None`` for an error.
-    """
+    """Return the fields of `RunConfig` that a command line names, `default` for ``--option``."""
     known = {name: value for name, value in given.items() if name != "config"}
     take_options(known, default)
     return {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}

@@ -28,33 +28,18 @@ LEAST_PARAMETERS = 3_000_000_000
 
 
 class Contestants:
-    """The methods of a run, with the model that some of them ask.
-
-    Args:
-        config: The run.
-        client: The model, in place of the one that ``config.model`` names.
-
-    Attributes:
-        specs: By name in `RunConfig.methods`.
-        labels: What tables and pictures call each.
-        seed_names: The name from which each draws its seed.
-        entrants: The methods as they take part.
-        client: The model; ``None`` where no method asks one.
-        model: Its name.
-        prompt: The names of the prompts that it is asked with.
-
-    Raises:
-        RunConfigError: Two of the methods are the same.
-        LLMOptError: There is no such model or prompt.
-    """
+    """The methods of a run, with the model that some of them ask."""
 
     def __init__(self, config: RunConfig, client: Client | None = None) -> None:
+        # by name in `RunConfig.methods`
         self.specs = {name: METHODS[name] for name in config.methods if name in METHODS}
+        # the name from which each draws its seed
         self.seed_names = {name: name for name in config.methods}
         self._made = client is None
         asks = len(self.specs) < len(config.methods) or any(
             spec.asks_model for spec in self.specs.values()
         )
+        # the model; `None` where no method asks one
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
         if "llm" in config.methods and self.client is not None:
@@ -72,6 +57,7 @@ class Contestants:
                 f"the methods llm and {self.seed_names['llm']} are the same: leave one of them out"
             )
         prompts = [prompt_name(spec.prompt) for spec in self.specs.values() if spec.asks_model]
+        # the names of the prompts that it is asked with
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
         self._record, self._max_cost = config.record, config.max_cost
         self.entrants = {
@@ -80,15 +66,7 @@ class Contestants:
         }
 
     def check_ready(self, resume: bool) -> None:
-        """Look for what the model and its recording need; nothing is sent.
-
-        Args:
-            resume: Whether the recording may be there already.
-
-        Raises:
-            LLMOptError: A key, a file, a price for the cap on cost, or a folder is missing.
-            ImportError: The package of the model's provider is missing.
-        """
+        """Look for what the model and its recording need; nothing is sent."""
         if self.client is None:
             return
         Meter(self.client, Limits(max_cost=self._max_cost)).check_ready()
@@ -108,13 +86,7 @@ class Contestants:
             check_new_recording(Path(self._record), begun=resume)
 
     def client_for(self, spec: MethodSpec, say: Callable[[int], None]) -> Client | None:
-        """Return the model as one of the methods asks it.
-
-        Args:
-            spec: The method.
-            say: Called under a chat prompt with the number of each request before it is sent,
-                and with 0 once it is answered.
-        """
+        """Return the model as a method asks it; `say` hears each request's number, then 0."""
         client = self.client
         if client is None or not spec.asks_model:
             return client
@@ -146,15 +118,7 @@ def default_folder(config: RunConfig, contestants: Contestants) -> Path:
 
 
 def folder_to_resume(options: Mapping[str, Any], model: str | None = None) -> Path:
-    """Return the run in ``runs/`` that goes on: the latest that was stopped, else that ended.
-
-    Args:
-        options: Fields of `RunConfig` that it must have.
-        model: The name of its model; ``None`` for any.
-
-    Raises:
-        StorageError: There is no such run.
-    """
+    """Return the run in ``runs/`` that goes on: the latest that was stopped, else that ended."""
     found: list[tuple[bool, int, Path]] = []
     for file in Path("runs").glob("*/config.json"):
         folder = file.parent

@@ -46,16 +46,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
-    """Estimate what ``llmopt run`` will ask its model for.
-
-    Args:
-        config: The run.
-        client: The model, in place of the one that ``config.model`` names.
-
-    Raises:
-        LLMOptError: There is no such task, model or prompt.
-        SpaceError: The policy has more parameters than a prompt can hold.
-    """
+    """Estimate what ``llmopt run`` will ask its model for."""
     task = config.get_task()
     env = task.make_env()
     try:

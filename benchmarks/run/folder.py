@@ -69,28 +69,17 @@ def _records(log: EventLog) -> Iterator[Record]:
 
 
 class RunFolder(Records):
-    """The files of one run, open for writing; a new one is made by `create`.
+    """The files of one run, open for writing; a new one is made by `create`."""
 
-    Args:
-        path: The folder, which holds a ``config.json``.
-
-    Attributes:
-        path: The folder.
-        config: What ``config.json`` holds.
-        stopped: Why the model ended a method's search, by method.
-        policy: Whose parameters are searched; for the files of the published layout.
-        added: Called with each new record.
-    """
-
-    policy: LinearPolicy
+    policy: LinearPolicy  # whose parameters are searched; for the files of the published layout
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
         refuse_links(path)
-        self.config = read_config(path)
-        self.stopped: dict[str, str] = {}
-        self.added: Callable[[Record], None] = lambda record: None
+        self.config = read_config(path)  # what `config.json` holds
+        self.stopped: dict[str, str] = {}  # why the model ended a method's search, by method
+        self.added: Callable[[Record], None] = lambda record: None  # called with each new record
         self._overall: dict[str, OverallLog] = {}
         self._words: EventLog | None = None
         with contextlib.ExitStack() as files:

@@ -27,74 +27,45 @@ UNSOLVED = (
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        method: Its name in `RunConfig.methods`.
-        label: What tables and pictures call it.
-        selection: Mean return of the chosen policy on the selection starts; ``None`` if all
-            points failed.
-        final: The same on the selection starts and the fresh ones that chose it.
-        heldout: Mean return of that policy on the held-out starts; ``None`` if it failed.
-        heldout_error: Standard error of `heldout`.
-        episodes: Selection episodes, shared warm-up included.
-        steps: Environment steps of those.
-        requests: Requests sent to the model.
-        tokens: Prompt and completion tokens.
-        seconds: Wall-clock seconds of proposing and evaluating, warm-up included.
-        fallback_share: Share of the model's proposals that were drawn at random instead;
-            ``None`` for a baseline.
-        failures: Evaluations that gave no score.
-        params: The best policy's parameters, or ``None``.
-        stopped: Why the model ended the search before all evaluations; empty where it did not.
-    """
-
-    method: str
+    method: str  # its name in `RunConfig.methods`
     label: str
+    # mean return of the chosen policy on the selection starts; `None` if all points failed
     selection: float | None
-    final: float | None
-    heldout: float | None
+    final: float | None  # the same on the selection starts and the fresh ones that chose it
+    heldout: float | None  # mean return of that policy on the held-out starts; `None` if it failed
     heldout_error: float | None
-    episodes: int
+    episodes: int  # selection episodes, shared warm-up included
     steps: int
     requests: int
-    tokens: int
-    seconds: float
+    tokens: int  # prompt and completion tokens
+    seconds: float  # wall-clock seconds of proposing and evaluating, warm-up included
+    # share of the model's proposals that were drawn at random instead; `None` for a baseline
     fallback_share: float | None
-    failures: int
+    failures: int  # evaluations that gave no score
     params: tuple[float, ...] | None
+    # why the model ended the search before all evaluations; empty where it did not
     stopped: str = ""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run found.
-
-    Attributes:
-        path: The run folder.
-        methods: One result for each method, in the order of `RunConfig.methods`.
-        best: The one with the best policy on the starts that chose it; ``None`` if every
-            evaluation failed.
-        drawn: The one whose policy the GIF shows: the best of those that ask the model, or of
-            all where none does; ``None`` for no GIF.
-        table: The same as text.
-    """
+    """What a run found."""
 
     path: Path
+    # one result for each method, in the order of `RunConfig.methods`
     methods: tuple[MethodResult, ...]
+    # the one with the best policy on the starts that chose it; `None` if every evaluation failed
     best: MethodResult | None
+    # the one whose policy the GIF shows: the best of those that ask the model, or of all where none
+    # does; `None` for no GIF
     drawn: MethodResult | None
-    table: str = field(repr=False)
+    table: str = field(repr=False)  # the same as text
 
 
 def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:
-    """Return the results as a table of plain text.
-
-    Args:
-        results: One for each method.
-        config: The run.
-        episodes: Starts of one evaluation.
-    """
+    """Return the results as a table of plain text."""
     starts = episodes * (1 + FINAL_ROUNDS if config.finalists else 1)
     head = (
         "method",

@@ -16,13 +16,7 @@ LINE_SECONDS = 10.0
 
 
 class Progress:
-    """A progress bar with the best score of each method so far; without a terminal, some lines.
-
-    Args:
-        total: Evaluations of the run.
-        labels: What each method is called, by name.
-        shown: Whether anything is shown.
-    """
+    """A progress bar with the best score of each method so far; without a terminal, some lines."""
 
     def __init__(self, total: int, labels: Mapping[str, str], shown: bool) -> None:
         self._labels = labels

@@ -18,16 +18,7 @@ OVERALL_HEADER = "Iteration, CPU Time, API Time, Total Episodes, Total Steps, To
 
 
 class OverallLog:
-    """A method's ``overall_log.txt``, written anew from the records and then line by line.
-
-    Args:
-        path: The file.
-        warmup: The warm-up records, which count towards its totals.
-        records: The method's records so far.
-
-    Raises:
-        StorageError: It could not be written.
-    """
+    """A method's ``overall_log.txt``, written anew from the records and then line by line."""
 
     def __init__(self, path: Path, warmup: Sequence[Record], records: Sequence[Record]) -> None:
         self.path = path
@@ -61,12 +52,7 @@ class OverallLog:
 
 
 def rollout_text(record: Record, steps: Sequence[str]) -> str:
-    """Return the text of a rollout file.
-
-    Args:
-        record: The evaluated point.
-        steps: The step lines of its first episode.
-    """
+    """Return the text of a rollout file."""
     head = ", ".join(map(repr, record.params)) + "\nparameter ends\n\nstate | action | reward\n"
     blocks = [
         head + ("".join(steps) if i == 0 else "") + f"Total reward: {total!r}\n"
@@ -88,32 +74,15 @@ def parameters_text(policy: LinearPolicy, params: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class WarmupPoint:
-    """A point to start from.
+    """A point to start from."""
 
-    Attributes:
-        params: Flat policy parameters.
-        returns: Its returns where it need not be evaluated again; empty otherwise.
-    """
-
-    params: tuple[float, ...]
+    params: tuple[float, ...]  # flat policy parameters
+    # its returns where it need not be evaluated again; empty otherwise
     returns: tuple[float, ...] = ()
 
 
 def load_warmup(folder: str | os.PathLike[str], n: int) -> list[WarmupPoint]:
-    """Read a warm-up folder in the published layout.
-
-    Args:
-        folder: A folder of ``warmup_rollout_<i>.txt`` files, or a run folder with such a
-            ``warmup`` folder in it.
-        n: Number of policy parameters expected.
-
-    Returns:
-        The points in the order of their numbers, each with the returns that its file holds
-        (none where the file has no ``Total reward`` line, or one that is not finite).
-
-    Raises:
-        LLMOptError: There is no such folder or file, or a file does not hold `n` parameters.
-    """
+    """Read a warm-up folder in the published layout."""
     root = Path(folder)
     if not root.is_dir():
         raise LLMOptError(

@@ -13,15 +13,7 @@ from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS
 
 
 def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:
-    """Describe a task: the table's words first, then what the environment says of itself.
-
-    Args:
-        task: The task.
-        seeds: Seeds of the starts of one evaluation.
-
-    Raises:
-        LLMOptError: The environment cannot be made.
-    """
+    """Describe a task: the table's words first, then what the environment says of itself."""
     return _task_words(task, tuple(seeds))
 
 
@@ -44,12 +36,7 @@ def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
 
 
 def episode_statistics(policy: LinearPolicy, words: TaskWords | None) -> EpisodeStatistics:
-    """Return what watches an evaluation and says what the policy did.
-
-    Args:
-        policy: The policy that acts.
-        words: The task's names, for the prompt that is told them.
-    """
+    """Return what watches an evaluation and says what the policy did."""
     if words is None:
         return EpisodeStatistics(policy, max_chars=SHORT_FEEDBACK_CHARS)
     return EpisodeStatistics(policy, words.inputs, words.outputs, max_chars=MAX_FEEDBACK)

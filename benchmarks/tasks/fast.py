@@ -34,27 +34,13 @@ Step = Callable[[State, np.ndarray], tuple[State, np.ndarray, np.ndarray]]
 
 
 class FastEvaluator:
-    """Runs a policy over many starts; a faster `Evaluator`.
-
-    Args:
-        task: What to run.
-
-    Attributes:
-        task: What is run.
-        policy: The policy whose parameters are evaluated.
-        step_cap: Environment steps after which an episode ends.
-        batched: Whether episodes run in NumPy, all at a time.
-
-    Raises:
-        LLMOptError: The environment cannot be made.
-        SpaceError: A linear policy cannot serve its spaces.
-    """
+    """Runs a policy over many starts; a faster `Evaluator`."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self._plain = task.evaluator()
         self.policy = self._plain.policy
-        self.step_cap = self._plain.step_cap
+        self.step_cap = self._plain.step_cap  # environment steps after which an episode ends
         self._env: Any = task.make_env()
         self._starts: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         # Others may live in a module of the user's, or have arguments of their own.
@@ -133,11 +119,7 @@ class FastEvaluator:
 
 
 class Wrapped:
-    """What an environment's wrappers make of a batch of observations, and of actions.
-
-    Args:
-        env: An environment for which `can_batch` holds.
-    """
+    """What an environment's wrappers make of a batch of observations, and of actions."""
 
     def __init__(self, env: Any) -> None:
         layers = list(_layers(env))

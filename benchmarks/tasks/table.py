@@ -35,20 +35,6 @@ def get_task(
     """Return a task by alias, task id or Gymnasium id.
 
     An environment that is not in the table gets the usual wrappers of its spaces.
-
-    Args:
-        name: ``"mountaincar"``, ``"Swimmer-v5"``, ``"Swimmer-v5/linear-v1"`` or any id that
-            ``gymnasium.make`` takes (``"module:Id-v0"`` imports the module first).
-        bias: Overrides whether the policy has a bias.
-        box: Overrides the bounds of every parameter.
-        description: Overrides the description in words.
-        wrappers: What the environment is wrapped in instead, the innermost first (see
-            `llmopt.policies.wrapping`); empty for the published form: nothing.
-
-    Raises:
-        UnknownTaskError: There is no such task; near names are listed.
-        WrapperError: There is no such wrapper.
-        SpaceError: The box is empty or not finite.
     """
     if box is not None and not (-1e300 < box[0] < box[1] < 1e300):
         raise SpaceError(

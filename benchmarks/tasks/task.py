@@ -24,38 +24,26 @@ SCALED_BOX = (-2.0, 2.0)
 
 @dataclass(frozen=True)
 class Task:
-    """One policy search problem: find the parameters of the largest mean return.
+    """One policy search problem: find the parameters of the largest mean return."""
 
-    Attributes:
-        id: Versioned name. A change of anything below that changes a return changes it.
-        env_id: Gymnasium id.
-        alias: Short name for the command line; empty for none.
-        bias: Whether the linear policy has a bias.
-        box: Low and high bound of every parameter.
-        max_steps: Environment steps an episode may take; ``None`` for the environment's
-            own time limit (`STEP_CAP` where it has none).
-        episodes: Starts of one evaluation, where nobody gives a number.
-        description: The task in words, for prompts that carry a description.
-        observes: What each observed number is; for a table, how its states are numbered.
-        acts: What each action is.
-        camera: MuJoCo camera for pictures; empty for the environment's own view.
-        wrappers: What the environment is wrapped in, the innermost first (see
-            `llmopt.policies.wrapping`); ``None`` for the usual ones of its spaces.
-        normal: Mean and variance of a `NormalizeObservation`; ``None`` to measure them.
-    """
-
-    id: str
-    env_id: str
-    alias: str = ""
-    bias: bool = True
-    box: tuple[float, float] = PUBLISHED_BOX
+    id: str  # versioned name. A change of anything below that changes a return changes it
+    env_id: str  # Gymnasium id
+    alias: str = ""  # short name for the command line; empty for none
+    bias: bool = True  # whether the linear policy has a bias
+    box: tuple[float, float] = PUBLISHED_BOX  # low and high bound of every parameter
+    # environment steps an episode may take; `None` for the environment's own time limit (`STEP_CAP`
+    # where it has none)
     max_steps: int | None = None
-    episodes: int = 5
-    description: str = ""
+    episodes: int = 5  # starts of one evaluation, where nobody gives a number
+    description: str = ""  # the task in words, for prompts that carry a description
+    # what each observed number is; for a table, how its states are numbered
     observes: tuple[str, ...] = ()
-    acts: tuple[str, ...] = ()
-    camera: str = ""
+    acts: tuple[str, ...] = ()  # what each action is
+    camera: str = ""  # MuJoCo camera for pictures; empty for the environment's own view
+    # what the environment is wrapped in, the innermost first (see `llmopt.policies.wrapping`);
+    # `None` for the usual ones of its spaces
     wrappers: tuple[str, ...] | None = ()
+    # mean and variance of a `NormalizeObservation`; `None` to measure them
     normal: Normal | None = None
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
@@ -84,11 +72,7 @@ class Task:
         )
 
     def words(self, policy: LinearPolicy) -> str:
-        """Return the task and what the policy's parameters mean, in words.
-
-        Args:
-            policy: What `policy` returned.
-        """
+        """Return the task and what the policy's parameters mean, in words."""
         lines = [self.description, ""] if self.description else []
         table = isinstance(policy.observation_space, gym.spaces.Discrete)
         for head, letter, names in (("Observed", "o", self.observes), ("Actions", "a", self.acts)):
