@@ -538,6 +538,10 @@ class TestConditional:
         assert study.trials[3].params == {"k": "b", "v": 4}
         assert sampler.usage.requests == 3
         assert sampler.usage.rejected == {}
+        first, second, third = (r.text for r in requests(sampler))
+        assert "no trial has had k = b or k = c yet. With such a choice" in first
+        assert "no trial has had k = c yet" in second
+        assert "no trial has had" not in third
 
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])

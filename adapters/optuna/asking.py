@@ -69,6 +69,22 @@ class Begun:
     left_out: Collection[str] = ()
 
 
+def _not_tried(space: Any) -> tuple[str, ...]:
+    """Say which choices no trial has had: what else belongs to them is not known yet."""
+    choices = [
+        f"{space.names[i]} = {text}"
+        for i, values in sorted(space.unseen.items())
+        for text in sorted(space.format(i, value) for value in values)
+    ]
+    if not choices:
+        return ()
+    return (
+        f"no trial has had {' or '.join(choices)} yet. With such a choice parameters that are "
+        "listed may not apply (leave them out), and others may come that are not listed: their "
+        "first values are drawn at random",
+    )
+
+
 class Asker:
     """Proposes parameters for the trials of a study. Calls must not overlap.
 
@@ -219,7 +235,7 @@ class Asker:
     ) -> None:
         """Put new points before those that wait: one where the trial has parameters set."""
         n = 1 if begun.given else self._batch_size
-        notes = hints(begun.study, self._hints, begun.given)
+        notes = (*hints(begun.study, self._hints, begun.given), *_not_tried(free))
         with self._model.meter.asking() as draft:
             try:
                 points = self._emitter.propose(
