@@ -9,7 +9,7 @@ from wire import Drip, Hang, Say, openai_body, openai_error
 
 from llmopt import Float, LLMOptimizer
 from llmopt.client.base import Message, Request
-from llmopt.client.endpoint import SERVERS, Server
+from llmopt.client.endpoint import NOTHING, SERVERS, Documented, Server
 from llmopt.client.facts import model_facts
 from llmopt.client.openai import OpenAIClient
 from llmopt.client.prices import Price, set_price
@@ -252,9 +252,9 @@ def test_an_answer_in_parts(server, openai):
     ],
 )
 def test_a_cost_that_the_server_reports(server, monkeypatch, tells, told, price, cost):
-    resolve = OpenAIClient._endpoint
+    resolve, says = OpenAIClient._endpoint, Documented.COST if tells else NOTHING
     monkeypatch.setattr(
-        OpenAIClient, "_endpoint", lambda client: replace(resolve(client), tells_cost=tells)
+        OpenAIClient, "_endpoint", lambda client: replace(resolve(client), documents=says)
     )
     client = OpenAIClient("m", base_url=f"{server.url}/v1", price=price)
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": told}

@@ -16,7 +16,7 @@ from wire import Say, openai_body, openai_error
 import llmopt
 from llmopt import Float, LLMOptimizer, get_client
 from llmopt.cli import main
-from llmopt.client.endpoint import SERVERS, Server
+from llmopt.client.endpoint import SERVERS, Documented, Server
 from llmopt.client.ready import check_ready
 from llmopt.errors import (
     ClientError,
@@ -182,7 +182,9 @@ def test_what_is_missing_is_told_before_all_and_leaves_nothing(
 @pytest.fixture
 def ollama(server, monkeypatch):
     monkeypatch.setitem(
-        SERVERS, "ollama", Server(f"{server.url}/v1", "", "test", schemas=True, lists=True)
+        SERVERS,
+        "ollama",
+        Server(f"{server.url}/v1", "", "test", Documented.SCHEMAS | Documented.LISTS),
     )
     server.play(Say(openai_body("x: 0.5")))
     server.lists = lambda path: Say(MODELS) if path.endswith("/models") else Say({}, 404)

@@ -5,12 +5,30 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from enum import Flag, auto
 from urllib.parse import urlsplit
 
 from llmopt.client.connection import check_url, is_local
 
 CUSTOM_KEY_VARIABLE = "LLMOPT_API_KEY"
 """Holds the key for an address that is not among `SERVERS`, if it needs one."""
+
+
+class Documented(Flag):
+    """What a server documents of itself.
+
+    `SCHEMAS`: answers keep to a JSON schema, with all its models. `COST`: answers say what was
+    charged. `LISTS`: its list of models names every one that it answers to, or one that is not in
+    the list can be asked for by its name.
+    """
+
+    NOTHING = 0
+    SCHEMAS = auto()
+    COST = auto()
+    LISTS = auto()
+
+
+NOTHING, SCHEMAS, LISTS = Documented.NOTHING, Documented.SCHEMAS, Documented.LISTS
 
 
 @dataclass(frozen=True)
@@ -25,9 +43,7 @@ class Endpoint:
         lacking: Whether a variable that it needs is not set.
         usual: Whether it is the provider's own address, which messages do not name.
         local: Whether the model runs on one's own machine, so that tokens cost nothing.
-        schemas: Whether the provider documents that answers keep to a JSON schema.
-        tells_cost: Whether it documents that answers say what was charged.
-        lists: Whether it documents that it says which models it has.
+        documents: What holds for it.
         key_path: Where a key is asked about, if not by the list of models.
         server: Name of the known server whose prices hold; ``""`` for none.
     """
@@ -39,9 +55,7 @@ class Endpoint:
     lacking: bool = False
     usual: bool = True
     local: bool = False
-    schemas: bool = True
-    tells_cost: bool = False
-    lists: bool = False
+    documents: Documented = SCHEMAS
     key_path: str = ""
     server: str = ""
 
@@ -58,7 +72,8 @@ def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
 def hosted(own: str | None, variable: str, usual: str, keys: tuple[str, ...]) -> Endpoint:
     """Return the endpoint of a provider, or of another address that speaks its protocol."""
     url, trouble = address(own, variable, usual)
-    return Endpoint(url, keys, trouble=trouble, usual=url == usual, lists=url == usual)
+    documents = SCHEMAS | (LISTS if url == usual else NOTHING)
+    return Endpoint(url, keys, trouble=trouble, usual=url == usual, documents=documents)
 
 
 @dataclass(frozen=True)
@@ -70,23 +85,18 @@ class Server:
             first of the variables named there that is set.
         variable: Environment variable that holds its key; ``""`` if it needs none.
         about: What it is, in words.
-        gateway: Whether it only passes on to models that may cost.
-        tells_cost: Whether its answers say what was charged.
-        schemas: Whether it documents that answers keep to a JSON schema, with all its models.
-        lists: Whether its list of models names every one that it answers to, or one that is not
-            in the list can be asked for by its name.
+        documents: What it documents of itself.
         key_path: Where a key is asked about; by default the list of models, which some servers
             give to everybody.
+        gateway: Whether it only passes on to models that may cost.
     """
 
     url: str
     variable: str
     about: str
-    gateway: bool = False
-    tells_cost: bool = False
-    schemas: bool = False
-    lists: bool = False
+    documents: Documented = NOTHING
     key_path: str = ""
+    gateway: bool = False
 
     @property
     def local(self) -> bool:
@@ -123,60 +133,38 @@ def _host(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
+_BEDROCK = "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1"
+_AZURE = "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT"
+_ROUTER = "https://openrouter.ai/api/v1"
+_BOTH = SCHEMAS | LISTS
 SERVERS: dict[str, Server] = {
-    "openai": Server(
-        "https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", schemas=True, lists=True
-    ),
+    "openai": Server("https://api.openai.com/v1", "OPENAI_API_KEY", "OpenAI", _BOTH),
     "openrouter": Server(
-        "https://openrouter.ai/api/v1",
-        "OPENROUTER_API_KEY",
-        "OpenRouter",
-        tells_cost=True,
-        lists=True,
-        key_path="/key",
+        _ROUTER, "OPENROUTER_API_KEY", "OpenRouter", Documented.COST | LISTS, key_path="/key"
     ),
-    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", lists=True),
-    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", lists=True),
-    "mistral": Server(
-        "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", schemas=True, lists=True
-    ),
+    "deepseek": Server("https://api.deepseek.com", "DEEPSEEK_API_KEY", "DeepSeek", LISTS),
+    "groq": Server("https://api.groq.com/openai/v1", "GROQ_API_KEY", "Groq", LISTS),
+    "mistral": Server("https://api.mistral.ai/v1", "MISTRAL_API_KEY", "Mistral", _BOTH),
     "together": Server("https://api.together.xyz/v1", "TOGETHER_API_KEY", "Together"),
-    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", schemas=True),
-    "cerebras": Server(
-        "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", schemas=True, lists=True
-    ),
+    "xai": Server("https://api.x.ai/v1", "XAI_API_KEY", "xAI", SCHEMAS),
+    "cerebras": Server("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", "Cerebras", _BOTH),
     "fireworks": Server(
-        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", schemas=True
+        "https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY", "Fireworks", SCHEMAS
     ),
-    "moonshot": Server(
-        "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", lists=True
-    ),
+    "moonshot": Server("https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "Moonshot (Kimi)", LISTS),
     "zai": Server("https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "Z.ai (GLM)"),
     "hf": Server("https://router.huggingface.co/v1", "HF_TOKEN", "Hugging Face's router"),
-    "azure": Server(
-        "{AZURE_OPENAI_ENDPOINT}/openai/v1",
-        "AZURE_OPENAI_API_KEY",
-        "a deployment on Azure, address in AZURE_OPENAI_ENDPOINT",
-        schemas=True,
-    ),
-    "bedrock": Server(
-        "https://bedrock-runtime.{AWS_REGION|AWS_DEFAULT_REGION}.amazonaws.com/openai/v1",
-        "AWS_BEARER_TOKEN_BEDROCK",
-        "Amazon Bedrock",
-    ),
+    "azure": Server("{AZURE_OPENAI_ENDPOINT}/openai/v1", "AZURE_OPENAI_API_KEY", _AZURE, SCHEMAS),
+    "bedrock": Server(_BEDROCK, "AWS_BEARER_TOKEN_BEDROCK", "Amazon Bedrock"),
     "litellm": Server(
         "http://localhost:4000/v1", "", "a LiteLLM proxy on this machine", gateway=True
     ),
-    "ollama": Server(
-        "http://localhost:11434/v1", "", "Ollama on this machine", schemas=True, lists=True
-    ),
-    "vllm": Server(
-        "http://localhost:8000/v1", "", "vLLM on this machine", schemas=True, lists=True
-    ),
+    "ollama": Server("http://localhost:11434/v1", "", "Ollama on this machine", _BOTH),
+    "vllm": Server("http://localhost:8000/v1", "", "vLLM on this machine", _BOTH),
     "llamacpp": Server(
-        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", schemas=True
+        "http://localhost:8080/v1", "", "llama.cpp's server on this machine", SCHEMAS
     ),
-    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", schemas=True),
+    "lmstudio": Server("http://localhost:1234/v1", "", "LM Studio on this machine", SCHEMAS),
 }
 """Short names of servers: ``"ollama:llama3.2"`` means the model at this address."""
 
@@ -209,9 +197,11 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
     if local is None:
         # Ollama passes models of that name on to its makers' servers.
         local = base_url is None and named.local and "cloud" not in model
-    # Another server may stand behind OPENAI_BASE_URL.
-    shipped = named if base_url is None and server != "openai" else None
-    facts = [s for s in (known, shipped) if s is not None]
+    documents = known.documents if known else NOTHING
+    if base_url is None and server != "openai":  # there OPENAI_BASE_URL may name another server
+        documents |= named.documents
+    # What passes models on to its makers' servers knows more than it has.
+    lists = own and LISTS in named.documents and (local or not named.local)
     return Endpoint(
         url=url,
         variables=(variable,),
@@ -220,10 +210,7 @@ def openai_endpoint(server: str, base_url: str | None, model: str, local: bool |
         lacking=lacking,
         usual=own,
         local=local,
-        schemas=any(s.schemas for s in facts),
-        tells_cost=any(s.tells_cost for s in facts),
-        # What passes models on to its makers' servers knows more than it has.
-        lists=own and named.lists and (local or not named.local),
+        documents=documents & ~LISTS | (LISTS if lists else NOTHING),
         key_path=named.key_path if own else "",
         server=found,
     )

@@ -12,7 +12,7 @@ from typing import Any
 from llmopt.client.base import Request
 from llmopt.client.call import Call
 from llmopt.client.connection import MOST_BYTES, TooLarge, is_local, load
-from llmopt.client.endpoint import Endpoint
+from llmopt.client.endpoint import NOTHING, Endpoint
 from llmopt.client.faults import Fault, headers_of
 from llmopt.client.gemini import KEY_VARIABLES, completions, contents, retry_delay
 from llmopt.client.keys import Secret
@@ -41,7 +41,9 @@ class GeminiLegacyClient(RemoteClient):
             )
 
     def _endpoint(self) -> Endpoint:
-        return Endpoint(self.base_url or "", KEY_VARIABLES, usual=not self.base_url, schemas=False)
+        return Endpoint(
+            self.base_url or "", KEY_VARIABLES, usual=not self.base_url, documents=NOTHING
+        )
 
     def current_price(self) -> Price | None:
         """What tokens cost now, whichever SDK they go through."""

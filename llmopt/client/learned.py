@@ -18,7 +18,7 @@ from llmopt.client.faults import Fault
 from llmopt.client.threads import Lock
 from llmopt.text import estimate_tokens
 
-SCHEMAS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
+SCHEMA_FIELDS = frozenset({"schema", "response_format", "response_json_schema", "grammar"})
 """Parameters that carry a form of the answer."""
 CAPS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 """Parameters that cap the answer's tokens."""
@@ -168,8 +168,8 @@ class Learned:
 
 def _guesses(sent: Collection[str], cap: int | None) -> Iterator[Change]:
     """What may be wrong where the server names nothing, likeliest first."""
-    schemas = frozenset(sent) & SCHEMAS
-    others = frozenset(sent) - SCHEMAS - CAPS - _STREAM
+    schemas = frozenset(sent) & SCHEMA_FIELDS
+    others = frozenset(sent) - SCHEMA_FIELDS - CAPS - _STREAM
     if schemas:
         yield Change(without=schemas, named=False)
     if others:

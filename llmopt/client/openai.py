@@ -14,7 +14,14 @@ from urllib.parse import quote
 from llmopt.client.base import Completion, FinishReason, Reply, Request, whole
 from llmopt.client.call import Call, closed, finish
 from llmopt.client.connection import check_url, is_local, load, merged, whole_body
-from llmopt.client.endpoint import CUSTOM_KEY_VARIABLE, SERVERS, Endpoint, openai_endpoint
+from llmopt.client.endpoint import (
+    CUSTOM_KEY_VARIABLE,
+    LISTS,
+    SERVERS,
+    Documented,
+    Endpoint,
+    openai_endpoint,
+)
 from llmopt.client.faults import MalformedBody
 from llmopt.client.keys import Secret, redact
 from llmopt.client.prefix import WORTH_CACHING, in_blocks
@@ -119,7 +126,7 @@ class OpenAIClient(RemoteClient):
     @property
     def priced(self) -> bool:
         """Whether the cost of a reply will be known."""
-        return self.where.tells_cost or self.current_price() is not None
+        return Documented.COST in self.where.documents or self.current_price() is not None
 
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         ask = partial(sdk.get, cast_to=object, options={"timeout": ASIDE_SECONDS})
@@ -137,7 +144,7 @@ class OpenAIClient(RemoteClient):
             self._learned.read(entries[0])
         # The last part of a name may choose a provider or a price: OpenRouter's ":free".
         same = {self.model, f"{self.model}:latest", self.model.partition(":")[0]}
-        if not listed or same & listed or not endpoint.lists:
+        if not listed or same & listed or LISTS not in endpoint.documents:
             return ""
         try:
             ask(f"/models/{quote(self.model, safe='')}")

@@ -21,11 +21,11 @@ from llmopt.client.connection import (
     load,
     unlogged,
 )
-from llmopt.client.endpoint import Endpoint
+from llmopt.client.endpoint import LISTS, SCHEMAS, Documented, Endpoint
 from llmopt.client.facts import ModelFacts, chat_prompt, size_in_name
 from llmopt.client.faults import Fault, MalformedBody, joined, sdk_fault, transport_fault
 from llmopt.client.keys import Secret, find_key, redact
-from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMAS, Change, Learned
+from llmopt.client.learned import MOST_ROOM, ROOM, SCHEMA_FIELDS, Change, Learned
 from llmopt.client.prefix import WORTH_CACHING
 from llmopt.client.prices import Price, get_price
 from llmopt.client.threads import DeadlineExceeded, Lock, at_once, within
@@ -196,7 +196,7 @@ class RemoteClient:
         """Ask for the model, at no cost, and return the words for one that is not there.
 
         Any exception goes to `_fault`: a key that is refused and a server that is not there count,
-        and a model that is not found where `Endpoint.lists`.
+        and a model that is not found where the list is `Documented`.
         """
         return ""
 
@@ -237,7 +237,7 @@ class RemoteClient:
         """What is known of the model; its context length perhaps only after the first answer."""
         style: Style = "completion" if self.style == "completion" else "chat"
         chats = style == "chat"
-        schema = chats and not self._learned.refused & SCHEMAS
+        schema = chats and not self._learned.refused & SCHEMA_FIELDS
         return ModelFacts(
             name=self.name,
             style=style,
@@ -247,7 +247,7 @@ class RemoteClient:
             parameters=size_in_name(self.name),
             schema=schema,
             structured=schema
-            and (self.where.schemas if self.structured == "auto" else self.structured),
+            and (SCHEMAS in self.where.documents if self.structured == "auto" else self.structured),
         )
 
     @property
@@ -301,7 +301,7 @@ class RemoteClient:
             return None
         failure = self._failure(fault, key, endpoint)
         sure = isinstance(failure, RefusedKeyError) or (
-            isinstance(failure, ModelNotFoundError) and endpoint.lists
+            isinstance(failure, ModelNotFoundError) and LISTS in endpoint.documents
         )
         no_server = fault.kind == "connection" and not fault.unpriced
         return failure if sure or no_server else None
@@ -432,7 +432,7 @@ class RemoteClient:
             if isinstance(came, Call):
                 if fault is not None:
                     self._keep(change, fault, key)
-                answer = came.priced(asked, price, endpoint.tells_cost)
+                answer = came.priced(asked, price, Documented.COST in endpoint.documents)
                 note_paid(
                     (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), answer.cost
                 )
