@@ -25,7 +25,7 @@ from llmopt.history import Direction, Trial
 from llmopt.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
-from llmopt.search.storage import start_of, stored_trials
+from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
 from llmopt.text import short
 

@@ -39,7 +39,7 @@ from llmopt.errors import (
     install_hint,
 )
 from llmopt.policies.picture import CAPTION
-from llmopt.policies.rollout import held_out_seeds, selection_seeds, start_seeds
+from llmopt.policies.starts import held_out_seeds, selection_seeds, start_seeds
 from llmopt.search.eventlog import EventLog
 
 LINE = "llmopt-test/Line-v0"

@@ -18,8 +18,9 @@ from llmopt.benchmarks.run.published import (
     rollout_text,
 )
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.fresh import choose
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluation, choose
 
 CONFIG = {"run": {"task": "cartpole"}}
 

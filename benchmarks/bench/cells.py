@@ -31,7 +31,7 @@ from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.client.base import Client, client_name
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
-from llmopt.policies.rollout import HELD_OUT_STARTS
+from llmopt.policies.starts import HELD_OUT_STARTS
 from llmopt.search.eventlog import read_events
 from llmopt.trackers.base import Bell, Callback, Search
 

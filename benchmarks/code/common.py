@@ -28,9 +28,9 @@ from llmopt.code.sandbox.sandbox import WorkerLimits, require_confinement
 from llmopt.code.starts import Starts
 from llmopt.errors import BudgetExceededError, LLMOptError
 from llmopt.files import check_new_recording, write_bytes_atomically, write_json_atomically
+from llmopt.folder_settings import resume_command
 from llmopt.policies.picture import policy_gif
 from llmopt.text import clean, cut, first_line
-from llmopt.trust import resume_command
 
 _OF_THE_SEARCH = (
     *("hint", "initial", "answer", "repairs", "temperature", "max_output_tokens", "seed"),

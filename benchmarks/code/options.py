@@ -19,8 +19,8 @@ from llmopt.code.reward.sb3 import ALGORITHMS
 from llmopt.commands.shared import add_run_arguments, take_options
 from llmopt.errors import LLMOptError
 from llmopt.files import read_text
+from llmopt.folder_settings import check_given
 from llmopt.text import short
-from llmopt.trust import check_given
 
 
 @dataclass(frozen=True)

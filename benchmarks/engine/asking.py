@@ -16,7 +16,7 @@ from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local import LocalClient
 from llmopt.history import History
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import stream
+from llmopt.policies.starts import stream
 from llmopt.prompt import Prompt, Situation, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
 

@@ -34,14 +34,9 @@ from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
-from llmopt.policies.rollout import (
-    Evaluation,
-    Final,
-    choose,
-    held_out_seeds,
-    selection_seeds,
-    start_seeds,
-)
+from llmopt.policies.evaluation import Evaluation
+from llmopt.policies.fresh import Final, choose
+from llmopt.policies.starts import held_out_seeds, selection_seeds, start_seeds
 from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmopt.errors import StorageError
-from llmopt.policies.rollout import Evaluation
+from llmopt.policies.evaluation import Evaluation
 
 WARMUP = "warmup"
 

@@ -12,7 +12,7 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.errors import SearchStopped
 from llmopt.history import Proposal, Trial, Usage
-from llmopt.policies.rollout import Evaluation
+from llmopt.policies.evaluation import Evaluation
 from llmopt.trackers.base import Bell
 
 FINALISTS = 5

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from llmopt.policies.rollout import stream
+from llmopt.policies.starts import stream
 
 
 class Method(Protocol):

@@ -18,7 +18,7 @@ from llmopt.benchmarks.tasks.table import reaches_further
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.files import read_text, write_text_atomically
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.rollout import held_out_seeds
+from llmopt.policies.starts import held_out_seeds
 from llmopt.text import clean
 
 

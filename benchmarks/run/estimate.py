@@ -25,7 +25,7 @@ from llmopt.client.facts import model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import Estimate, estimate
 from llmopt.errors import PromptTooLongError, SpaceError
-from llmopt.policies.rollout import selection_seeds
+from llmopt.policies.starts import selection_seeds
 from llmopt.prompt import ColumnsPrompt, get_prompt
 
 _MORE = 0.15  # of the words on a random policy, that there are on a designed one

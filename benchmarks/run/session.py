@@ -56,7 +56,7 @@ from llmopt.files import (
 )
 from llmopt.history import Usage
 from llmopt.policies.picture import choose_renderer
-from llmopt.policies.rollout import selection_seeds
+from llmopt.policies.starts import selection_seeds
 from llmopt.policies.words import solved_from
 from llmopt.trackers.base import Bell, Callback, Search
 

@@ -22,7 +22,7 @@ from gymnasium import spaces, wrappers
 
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.policies.episode import Watcher
-from llmopt.policies.rollout import Evaluation
+from llmopt.policies.evaluation import Evaluation
 
 _FEW = 3  # episodes below which Gymnasium itself is as fast as a NumPy batch
 

@@ -10,9 +10,9 @@ import gymnasium as gym
 
 from llmopt.policies.environment import make_gymnasium
 from llmopt.policies.episode import STEP_CAP, step_cap
+from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.goal import describe_parameters
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.rollout import Evaluator
 from llmopt.policies.wrapping import NORMALIZE, Normal, measure_normal, usual_wrappers, wrap
 
 PUBLISHED_BOX = (-6.0, 6.0)

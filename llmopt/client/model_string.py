@@ -345,3 +345,27 @@ def _read(name: str, text: str, hint: Any) -> Any:
         elif text.lower() == "none":
             return None
     raise OptionError(f"option {name}={text!r}: expected {' or '.join(expected)}")
+
+
+# Providers whose model strings hold an address, a file or a folder in place of a model's name.
+_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
+# Options of a client, behind a model's name, that hold none, nor what a request costs: a price of
+# 0 would lift a cap.
+_HARMLESS = frozenset(
+    {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
+    | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
+)
+
+
+def names_a_place(model: str) -> bool:
+    """Whether a model string holds an address, a file or a folder.
+
+    Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
+    to go there, and nothing there is to be read, before the user gave the string, too.
+    """
+    bare, options = split_options(model)
+    return (
+        "://" in model
+        or re.split("[:/]", bare, maxsplit=1)[0].lower() in _PLACES
+        or not _HARMLESS.issuperset(options)
+    )

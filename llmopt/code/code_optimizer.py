@@ -42,7 +42,7 @@ from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft, Meter
-from llmopt.search.storage import StoredSearch
+from llmopt.search.stored_search import StoredSearch
 from llmopt.space import Space
 
 if TYPE_CHECKING:

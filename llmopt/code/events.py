@@ -2,7 +2,7 @@
 
 A live call makes an event, writes its line and applies the event to the state; a resumed search
 reads the line and applies the same. What requests cost is in lines of their own
-(`llmopt.search.storage`).
+(`llmopt.search.stored_search`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from llmopt.code.candidate import CodeTrial, Origin
 from llmopt.errors import StorageError
 from llmopt.search.events import Line
 from llmopt.search.meter import Meter
-from llmopt.search.storage import Ledger, as_written, text_of
+from llmopt.search.stored_search import Ledger, as_written, text_of
 from llmopt.space import Space
 
 logger = logging.getLogger(__name__)

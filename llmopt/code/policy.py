@@ -32,8 +32,8 @@ from llmopt.policies.episode import (
     mean_return,
     random_steps,
 )
+from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.recording import is_sum, number_of
-from llmopt.policies.rollout import Evaluation
 from llmopt.policies.statistics import EpisodeStatistics
 
 _BAD_MOMENTS = 4  # the first ones: what comes later follows from them

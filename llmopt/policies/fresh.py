@@ -7,27 +7,22 @@ is gained on these very starts alone shows on others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from llmopt.arguments import whole_number
 from llmopt.history import Kind, Trial
 from llmopt.optimizer import LLMOptimizer
+from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.parameters import PolicySpace
-from llmopt.policies.rollout import (
-    MAX_STARTS,
-    Evaluation,
-    Evaluator,
-    as_good,
-    fails_elsewhere,
-    start_seeds,
-)
-from llmopt.policies.rollout import choose as choose_among
+from llmopt.policies.starts import MAX_STARTS, start_seeds
 from llmopt.search.refine import Finish
 
 CHECKED = 5
 """Fresh starts, for each of an evaluation, on which a point is tried where the model would stop."""
+
+_MUCH = 0.05  # of the mean return, by which a fresh start is worse than all others
 
 Point = Trial[dict[str, Any]]
 
@@ -234,7 +229,7 @@ class FreshStarts:
             return replace(outcome, returns=returns)
 
         known = [Evaluation((float(t.rewards[0]),) * size if t.rewards else (), ()) for t in trials]
-        place, finals = choose_among(points, known, finalists, evaluate)
+        place, finals = choose(points, known, finalists, evaluate)
         sound = place is not None and any(final.mean is not None for final in finals)
         chosen = trials[place or 0] if sound else self._best_of_all() or self.optimizer.best
         self._chosen = (len(self.optimizer.trials), chosen)
@@ -248,3 +243,65 @@ def mean_of(trial: Point) -> float:
 
 def _value(trial: Point) -> float:
     return trial.rewards[0] if trial.rewards else -math.inf
+
+
+def as_good(value: float, best: float) -> bool:
+    """Whether a mean return is so near to the best one that another reason may decide."""
+    return value >= best - _MUCH * abs(best)
+
+
+def fails_elsewhere(here: Sequence[float], there: Sequence[float]) -> bool:
+    """Whether returns on fresh starts hold one far below each return on the selection starts."""
+    spread = max(max(here) - min(here), _MUCH * abs(math.fsum(here) / len(here)))
+    return min(there) < min(here) - spread
+
+
+def _best_index(means: Sequence[float | None]) -> int | None:
+    """Return the place of the largest mean, the first of equals; ``None`` if all failed."""
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    return max(sound, key=lambda i: (means[i], -i), default=None)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last round of a search: one of its best few policies on fresh starts.
+
+    Attributes:
+        index: Place among the search's points, warm-up first.
+        returns: Of the fresh starts.
+        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
+    """
+
+    index: int
+    returns: tuple[float, ...]
+    mean: float | None
+
+
+def choose(
+    points: Sequence[Any],
+    outcomes: Sequence[Evaluation],
+    count: int,
+    evaluate: Callable[[int], Evaluation],
+) -> tuple[int | None, list[Final]]:
+    """Choose a search's policy: of the best few, the best on fresh starts, too.
+
+    What was the best of many on a few starts was lucky on them. The finalists are evaluated
+    on further starts, and the mean over all of a finalist's starts decides. Without finalists the
+    best on the selection starts is chosen. Returns its place, ``None`` where no evaluation was
+    sound, and the finalists, the best on the selection starts first.
+    """
+    means = [outcome.mean for outcome in outcomes]
+    finals: list[Final] = []
+    sound = [i for i, mean in enumerate(means) if mean is not None]
+    order = sorted(sound, key=lambda i: (-(means[i] or 0.0), i))
+    first: dict[tuple[float, ...], int] = {}
+    for i in order:
+        first.setdefault(tuple(map(float, points[i])), i)
+    for index in list(first.values())[:count]:
+        fresh = evaluate(index)
+        both = (*outcomes[index].returns, *fresh.returns)
+        finals.append(
+            Final(index, fresh.returns, None if fresh.failure else math.fsum(both) / len(both))
+        )
+    best = _best_index([final.mean for final in finals])
+    return (_best_index(means) if best is None else finals[best].index), finals

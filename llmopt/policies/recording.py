@@ -14,10 +14,10 @@ from gymnasium import spaces
 
 from llmopt.errors import SpaceError
 from llmopt.policies.episode import LIMIT, TERMINATED, Step
+from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import Wave, common_wave
 from llmopt.policies.physics import touching
-from llmopt.policies.rollout import Evaluation
 from llmopt.text import clean
 
 _WATCHED = 400  # of larger observations (pictures) only rewards and actions are kept

@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.episode import TERMINATED, Step
+from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.oscillation import peaks
 from llmopt.policies.recording import Recording, Track, bounds_of, names_of
-from llmopt.policies.rollout import Evaluation
 from llmopt.prompt.describe import FEEDBACK_CHARS
 
 MAX_FEEDBACK = FEEDBACK_CHARS

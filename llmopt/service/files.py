@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client
-from llmopt.client.model_string import one_model, with_options
+from llmopt.client.model_string import names_a_place, one_model, with_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.shared import load_toml
 from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
@@ -19,7 +19,8 @@ from llmopt.files import read_json, read_text
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.search.eventlog import read_events
-from llmopt.search.storage import as_written, names_a_place, start_of, stored_options
+from llmopt.search.resume import start_of, stored_options
+from llmopt.search.stored_search import as_written
 from llmopt.service.description import read_description
 
 _PAUSE = 0.05  # seconds between two looks at a file that is in use

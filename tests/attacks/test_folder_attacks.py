@@ -16,7 +16,7 @@ from stubs import needs_confinement
 from llmopt import ScriptedClient
 from llmopt.benchmarks.code import common, write_reward
 from llmopt.cli import main as cli
-from llmopt.search.storage import names_a_place
+from llmopt.client.model_string import names_a_place
 
 QUICK = ("--iterations", "1", "--episodes", "1", "--warmup", "1", "--heldout", "1", "--no-gif")
 PUMP = "```python\ndef controller(obs):\n    return [11.5 * obs[1]]\n```"

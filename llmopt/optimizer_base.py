@@ -25,9 +25,10 @@ from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
+from llmopt.search.resume import FORMAT, check_same, replay, start_of
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
-from llmopt.search.storage import FORMAT, StoredSearch, as_written, check_same, replay, start_of
+from llmopt.search.stored_search import StoredSearch, as_written
 from llmopt.search_options import SearchOptions
 from llmopt.space import Space
 from llmopt.trackers.base import Bell, Search
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 Point = tuple[Any, ...]
 
 
-class RecordedSearch(StoredSearch, Generic[Params]):
+class OptimizerBase(StoredSearch, Generic[Params]):
     """What `LLMOptimizer` knows and keeps; its asks and tells make the events.
 
     Args:

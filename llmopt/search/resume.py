@@ -1,32 +1,22 @@
-"""A search that spends and may be kept in a file, and the way from its file back to it.
-
-`LLMOptimizer` and `CodeOptimizer` have events of their own. How an event is stored and applied,
-what requests cost, the caps, and the end of the file are the same and stand here.
-"""
+"""From the file of a stored search back to it: its options, what may change, its state."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from llmopt.arguments import whole_number
-from llmopt.client.base import Reply, amount
-from llmopt.client.model_string import split_options
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import StorageError
-from llmopt.history import Trial, Usage
+from llmopt.history import Trial
 from llmopt.prompt import get_prompt, is_shipped
-from llmopt.search.eventlog import Event, EventLog
+from llmopt.search.eventlog import Event
 from llmopt.search.events import Asked, Queued, Snapshot, read_event
-from llmopt.search.locks import uninterrupted
-from llmopt.search.meter import Journal, Meter, Metered, Spent
+from llmopt.search.meter import Meter
 from llmopt.search.state import SearchState
+from llmopt.search.stored_search import Ledger, as_written
 from llmopt.space import Space
 from llmopt.text import short
 
@@ -35,193 +25,6 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 _SHOWN = 3  # differences that one message names
 _HINTS = {"description": " (a PolicySearch makes it of env, wrappers, starts and description)"}
-
-
-class StoredSearch(Metered):
-    """The base of a search that asks a model and may be kept in a file."""
-
-    _log: EventLog | None = None
-    _state: Any
-    space: Any
-
-    def _record(self, event: Any) -> None:
-        """Store an event, then let it change the state."""
-        with uninterrupted():
-            if self._log is not None:
-                if self._meter.unsaved:
-                    self._meter.flush()
-                self._log.append(event.line(self.space))
-            self._state.apply(event)
-
-    def _start_event(self) -> Event:
-        """Return the first line of a storage file: what the search is."""
-        raise NotImplementedError
-
-    def _attach(
-        self,
-        path: str | os.PathLike[str],
-        durable: bool,
-        resume: Callable[[list[Event], Path], None],
-    ) -> None:
-        """Go on with the search in a file, or begin one there, and append to it from now on."""
-        log = EventLog(path, durable=durable)
-        try:
-            if log.events:
-                resume(log.events, log.path)
-            else:
-                log.begin(self._start_event())
-        except BaseException:
-            log.close()
-            raise
-        log.events = []
-        self._log = log
-        # Without a reference to this search: one that is dropped closes its file at once.
-        self._meter.journal = _Spending(log)
-
-    def close(self) -> None:
-        """Close the storage file. What is known can still be read."""
-        if self._log is not None:
-            with contextlib.suppress(StorageError):  # it was told when it was to be written
-                self._meter.flush()
-            self._log.close()
-
-
-class _Spending(Journal):
-    """Stores in a search's file what its requests cost."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-
-    def check(self) -> None:
-        self._log.check()
-
-    def announce(self, spent: Spent) -> None:
-        digest = spent.request.digest()
-        self._log.append({"event": "request", "digest": digest, **_failures(spent, "failed")})
-
-    def record(self, spent: Spent) -> None:
-        if spent.reply is None:
-            self._log.append({"event": "failure", **_failures(spent, "requests")})
-        else:
-            paid = {"digest": spent.request.digest(), "reply": spent.reply.to_dict()}
-            self._log.append({"event": "reply", **paid, **_failures(spent, "failed")})
-
-
-def _failures(spent: Spent, name: str) -> Event:
-    rare = {"unpriced": spent.unpriced, "cost": spent.cost, "estimated": spent.estimated}
-    return {name: spent.failed} | {k: v for k, v in rare.items() if v}
-
-
-def _read_failures(event: Event, name: str) -> tuple[int, int, float, int]:
-    """Return the arguments of `Usage.add_failure` that a line holds, the calls as `name`."""
-    cost = amount(event.get("cost", 0.0))
-    if cost is None:
-        raise ValueError(f"cost={event['cost']!r}; expected US dollars, 0 or more")
-    unpriced, estimated = (
-        whole_number(rare, event.get(rare, 0), 0) for rare in ("unpriced", "estimated")
-    )
-    return whole_number(name, event[name], 0), unpriced, cost, estimated
-
-
-_NOTHING = (0, 0, 0.0, 0)
-
-
-class Ledger:
-    """What was spent, and which replies are paid for and not used, as the lines of a file tell it.
-
-    A call of which a file holds no end may have been paid for: a kill came upon it.
-
-    Args:
-        meter: Takes over what was spent.
-    """
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter = meter
-        self._lost = _NOTHING
-        self.usage = Usage()
-        self.paid: list[tuple[str, Reply]] = []
-
-    def replay(
-        self, lines: Sequence[Event], path: str | os.PathLike[str], apply: Callable[[Event], None]
-    ) -> None:
-        """Take in the lines of a file after its first one, and give the meter what they tell.
-
-        Args:
-            lines: All of the file.
-            path: The file, for messages.
-            apply: Takes in a line that is of no request.
-
-        Raises:
-            StorageError: A line is not as llmopt wrote it.
-        """
-        for number, line in enumerate(lines[1:], start=2):
-            with as_written(path, number, line):
-                if not self._take(line):
-                    apply(line)
-        self._settle()
-        self._meter.restore(self.usage, self.paid)
-
-    def _take(self, event: Event) -> bool:
-        """Take in a line, if it is of a request; return whether it is."""
-        kind = event["event"]
-        if kind == "request":
-            failed, unpriced, cost, estimated = _read_failures(event, "failed")
-            if failed == 0:
-                self._settle()
-            self._lost = 1 + failed, self._meter.in_doubt + unpriced, cost, estimated
-        elif kind == "reply":
-            reply = Reply.from_dict(event["reply"])
-            self.usage.add_failure(*_read_failures({"failed": 0, **event}, "failed"))
-            self.usage.add_reply(reply)
-            self.paid.append((text_of(event["digest"]), reply))
-            self._lost = _NOTHING
-        elif kind == "error" or (kind == "failure" and "requests" in event):
-            # Earlier searches over code called it "error", and another event "failure".
-            self.usage.add_failure(*_read_failures(event, "requests"))
-            self._lost = _NOTHING
-        else:
-            return False
-        return True
-
-    def asked(self, **counts: Mapping[str, int]) -> None:
-        """Note the end of an ask: the replies before it have come to it.
-
-        Args:
-            **counts: ``proposals`` and ``rejected``, where the end tells them.
-        """
-        if counts:
-            self.usage = Usage.from_dict({**vars(self.usage), **counts})
-        self.paid.clear()
-
-    def begin_with(self, usage: Usage, paid: Sequence[tuple[str, Reply]]) -> None:
-        """Begin anew with what a line tells of all before it."""
-        self.usage, self.paid, self._lost = usage.copy(), list(paid), _NOTHING
-
-    def _settle(self) -> None:
-        self.usage.add_failure(*self._lost)
-        self._lost = _NOTHING
-
-
-def text_of(value: Any) -> str:
-    """Return a text of a file, or raise `TypeError`."""
-    if not isinstance(value, str):
-        raise TypeError(f"{short(value)} is no text")
-    return value
-
-
-@contextlib.contextmanager
-def as_written(path: str | os.PathLike[str], number: int, event: Event) -> Iterator[None]:
-    """Turn what goes wrong with an event of a file into a `StorageError` that names it."""
-    try:
-        yield
-    except StorageError as error:
-        raise StorageError(f"{path}, event {number}: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise StorageError(
-            f"{path}, event {number} ({short(event.get('event'))}): it is not as llmopt "
-            f"wrote it ({type(error).__name__}: {error}). Restore the file from a copy, or go "
-            "on with the events before it (each is a line), or move it away to start anew"
-        ) from error
 
 
 def start_of(events: Sequence[Event], path: str | os.PathLike[str]) -> Event:
@@ -339,29 +142,6 @@ _STORED_OPTIONS = _MAY_CHANGE_OPTIONS | frozenset(
     {"warmup", "warmup_points", "warmup_distribution", "start", "partner", "requests", "noisy"}
     | {"task"}
 )
-
-# Providers whose model strings hold an address, a file or a folder in place of a model's name.
-_PLACES = frozenset({"openai+http", "openai+https", "gguf", "folder", "replay"})
-# Options of a client, behind a model's name, that hold none, nor what a request costs: a price of
-# 0 would lift a cap.
-_HARMLESS = frozenset(
-    {"cache", "concurrency", "effort", "patience", "reasoning_tokens"}
-    | {"requests_per_minute", "thinking", "threads", "timeout", "transport_attempts"}
-)
-
-
-def names_a_place(model: str) -> bool:
-    """Whether a model string holds an address, a file or a folder.
-
-    Where it comes from a file, whoever wrote the file chose the place: prompts and keys are not
-    to go there, and nothing there is to be read, before the user gave the string, too.
-    """
-    bare, options = split_options(model)
-    return (
-        "://" in model
-        or re.split("[:/]", bare, maxsplit=1)[0].lower() in _PLACES
-        or not _HARMLESS.issuperset(options)
-    )
 
 
 class StoredPoints(list[tuple[str, list[Any]]]):

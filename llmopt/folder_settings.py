@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmopt.client.model_string import names_a_place
 from llmopt.errors import StorageError
 from llmopt.policies.wrapping import of_numbers
 from llmopt.prompt import is_shipped
-from llmopt.search.storage import names_a_place
 from llmopt.text import short
 
 _OF_EVERY_RUN = "seed description gif max_requests max_tokens max_cost"

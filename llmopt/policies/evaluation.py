@@ -1,0 +1,148 @@
+"""The episodes of one policy from some starts, the same for every method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from llmopt.policies.episode import Watcher, episode
+from llmopt.policies.linear import LinearPolicy
+from llmopt.text import first_line
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of the episodes of one policy.
+
+    Attributes:
+        returns: Sum of rewards of each finished episode.
+        lengths: Environment steps of each.
+        failure: Why the policy has no score; empty for a sound evaluation.
+        seconds: Wall-clock seconds.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    failure: str = ""
+    seconds: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return, or ``None`` for a failed evaluation."""
+        return (
+            None
+            if self.failure or not self.returns
+            else math.fsum(self.returns) / len(self.returns)
+        )
+
+    @property
+    def standard_error(self) -> float | None:
+        """Standard error of the mean return, or ``None`` for fewer than two episodes."""
+        n = len(self.returns)
+        if self.failure or n < 2:
+            return None
+        return float(np.std(self.returns, ddof=1) / math.sqrt(n))
+
+    def __str__(self) -> str:
+        """Say mean, standard error, range and number of the returns, or what failed."""
+        if self.mean is None:
+            done = f" after {len(self.returns)} episodes" if self.returns else ""
+            return f"no return{done}: {self.failure or 'no episode was run'}"
+        error = self.standard_error
+        if error is None:
+            return f"return {self.mean:.5g} (one episode)"
+        return (
+            f"mean return {self.mean:.5g} ± {error:.3g} (standard error), from "
+            f"{min(self.returns):.5g} to {max(self.returns):.5g}, n = {len(self.returns)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self}>"
+
+
+class Evaluator:
+    """Runs episodes of policies in one environment that is kept from episode to episode.
+
+    Args:
+        make_env: Makes the environment.
+        policy: The policy whose parameters are evaluated.
+        step_cap: Environment steps after which an episode ends.
+        env: An environment that was made already; it is taken over.
+
+    Attributes:
+        policy: The policy whose parameters are evaluated.
+        step_cap: Environment steps after which an episode ends.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any]],
+        policy: LinearPolicy,
+        step_cap: int,
+        env: gym.Env[Any, Any] | None = None,
+    ) -> None:
+        self._make_env = make_env
+        self.policy = policy
+        self.step_cap = step_cap
+        self._env = env
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environment; the next evaluation makes a new one."""
+        env, self._env = self._env, None
+        if env is not None:
+            try:
+                env.close()
+            except Exception:
+                # It is thrown away in any case, and often because it is broken.
+                return
+
+    def evaluate(
+        self, params: Any, seeds: Sequence[int], watch: Watcher | None = None
+    ) -> Evaluation:
+        """Run one episode from each start.
+
+        An exception inside the environment and a reward that is not a finite number are
+        the policy's failure, not the run's: they come back in `Evaluation.failure`.
+
+        Args:
+            params: ``(n_parameters,)`` array-like.
+            seeds: Seed of each episode's start.
+            watch: Called at every step with all that the environment gave; an
+                `llmopt.policies.EpisodeStatistics`, say.
+
+        Raises:
+            ParameterError: The number of parameters is wrong.
+        """
+        bound = self.policy.bind(params)
+        started = time.perf_counter()
+        returns: list[float] = []
+        lengths: list[int] = []
+        failure = ""
+        for number, seed in enumerate(seeds):
+            if self._env is None:
+                try:
+                    self._env = self._make_env()
+                except Exception as error:
+                    failure = f"episode {number}: {first_line(error) or type(error).__name__}"
+                    break
+            made = episode(self._env, bound, seed, self.step_cap, watch, number=number)
+            if made.total is None:
+                failure = f"episode {number}: {made.failure}"
+                if made.error is not None:
+                    self.close()  # what raised may be left in any state
+                break
+            returns.append(made.total)
+            lengths.append(made.length)
+        return Evaluation(tuple(returns), tuple(lengths), failure, time.perf_counter() - started)
