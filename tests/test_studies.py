@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import math
 
@@ -14,7 +15,10 @@ optuna = pytest.importorskip("optuna")
 pytest.importorskip("sklearn")
 
 from llmopt.benchmarks.experiments import studies  # noqa: E402
+from llmopt.benchmarks.tasks.practice import PRACTICE  # noqa: E402
 from llmopt.benchmarks.tasks.studies import STUDIES  # noqa: E402
+from llmopt.cli import main  # noqa: E402
+from llmopt.search.eventlog import read_events  # noqa: E402
 
 BAD = {
     "bearing": {"band_low_hz": 1500.0, "band_width_hz": 900.0},
@@ -42,6 +46,19 @@ def test_the_textbooks_setting_is_trained_and_a_seed_repeats_it(task):
     assert found[0].valid != found[0].test
 
 
+@pytest.mark.parametrize("task", PRACTICE)
+def test_a_task_for_choosing_options_is_in_no_table_and_a_seed_repeats_it(task):
+    if task in ("friedman", "hastie"):
+        pytest.importorskip("lightgbm")
+    found = []
+    for seed in (0, 0, 1):
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+        study.optimize(lambda t, s=seed: PRACTICE[task](t, s).valid, n_trials=2)
+        found.append([t.value for t in study.trials])
+    assert found[0] == found[1] != found[2]
+    assert task not in STUDIES
+
+
 @pytest.mark.parametrize("task", BAD)
 def test_a_setting_can_fail(task):
     needs(task)
@@ -65,6 +82,33 @@ def test_a_study_chooses_by_validation_and_is_judged_by_test(method, monkeypatch
     best = min((v, i) for i, v in enumerate(line["values"]) if v is not None)[1]
     assert studies.judged_after(line, 40) == line["tests"][best]
     assert ("requests" in line) == (method in ("network", "anonymous"))
+
+
+def test_the_bench_command_runs_the_suite_and_prints_its_table(tmp_path, capsys):
+    out = str(tmp_path / "s.jsonl")
+    command = ["bench", "--suite", "studies", "--tasks", "drift", "--out", out]
+    arguments = [*command, "--methods", "random", "default", "--seeds", "1"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert "| random search | 1 |" in told.out
+    assert "2 cells, 0 of them done" in told.err
+    # The same cells as those of the committed lines.
+    assert main([*arguments[:-2], "--dry-run"]) == 0
+    listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(c["method"], c["seed"]) for c in listed] == [
+        (m, s) for s in range(1, 5) for m in ("random", "default")
+    ]
+    assert main([*arguments, "--seeds", "2", "--track", "log"]) == 2
+    assert "does not follow the suite studies" in capsys.readouterr().err
+
+
+def test_the_committed_lines_without_a_chat_model_are_those_of_the_suite():
+    committed = {Cell.of(line) for line in read_events(studies.RESULTS)}
+    assert set(studies.make_cells()) <= committed
+    asked = set(studies.make_cells("openai:x")) - committed
+    assert {(c.method, c.seed) for c in asked} == {
+        ("words", 0), ("words", 1), ("names", 0), ("anonymous", 0)
+    }  # fmt: skip
 
 
 def test_a_study_leaves_the_loggers_as_they_were():

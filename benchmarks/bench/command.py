@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from llmopt.benchmarks.bench.cells import (
     run_bench,
     task_of,
 )
-from llmopt.benchmarks.bench.suites import BATCH, SUITES
+from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES, Kind
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.engine.search import FINALISTS
@@ -40,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--suite",
         choices=sorted(SUITES),
-        help="a committed set of cells; it goes without --tasks and what follows that",
+        help="a committed set of cells; of its tasks, methods and seeds --tasks, --methods and "
+        "--seeds take a part, and the options after --seeds do not matter",
     )
     add("--out", type=Path, metavar="FILE", help="results (default: bench.jsonl, or the suite's)")
     add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
@@ -111,32 +113,44 @@ def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
     take_options(vars(args))
     cells = _cells(args)
-    for method in dict.fromkeys(cell.method for cell in cells):
-        if not args.dry_run:
-            check_method(method)
-    for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
-        task_of(cell)
+    kind = _kind(args.suite)
+    kind.check(cells, not args.dry_run)
     out = args.out or _default_out(args.suite)
-    done = set(map(Cell.of, read_results(out))) if Path(out).exists() else set()
+    done = set(map(Cell.of, kind.read(out))) if Path(out).exists() else set()
     missing = [cell for cell in dict.fromkeys(cells) if cell not in done]
     if args.dry_run:
         for cell in missing:
             print(json.dumps(cell.line()["cell"]))
         return 0
-    for model in dict.fromkeys(c.model for c in missing if METHODS[c.method].asks_model):
+    for model in dict.fromkeys(c.model for c in missing if c.model):
         check_ready(load_model(model))  # before anything is evaluated
     try:
         callbacks = callbacks_of(getattr(args, "track", ()))
         if (kept := getattr(args, "config", None)) is not None:
             write_bytes_atomically(Path(f"{out}.toml"), read_bytes(kept))
-        failures = run_bench(cells, out, jobs=args.jobs, callbacks=callbacks)
+        failures = kind.run(cells, out, jobs=args.jobs, callbacks=callbacks)
     except KeyboardInterrupt:
         print("\nllmopt: stopped; the same command goes on", file=sys.stderr)
         return 130
-    print(f"{out}\nllmopt report {out}  makes the page of it", file=sys.stderr)
+    print(f"{out}{kind.after.format(out=out)}", file=sys.stderr)
     wanted = set(cells)
-    print(_table([line for line in read_results(out) if Cell.of(line) in wanted]))
+    print(kind.table([line for line in kind.read(out) if Cell.of(line) in wanted]))
     return 1 if failures else 0
+
+
+def _kind(suite: str | None) -> Kind:
+    if suite in EXPERIMENTS:
+        found: Kind = importlib.import_module(EXPERIMENTS[suite]).KIND
+        return found
+    after = "\nllmopt report {out}  makes the page of it"
+    return Kind(_check, run_bench, read_results, _table, after)
+
+
+def _check(cells: Sequence[Cell], to_run: bool) -> None:
+    for method in dict.fromkeys(cell.method for cell in cells if to_run):
+        check_method(method)
+    for cell in {(c.task, c["bias"], c["box"]): c for c in cells}.values():
+        task_of(cell)
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> str:
@@ -157,15 +171,20 @@ def _table(lines: Sequence[dict[str, Any]]) -> str:
 def _cells(args: argparse.Namespace) -> list[Cell]:
     if args.batch is not None and args.batch < 1:
         raise BenchConfigError(f"--batch {args.batch}: expected at least 1")
-    if args.suite and args.tasks:
-        raise BenchConfigError("--suite and --tasks do not go together: a suite names its tasks")
-    if args.suite:
-        cells = SUITES[args.suite](args.model, BATCH if args.batch is None else args.batch)
-        return [c for c in cells if not args.methods or c.method in args.methods]
-    if not args.tasks:
-        raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
     if args.seeds < 1:
         raise BenchConfigError(f"--seeds {args.seeds}: expected at least 1")
+    if args.suite:
+        cells = SUITES[args.suite](args.model, BATCH if args.batch is None else args.batch)
+        for option, name in (("tasks", "task"), ("methods", "method")):
+            wanted, known = getattr(args, option) or (), {getattr(c, name): None for c in cells}
+            for one in set(wanted) - known.keys():
+                raise BenchConfigError(
+                    f"--{option} {one}: the suite {args.suite} has {', '.join(known)}"
+                )
+            cells = [c for c in cells if not wanted or getattr(c, name) in wanted]
+        return [c for c in cells if c.seed < args.seeds]
+    if not args.tasks:
+        raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
     methods = args.methods or _default_methods(args.model)
     return [
         make_cell(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import NamedTuple
 
 from llmopt.benchmarks.bench.cells import make_cell
-from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.engine.cell import Cell, Line
+from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.table import METHODS
 
 BATCH = 4
@@ -58,10 +60,44 @@ def _smoke(model: str, batch: int) -> list[Cell]:
     ]
 
 
-SUITES: dict[str, Callable[[str, int], list[Cell]]] = {"policies": _policies, "smoke": _smoke}
+def _studies(model: str, batch: int) -> list[Cell]:
+    require_packages("the suite studies", ["optuna", "sklearn"])
+    from llmopt.benchmarks.experiments.studies import make_cells
+
+    return make_cells(model)
+
+
+SUITES: dict[str, Callable[[str, int], list[Cell]]] = {
+    "policies": _policies,
+    "smoke": _smoke,
+    "studies": _studies,
+}
 """Name -> the cells for a model and its batch size.
 
 - ``policies``: the embedded model under `columns`, two ablations and its rivals on six tasks: the
   committed results, in about three quarters of an hour of one core without PyTorch's methods;
-- ``smoke``: a minute's worth of everything.
+- ``smoke``: a minute's worth of everything;
+- ``studies``: Optuna studies whose trials are trained, in about two hours of one core; those of a
+  model that reads words, too, where one is named.
 """
+
+EXPERIMENTS = {"studies": "llmopt.benchmarks.experiments.studies"}
+"""Suites of an experiment: a module that says in `KIND` how its cells are run."""
+
+
+class Kind(NamedTuple):
+    """What the command does with the cells of a suite.
+
+    Attributes:
+        check: Takes cells, and whether they are to be run; raises where they cannot be.
+        run: Runs cells, as `run_bench` does.
+        read: Returns the lines of a file.
+        table: Returns the table of some lines.
+        after: What is said below the name of the file, with ``{out}`` for the file.
+    """
+
+    check: Callable[[Sequence[Cell], bool], None]
+    run: Callable[..., list[tuple[Cell, str]]]
+    read: Callable[..., list[Line]]
+    table: Callable[[Sequence[Line]], str]
+    after: str = ""

@@ -9,14 +9,13 @@ it. Each sampler is used as its users use it, with its own start-up. All see the
 The arms of a chat model: ``words`` (the task in words, curves, notes, failures), ``names`` (names,
 ranges and values), ``anonymous`` (numbered parameters from 0 to 1, lettered choices).
 
-    python -m llmopt.benchmarks.experiments.studies --methods tpe gp cma random default network \
-        network-tpe embedded --seeds 5 --jobs 2
+    llmopt bench --suite studies --jobs 2
     python -m llmopt.benchmarks.experiments.studies --methods words --model folder:DIR \
         --name "a frontier chat model, relayed" --record FILE --tasks bearing --trials 20 --seeds 1
 
-A line of ``studies.jsonl`` is one study and is not run again; the table ``studies.md`` is made from
-this file alone (``--table-only``). Runtime: about an hour of two cores for the methods without a
-chat model.
+The second command is for single studies that are recorded. A line of ``studies.jsonl`` is one study
+and is not run again; the table ``studies.md`` is made from this file alone (``--table-only``).
+Runtime: about an hour of two cores for the methods without a chat model.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.cell import Cell, Line
-from llmopt.benchmarks.engine.pool import load_model
+from llmopt.benchmarks.bench.suites import Kind
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.experiments.hpo import (
     hidden_of,
     run_searches,
@@ -57,7 +57,10 @@ from llmopt.benchmarks.report.stats import (
 )
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.tasks.studies import STUDIES, StudyTask
+from llmopt.client.facts import model_facts
 from llmopt.client.recording import RecordClient
+from llmopt.errors import LLMOptError
+from llmopt.trackers.base import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "studies.jsonl"
 TRIALS, CHECKPOINTS = 40, (10, 20, 40)
@@ -76,6 +79,36 @@ LABELS = {
     "random": "random search",
     "default": "textbook's setting",
 }
+
+
+def make_cells(model: str = "") -> list[Cell]:
+    """Return the cells of ``llmopt bench --suite studies``, whole seeds first.
+
+    Args:
+        model: A model that reads words is told them in two studies a task, and less in one; another
+            one is not asked.
+    """
+    seeds = dict.fromkeys(METHODS[len(CHAT) :], 5)
+    if model and model_facts(load_model(model)).default_prompt == "words":
+        seeds |= {"words": 2, "names": 1, "anonymous": 1}
+    return [
+        Cell.make(task, method, seed, TRIALS, model if method in CHAT else "")
+        for seed in range(5)
+        for task in STUDIES
+        for method, count in seeds.items()
+        if seed < count
+    ]
+
+
+def check(cells: Sequence[Cell], to_run: bool = True) -> None:
+    """Raise an error where a package is missing that some studies need to run."""
+    if not to_run:
+        return
+    methods = {cell.method for cell in cells}
+    needs = ["sklearn", *(n for cell in cells for n in STUDIES[cell.task].needs)]
+    needs += ["torch", "scipy"] if "gp" in methods else []
+    needs += ["cmaes"] if "cma" in methods else []
+    require_packages("the experiment studies", list(dict.fromkeys(needs)))
 
 
 class Hidden:
@@ -409,7 +442,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         __doc__ or "",
         STUDIES,
         METHODS,
-        default=METHODS[len(CHAT) :],
+        default=["words"],
         model="",
         seeds=5,
         trials=TRIALS,
@@ -422,17 +455,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    needs = [name for task in args.tasks for name in STUDIES[task].needs]
-    needs += ["torch", "scipy"] if "gp" in args.methods else []
-    needs += ["cmaes"] if "cma" in args.methods else []
-    require_packages("the experiment studies", list(dict.fromkeys(["sklearn", *needs])))
     cells = [
         Cell.make(task, m, seed, args.trials, (args.name or args.model) if m in CHAT else "")
         for seed in range(args.first_seed, args.first_seed + args.seeds)
         for task in args.tasks
         for m in args.methods
     ]
+    check(cells)
     run_searches(args, cells, run_cell, summary=_summary)
+
+
+def _run_all(
+    cells: Sequence[Cell], out: Path, *, jobs: int = 1, callbacks: Sequence[Callback] = ()
+) -> list[tuple[Cell, str]]:
+    if callbacks:
+        raise LLMOptError("--track does not follow the suite studies: leave it out")
+    return run_pool(cells, run_cell, out, jobs=jobs, summary=_summary)
+
+
+KIND = Kind(check, _run_all, read_lines, make_table)
 
 
 def _summary(line: Line) -> str:

@@ -50,11 +50,13 @@ class Split:
         return Judged(float(loss(*self.valid)), float(loss(*self.test)), said)
 
 
-def _error(model: Any) -> Callable[[Array, Array], float]:
+def error_rate(model: Any) -> Callable[[Array, Array], float]:
+    """Return the share of a classifier's rows that are wrong, of inputs and targets."""
     return lambda x, y: float(np.mean(model.predict(x) != y))
 
 
-def _absolute(model: Any) -> Callable[[Array, Array], float]:
+def absolute_error(model: Any) -> Callable[[Array, Array], float]:
+    """Return a regression's mean absolute error, of inputs and targets."""
     return lambda x, y: float(np.mean(np.abs(model.predict(x) - y)))
 
 
@@ -80,7 +82,7 @@ def digits(trial: Any, seed: int) -> Judged:
             C=trial.suggest_float("svc_C", 1e-2, 1e3, log=True),
             gamma=trial.suggest_float("svc_gamma", 1e-6, 1e-1, log=True),
         ).fit(*split.train)
-        return split.judge(_error(model), f"{len(model.support_)} support vectors of 500 rows")
+        return split.judge(error_rate(model), f"{len(model.support_)} support vectors of 500 rows")
     model = MLPClassifier(
         (trial.suggest_int("mlp_units", 4, 128, log=True),),
         learning_rate_init=trial.suggest_float("mlp_rate", 1e-4, 1e-1, log=True),
@@ -90,14 +92,14 @@ def digits(trial: Any, seed: int) -> Judged:
     for epoch in range(1, 16):
         model.partial_fit(*split.train, classes=np.arange(10))
         if epoch % 3 == 0:
-            trial.report(_error(model)(*split.valid), epoch)
-    return split.judge(_error(model))
+            trial.report(error_rate(model)(*split.valid), epoch)
+    return split.judge(error_rate(model))
 
 
 def cancer(trial: Any, seed: int) -> Judged:
     """Gradient boosting with a curve over rounds."""
     split = Split.of(*_bundled("breast_cancer"), seed, (200, 150))
-    model = _boosted(
+    model = boosted(
         seed,
         n_estimators=trial.suggest_int("rounds", 10, 150, log=True),
         learning_rate=trial.suggest_float("learning_rate", 1e-3, 1.0, log=True),
@@ -110,10 +112,11 @@ def cancer(trial: Any, seed: int) -> Judged:
     )
     model.fit(*split.train, eval_set=[split.valid])
     _report_rounds(trial, model)
-    return split.judge(_log_loss(model))
+    return split.judge(log_loss_of(model))
 
 
-def _log_loss(model: Any) -> Callable[[Array, Array], float]:
+def log_loss_of(model: Any) -> Callable[[Array, Array], float]:
+    """Return a classifier's logarithmic loss, of inputs and targets."""
     from sklearn.metrics import log_loss
 
     return lambda x, y: float(log_loss(y, model.predict_proba(x), labels=model.classes_))
@@ -156,7 +159,7 @@ def diabetes(trial: Any, seed: int) -> Judged:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(*split.train)
-    return split.judge(_absolute(model))
+    return split.judge(absolute_error(model))
 
 
 def wine(trial: Any, seed: int) -> Judged:
@@ -171,7 +174,7 @@ def wine(trial: Any, seed: int) -> Judged:
     if boosting == "dart":
         options["drop_rate"] = trial.suggest_float("dart_drop_rate", 0.01, 0.9)
         options["skip_drop"] = trial.suggest_float("dart_skip_drop", 0.0, 1.0)
-    model = _boosted(
+    model = boosted(
         seed,
         n_estimators=trial.suggest_int("rounds", 5, 80, log=True),
         learning_rate=trial.suggest_float("learning_rate", 1e-3, 1.0, log=True),
@@ -182,14 +185,15 @@ def wine(trial: Any, seed: int) -> Judged:
     )
     model.fit(split.train[0], labels, eval_set=[split.valid])
     _report_rounds(trial, model)
-    return split.judge(_log_loss(model))
+    return split.judge(log_loss_of(model))
 
 
-def _boosted(seed: int, **options: Any) -> Any:
-    """Return LightGBM's classifier on one core, which says nothing."""
+def boosted(seed: int, *, regression: bool = False, **options: Any) -> Any:
+    """Return LightGBM's model on one core, which says nothing."""
     import lightgbm
 
-    return lightgbm.LGBMClassifier(random_state=seed, n_jobs=1, verbose=-1, **options)
+    kind = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
+    return kind(random_state=seed, n_jobs=1, verbose=-1, **options)
 
 
 def _report_rounds(trial: Any, model: Any) -> None:
@@ -305,7 +309,9 @@ def bearing(trial: Any, seed: int) -> Judged:
     parts = [((x - mean) / spread, y) for x, y in (split.train, split.valid, split.test)]
     split = Split(*parts)
     model = LogisticRegression(C=strength, max_iter=200).fit(*split.train)
-    return split.judge(_log_loss(model), f"error on learned rows {_error(model)(*split.train):.3f}")
+    return split.judge(
+        log_loss_of(model), f"error on learned rows {error_rate(model)(*split.train):.3f}"
+    )
 
 
 @functools.cache
@@ -375,7 +381,7 @@ def orchard(trial: Any, seed: int) -> Judged:
     weight = 1.0
     if loss == "focal by weight":
         weight = trial.suggest_float("weight_of_the_ill", 0.2, 50.0, log=True)
-    model = _boosted(
+    model = boosted(
         seed,
         n_estimators=trial.suggest_int("rounds", 5, 120, log=True),
         learning_rate=trial.suggest_float("learning_rate", 0.005, 1.0, log=True),
@@ -428,8 +434,8 @@ def genes(trial: Any, seed: int) -> Judged:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = make_pipeline(*steps).fit(*split.train)
-    learned = _absolute(model)(*split.train)
-    return split.judge(_absolute(model), f"mean error on learned patients {learned:.3f}")
+    learned = absolute_error(model)(*split.train)
+    return split.judge(absolute_error(model), f"mean error on learned patients {learned:.3f}")
 
 
 @functools.cache
