@@ -41,33 +41,20 @@ _OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "complet
 
 @dataclass(frozen=True)
 class ImportedRow:
-    """What became of one row.
+    """What became of one row."""
 
-    Attributes:
-        number: Of the row, from 1.
-        outcome: ``"taken"`` as it is; ``"changed"`` where its point was moved or filled in;
-            ``"known"`` where the search had it already; ``"refused"``.
-        reason: What was changed, or why it was refused.
-    """
-
-    number: int
-    outcome: Outcome
-    reason: str = ""
+    number: int  # from 1
+    outcome: Outcome  # "changed" where its point was moved or filled in, "known" if here already
+    reason: str = ""  # what was changed, or why it was refused
 
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What became of the rows of a source.
+    """What became of the rows of a source."""
 
-    Attributes:
-        source: Its name.
-        rows: Each row, in order.
-        notes: What holds for all of them.
-    """
-
-    source: str
+    source: str  # its name
     rows: tuple[ImportedRow, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what holds for all rows
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,40 +77,24 @@ class ImportReport:
 
 @dataclass
 class Row:
-    """One trial of a source: its parameters by name, and what `tell` takes.
+    """One trial of a source: its parameters by name, and what `tell` takes."""
 
-    Attributes:
-        params: Values by name; texts where the source is a text.
-        reward: A number, a tuple of them, or ``None`` for a failed trial.
-        words: Further arguments of `tell`.
-        trouble: Why it is no trial, if it is none.
-    """
-
-    params: dict[str, Any]
-    reward: Any
-    words: dict[str, Any] = field(default_factory=dict)
-    trouble: str = ""
+    params: dict[str, Any]  # texts where the source is a text
+    reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
+    words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
+    trouble: str = ""  # why it is no trial, if it is none
 
 
 @dataclass
 class Source:
-    """Trials to import.
+    """Trials to import."""
 
-    Attributes:
-        title: For messages.
-        rows: The trials.
-        directions: Those of the search that they are of, if it says so.
-        task: What their rewards are of, if it says so.
-        table: Whether columns that are no parameters may be left out.
-        names: Of its parameters and columns, for `names=`.
-    """
-
-    title: str
+    title: str  # for messages
     rows: list[Row]
-    directions: tuple[str, ...] | None = None
-    task: Mapping[str, Any] | None = None
-    table: bool = False
-    names: Collection[str] = ()
+    directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
+    task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
+    table: bool = False  # whether columns that are no parameters may be left out
+    names: Collection[str] = ()  # of its parameters and columns, for `names=`
 
 
 def read_source(

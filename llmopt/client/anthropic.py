@@ -31,12 +31,10 @@ _EFFORTS = {"minimal": "low"}
 
 
 class AnthropicClient(RemoteClient):
-    """A Claude model. The arguments are those of `RemoteClient`.
+    """A Claude model; the key comes from ``ANTHROPIC_API_KEY``.
 
-    The key comes from ``ANTHROPIC_API_KEY``. The system prompt and the part of the history
-    that does not change are marked for the provider's prefix cache. One call brings one
-    sample; where several are wanted of a long prompt, the first call goes ahead and the
-    others read its prefix from the cache. There is no seed.
+    The system prompt and what stays of the history are marked for the prefix cache. A call brings
+    one sample: of a long prompt the first goes ahead, and the others read its prefix. No seed.
     """
 
     provider = "anthropic"
@@ -143,10 +141,7 @@ def _read(message: Any) -> Call:
 def _conversation(
     request: Request, mark: dict[str, str] | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a request's system blocks and messages, with a mark where each prefix to keep ends.
-
-    System messages go first, wherever they stand.
-    """
+    """Return system blocks, which go first, and messages, with a mark where each prefix ends."""
     system: list[dict[str, Any]] = [
         {"type": "text", "text": m.content}
         for m in request.messages

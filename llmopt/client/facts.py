@@ -32,46 +32,25 @@ def chat_prompt(parameters: int | None) -> str:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What is known of a model before it is asked.
+    """What is known of a model before it is asked."""
 
-    Attributes:
-        name: Short model string, never holding a secret.
-        style: ``"chat"`` or ``"completion"``: how the model is asked.
-        chats: Whether it takes several messages, so that a repair turn can follow an answer.
-        context_tokens: Prompt and completion together; ``None`` if not known.
-        count_tokens: The model's own tokenizer; ``None`` where there is none.
-        default_prompt: What ``prompt="auto"`` means for it.
-        max_samples: The largest useful number of samples a request; ``None`` for no limit.
-        columns: Whether `Request.columns` are answered.
-        grammar: Whether `Request.grammar` is kept; ``None`` if not known.
-        schema: Whether `Request.json_schema` is kept.
-        structured: Whether points are asked as structured answers, held to a JSON schema.
-        parameters: Number of weights; ``None`` if not known.
-        reads_text: Whether it can be asked with other prompts than ``"columns"``.
-    """
-
-    name: str
+    name: str  # short model string, never holding a secret
     style: Style = "chat"
-    chats: bool = True
-    context_tokens: int | None = None
-    count_tokens: Callable[[str], int] | None = None
-    default_prompt: str = "words"
-    max_samples: int | None = None
-    columns: bool = False
-    grammar: bool | None = None
-    schema: bool = False
-    structured: bool = False
-    parameters: int | None = None
-    reads_text: bool = True
+    chats: bool = True  # whether it takes several messages, so that a repair can follow an answer
+    context_tokens: int | None = None  # prompt and completion together; ``None`` if not known
+    count_tokens: Callable[[str], int] | None = None  # the model's own tokenizer, if there is one
+    default_prompt: str = "words"  # what ``prompt="auto"`` means for it
+    max_samples: int | None = None  # the largest useful number a request; ``None`` for no limit
+    columns: bool = False  # whether `Request.columns` are answered
+    grammar: bool | None = None  # whether `Request.grammar` is kept; ``None`` if not known
+    schema: bool = False  # whether `Request.json_schema` is kept
+    structured: bool = False  # whether points are asked as JSON, held to a schema
+    parameters: int | None = None  # number of weights; ``None`` if not known
+    reads_text: bool = True  # whether it can be asked with other prompts than ``"columns"``
 
 
 def model_facts(client: Client) -> ModelFacts:
-    """Return the facts of a client.
-
-    A client's own ``facts()`` is asked where it has one. For any other client the optional
-    attributes that `llmopt.client.base.Client` lists are read. Neither loads a model nor
-    sends a request.
-    """
+    """Return what a client's own ``facts()`` says, or its attributes; loads and sends nothing."""
     own = getattr(client, "facts", None)
     if callable(own):
         facts = own()

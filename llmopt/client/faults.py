@@ -29,27 +29,18 @@ class MalformedBody(Exception):
 class Fault:
     """What went wrong with one call, in the same words for every SDK.
 
-    Attributes:
-        kind: ``"status"`` (the server answered with an error), ``"timeout"`` (it sent
-            nothing), ``"deadline"`` (it sent, and did not come to an end), ``"connection"``,
-            ``"malformed"`` (the body is not what the protocol says) or ``"other"``.
-        message: The server's or the SDK's own words; may hold a key.
-        status: HTTP status, if there was one.
-        headers: Response headers, names in lower case.
-        code: The provider's short code for the error.
-        parameter: Where in the request the provider sees the fault: a name or a path.
-        retry_after: Seconds to wait, where the body says so.
-        unpriced: Whether the call may be charged for although no usage came back.
+    A ``"timeout"`` is silence, a ``"deadline"`` an answer without an end, ``"malformed"`` a body
+    that is not what the protocol says.
     """
 
     kind: Literal["status", "timeout", "deadline", "connection", "malformed", "other"]
-    message: str = ""
+    message: str = ""  # the server's or the SDK's own words; may hold a key
     status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    code: str = ""
-    parameter: str = ""
-    retry_after: float | None = None
-    unpriced: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    code: str = ""  # the provider's short code for the error
+    parameter: str = ""  # where in the request the provider sees the fault: a name or a path
+    retry_after: float | None = None  # seconds to wait, where the body says so
+    unpriced: bool = False  # whether the call may be charged for although no usage came back
 
     def error(
         self,
@@ -60,10 +51,7 @@ class Fault:
         secrets: Iterable[Secret],
         where: str = "",
     ) -> ClientError:
-        """Return the exception to raise, without any of the `secrets`.
-
-        `where` is the address, if it is not the usual one; `variables` can hold the key.
-        """
+        """Return the exception to raise, without `secrets`; `where` is an unusual address."""
         said = cut(" ".join(redact(self.message, secrets).split()), _SHOWN_CHARACTERS)
         name += f" at {where}" if where else ""
         trouble = {
@@ -137,10 +125,7 @@ class Fault:
 def parse_retry_after(
     headers: Mapping[str, str], now: Callable[[], float] = time.time
 ) -> float | None:
-    """Return the seconds that a server asks to wait, or ``None``.
-
-    ``retry-after-ms`` goes before ``retry-after``: seconds, or a date (RFC 9110, section 10.2.3).
-    """
+    """Return the seconds to wait by ``retry-after-ms``, else ``retry-after`` (RFC 9110, 10.2.3)."""
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(header)
         if value is None:
@@ -195,10 +180,7 @@ _STREAM_STATUS = {
 
 
 def status_fault(error: Any) -> Fault:
-    """Read status, headers, words and code off an exception of an OpenAI-like SDK.
-
-    One that came in the middle of a stream has neither ``status_code`` nor ``response``.
-    """
+    """Read status, headers, words and code off an exception of an OpenAI-like SDK."""
     body = error.body
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {}
@@ -233,11 +215,7 @@ def _place(body: object) -> str:
 
 
 def words(body: object) -> str:
-    """Return what an error's body says, wherever servers put it.
-
-    ``{"error": {"message": ...}}``, ``{"error": "..."}``, ``{"detail": [{"loc": ..., "msg":
-    ...}]}``, a bare text: servers differ.
-    """
+    """Return what an error's body says, wherever servers put it: they differ."""
     if isinstance(body, str):
         return body
     if isinstance(body, Mapping):

@@ -54,29 +54,20 @@ class FolderError(LLMOptError, ValueError):
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request that waits for its answer.
+    """A request that waits for its answer."""
 
-    Attributes:
-        number: Its number in the folder, from 1 on.
-        text: What is to be answered.
-        request: The whole request.
-        sample: Which of the independent `samples` of the request this is, from 1 on.
-        samples: Samples of the request.
-    """
-
-    number: int
-    text: str
+    number: int  # in the folder, from 1 on
+    text: str  # what is to be answered
     request: Request
-    sample: int
-    samples: int
+    sample: int  # which of the independent samples this is, from 1 on
+    samples: int  # of the request
 
 
 class FolderClient:
     """Hands each request to a file and waits for the answer in another.
 
-    A search that is started again finds its requests by their digest: one that is still open is
-    waited for, and one that has been answered meanwhile is not asked again. Within one process
-    each answer is used once. Give each search a folder of its own.
+    A search that is started again finds its requests by their digest, open and answered ones.
+    Within one process each answer is used once. Give each search a folder of its own.
 
     Args:
         folder: Where requests and answers are kept; made at the first request.

@@ -40,10 +40,7 @@ _URL = "https://generativelanguage.googleapis.com"
 
 
 class GeminiClient(RemoteClient):
-    """A Gemini model. The arguments are those of `RemoteClient`.
-
-    The key comes from ``GEMINI_API_KEY``, else from ``GOOGLE_API_KEY``.
-    """
+    """A Gemini model; the key comes from ``GEMINI_API_KEY``, else from ``GOOGLE_API_KEY``."""
 
     provider = "gemini"
     package = "gemini"

@@ -1,8 +1,6 @@
-"""Google's Gemini models through `google-generativeai`, the SDK before `google-genai`.
+"""Gemini through `google-generativeai`, which its vendor has retired, for whoever is bound to it.
 
-Its vendor has retired it: no new models or parameters, and it holds protobuf below 6. It
-is kept, in an extra of its own, for environments that are bound to it. It has no seed, no
-count of reasoning tokens and no JSON schema; use `llmopt.client.gemini` wherever you can.
+It has no seed, no count of reasoning tokens and no JSON schema; else use `llmopt.client.gemini`.
 """
 
 from __future__ import annotations
@@ -21,11 +19,7 @@ from llmopt.client.remote import RemoteClient
 
 
 class GeminiLegacyClient(RemoteClient):
-    """A Gemini model behind the retired SDK. The arguments are those of `RemoteClient`.
-
-    The key comes from ``GEMINI_API_KEY``, else from ``GOOGLE_API_KEY``. It stays in this
-    client: the SDK's process-wide ``configure`` is not called.
-    """
+    """A Gemini model behind the retired SDK, whose process-wide ``configure`` is not called."""
 
     provider = "gemini-legacy"
     package = "gemini-legacy"

@@ -1,7 +1,4 @@
-"""The header of a GGUF model file, read without llama.cpp.
-
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-"""
+"""The header of a GGUF model file: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
 
 from __future__ import annotations
 
@@ -24,29 +21,17 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a model file says of itself.
+    """What a model file says of itself."""
 
-    Attributes:
-        architecture: As llama.cpp names it, ``"llama"`` say.
-        context_tokens: Longest context that the model was trained for, if stated.
-        chat: Whether the file has a chat template.
-        parameters: Number of weights, over all parts of a split model.
-        thinks: Whether the chat template lets the model think before it answers, and can
-            switch that off.
-    """
-
-    architecture: str
-    context_tokens: int | None
-    chat: bool
-    parameters: int
-    thinks: bool = False
+    architecture: str  # as llama.cpp names it, "llama" say
+    context_tokens: int | None  # longest context that it was trained for, if stated
+    chat: bool  # whether the file has a chat template
+    parameters: int  # weights, over all parts of a split model
+    thinks: bool = False  # whether the template lets the model think, and can switch that off
 
 
 def read_header(path: str | os.PathLike[str]) -> GGUFHeader:
-    """Read a model's header and check that its tensors lie inside its file.
-
-    Of a split model `path` is its first part, with the others beside it.
-    """
+    """Read a model's header (of a split model, its first part's); check its tensors' places."""
     path = Path(path)
     metadata, parameters = _read(path)
     parts = metadata.get("split.count", 1)

@@ -18,11 +18,7 @@ _KEY_SHAPES = re.compile(
 
 
 class Secret:
-    """An API key that shows itself to nobody who does not ask by name.
-
-    Its ``repr`` hides the value and pickling drops it; a deep copy, which stays in this
-    process, keeps it.
-    """
+    """A key whose ``repr`` hides it; pickling drops it, a deep copy in this process does not."""
 
     __slots__ = ("reveal",)
 

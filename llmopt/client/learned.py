@@ -1,9 +1,7 @@
 """What a client has learnt of its model: parameters it refuses, its limits, room for its thoughts.
 
-A server that turns a request down may name the parameter in a field of the error that its protocol
-documents; then the parameter is left out, or the cap on the answer is halved. Where it names none,
-the request is sent again in at most three ways, once for each client: what the server says in
-prose is shown, and never read.
+What an error's documented fields name is left out, or halved if it is the cap; where they name
+nothing, at most three guesses are sent, once per client. Prose is shown, and never read.
 """
 
 from __future__ import annotations
@@ -39,19 +37,12 @@ _ANSWER = ("max_completion_tokens", "max_output_tokens", "output_token_limit", "
 
 @dataclass(frozen=True)
 class Change:
-    """How a request that was turned down is sent once more.
+    """How a request that was turned down is sent once more."""
 
-    Attributes:
-        without: Parameters that are left out.
-        cap: The cap on the answer's tokens; ``None`` for the one it had.
-        named: Whether the server named what was wrong.
-        kept: Whether later requests are changed alike, once this one succeeds.
-    """
-
-    without: frozenset[str] = frozenset()
-    cap: int | None = None
-    named: bool = True
-    kept: bool = True
+    without: frozenset[str] = frozenset()  # parameters that are left out
+    cap: int | None = None  # on the answer's tokens; ``None`` for the one it had
+    named: bool = True  # whether the server named what was wrong
+    kept: bool = True  # whether later requests are changed alike, once this one succeeds
 
 
 class Learned:
@@ -96,7 +87,7 @@ class Learned:
         fields: Mapping[str, str],
         tried: Sequence[Change],
     ) -> Change | None:
-        """Return how to send a request again; ``None`` if that would not help.
+        """Return how to send a request again, or ``None`` if that would not help.
 
         `sent` are its optional parameters before its changes, `tried` its changes so far; `fields`
         has the parameters by the other names that servers have for their fields.
@@ -150,10 +141,9 @@ class Learned:
         return least if self.added_room is None else self.added_room
 
     def watch_room(self, least: int, starved: bool, spared: bool) -> bool:
-        """Give hidden reasoning more room once it has left none for the answer, and take it back.
+        """Give hidden reasoning more room if it left none for the answer; return whether it did.
 
-        What a model once needed, it may not need with the next prompt: `spared` says that the usual
-        room, `least`, would have been enough. Returns whether there is more room now.
+        It is taken back once the usual room, `least`, would have been enough for long (`spared`).
         """
         with self._lock:
             if starved:

@@ -18,11 +18,7 @@ _EXIT_SECONDS = 1.0
 
 
 def start_server(make: Callable[[], Any]) -> Any:
-    """Return a server whose loop runs.
-
-    It is made in a thread of its own, so that Ctrl-C need not wait for the load; an abandoned one
-    is dropped once it is there.
-    """
+    """Return a server whose loop runs, made in a thread: Ctrl-C need not wait for the load."""
     ended = threading.Event()
 
     def started() -> Any:

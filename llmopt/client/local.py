@@ -163,12 +163,7 @@ class LocalClient:
 
     @cached_property
     def header(self) -> GGUFHeader:
-        """What the model file says of itself.
-
-        Raises:
-            ModelNotFoundError: There is no such file.
-            ClientError: It is not a readable GGUF file.
-        """
+        """What the model file says of itself."""
         return read_header(self.path)
 
     @property
@@ -201,12 +196,7 @@ class LocalClient:
         return chat_prompt(self.header.parameters) if self.header.chat else "props"
 
     def facts(self) -> ModelFacts:
-        """Return what is known of the model without loading it.
-
-        Raises:
-            ModelNotFoundError: There is no such model file.
-            ClientError: It is not a readable GGUF file.
-        """
+        """Return what is known of the model without loading it."""
         chats = self._chats("chat")
         return ModelFacts(
             name=self.name,
@@ -223,13 +213,7 @@ class LocalClient:
         )
 
     def check_ready(self) -> None:
-        """Look for the package and the model file; one that is to be fetched is not fetched.
-
-        Raises:
-            ModelNotFoundError: There is no such file.
-            ClientError: It is not a readable GGUF file.
-            ImportError: xllamacpp is not installed.
-        """
+        """Look for the package and the model file; one that is to be fetched is not fetched."""
         if importlib.util.find_spec("xllamacpp") is None:
             raise not_installed()
         if not callable(self._source):
@@ -328,18 +312,11 @@ class LocalClient:
         return [known[text] for text in choices]
 
     def count_tokens(self, text: str) -> int:
-        """Count a text's tokens with the model's own tokenizer. Loads the model.
-
-        Raises:
-            ImportError: `xllamacpp` is not installed.
-            ClientError: The model cannot be loaded.
-        """
+        """Count a text's tokens with the model's own tokenizer. Loads the model."""
         return len(self._tokenize(text, add_special=True))
 
     def serve(self, host: str = "127.0.0.1", port: int = 0, *, api_key: str | None = None) -> str:
-        """Offer the model over HTTP to OpenAI-compatible clients until `close`.
-
-        A model that is already loaded is loaded again.
+        """Offer the model over HTTP to OpenAI-compatible clients until `close`; it is loaded anew.
 
         Args:
             host: Address to listen on.
@@ -350,7 +327,6 @@ class LocalClient:
             The base URL, such as ``"http://127.0.0.1:40123/v1"``.
 
         Raises:
-            ImportError: `xllamacpp` is not installed.
             ClientError: The model cannot be loaded, or the port is taken.
         """
         with self._lock:

@@ -35,19 +35,12 @@ class OptionError(LLMOptError, ValueError):
 
 
 class Provider(NamedTuple):
-    """Who answers to a model string.
+    """Who answers to a model string."""
 
-    Attributes:
-        module: Module of `llmopt.client`, imported when it is used.
-        factory: Its name for what makes the client, of what follows the prefix and of options.
-        about: How the model string is written, ``": "``, and what it is.
-        options: Options that the factory always gets.
-    """
-
-    module: str
-    factory: str
-    about: str
-    options: Mapping[str, Any] = {}
+    module: str  # of `llmopt.client`, imported when it is used
+    factory: str  # its name for what makes the client, of what follows the prefix and of options
+    about: str  # how the model string is written, ": ", and what it is
+    options: Mapping[str, Any] = {}  # that the factory always gets
 
 
 _OTHERS = (

@@ -1,8 +1,7 @@
 """The small network: 80,000 weights that read the lines of the prompt `columns`, with NumPy alone.
 
-It was trained on the lines that the embedded model's adapter was trained on
-(`llmopt.benchmarks.experiments.train_columns`). A proposal takes milliseconds, and there is
-nothing to fetch: the weights come with the package.
+They come with the package, and were trained on the lines that the embedded model's adapter was
+trained on (`llmopt.benchmarks.experiments.train_columns`).
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ _RANGE = re.compile(r"\[([a-z])-([a-z])\]")
 
 
 class Network:
-    """Two hidden layers that read a line as numbers.
-
-    Args:
-        weights: ``{"w0", "b0", "w1", "b1", "w2", "b2"}``.
-        temperature: Above 1 it spreads the probabilities, below 1 it sharpens them.
-    """
+    """Two hidden layers that read a line as numbers; a `temperature` above 1 spreads."""
 
     def __init__(self, weights: Mapping[str, np.ndarray], temperature: float = 1.0) -> None:
         self._weights = [(weights[f"w{i}"], weights[f"b{i}"]) for i in range(3)]
@@ -78,10 +72,7 @@ def features(levels: np.ndarray, leading: np.ndarray, dimensions: np.ndarray) ->
 
 
 class NetworkClient:
-    """Draws each parameter's level from the small network that reads the lines of `columns`.
-
-    With so few trials that the prompt shows no lines yet, it draws from a normal distribution.
-    """
+    """Draws each parameter's level from the small network, or at random before the first lines."""
 
     name = "network"
     columns = True
@@ -101,11 +92,7 @@ class NetworkClient:
         )
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request.
-
-        Raises:
-            ClientError: The request has neither lines of letters nor a grammar of them.
-        """
+        """Answer one request, which must have lines of letters or a grammar of them."""
         rng = np.random.default_rng(request.seed)
         if not request.columns:
             rows = draw_rows(rng, request)
@@ -139,9 +126,6 @@ def draw_rows(rng: np.random.Generator, request: Request) -> list[str]:
 
     Its standard deviation is a fifth of the range, which is one standard deviation of the best
     trials where the range is their frame (`ColumnsPrompt.spread` is 2.5).
-
-    Raises:
-        ClientError: The request has no grammar of letters.
     """
     ranges = letter_ranges(request.grammar or "")
 
@@ -159,15 +143,7 @@ def _level(rng: np.random.Generator, first: int, last: int) -> int:
 
 
 def letter_ranges(grammar: str) -> list[tuple[int, int]]:
-    """Return the lowest and the highest level of each place of a row.
-
-    Args:
-        grammar: A grammar as the prompt `columns` writes it: a rule ``root`` of rule names, and
-            rules that are a range of letters.
-
-    Raises:
-        ClientError: It is another kind of grammar.
-    """
+    """Return the lowest and highest level of each place of a row, by the grammar of `columns`."""
     rules = dict(_RULE.findall(grammar))
     names = re.findall(r"\w+", rules.get("root", "").replace(r"\n", ""))
     found = [_RANGE.fullmatch(rules.get(name, "")) for name in names]

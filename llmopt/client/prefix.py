@@ -1,8 +1,7 @@
 """Blocks of a prompt, up to whose ends providers keep its beginning in their prefix cache.
 
-A prefix is cached up to the end of a block, and a hit needs the same block ends as before. Blocks
-of whole lines, counted from the start, end at the same places as long as a prompt only grows; the
-line that changes is in the last block, which is not cached.
+Blocks of whole lines, counted from the start, end at the same places as long as a prompt only
+grows; the line that changes is in the last block, which is not cached.
 """
 
 from __future__ import annotations
@@ -16,19 +15,13 @@ WORTH_CACHING = 2 * _BLOCK_CHARACTERS
 
 
 def in_blocks(texts: Sequence[str]) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Return texts as blocks of text in the form of the protocols, and the blocks that stay.
-
-    The last block of the last text is taken to change from request to request.
-    """
+    """Return texts in blocks, as the protocols have them, and all blocks but the last."""
     parts = [[{"type": "text", "text": block} for block in blocks(text)] for text in texts]
     return parts, [block for blocks_of_one in parts for block in blocks_of_one][:-1]
 
 
 def blocks(text: str, size: int = _BLOCK_CHARACTERS) -> list[str]:
-    """Split `text` after lines, into blocks of at least `size` characters but the last.
-
-    A text that begins with `text` begins with the same blocks, the last one excepted.
-    """
+    """Split after lines, into blocks of at least `size` characters; a longer text begins alike."""
     result: list[str] = []
     block = ""
     for line in text.splitlines(keepends=True):

@@ -71,17 +71,9 @@ class Price:
         written: int = 0,
         written_long: int = 0,
     ) -> float | None:
-        """Return the cost of one call in US dollars.
+        """Return what a call costs in US dollars; ``None`` for a prompt longer than `up_to`.
 
-        Args:
-            prompt_tokens: All prompt tokens, cached and written ones included.
-            completion_tokens: All completion tokens.
-            cached_tokens: Those of `prompt_tokens` that were read from a cache.
-            written: Those of `prompt_tokens` that were written to a cache.
-            written_long: Those of `written` that are kept for an hour.
-
-        Returns:
-            Dollars, or ``None`` for a prompt longer than the price covers.
+        Cached and written tokens are among `prompt_tokens`, and `written_long` among `written`.
         """
         if self.up_to is not None and prompt_tokens > self.up_to:
             return None
@@ -98,11 +90,7 @@ class Price:
         ) / _MILLION
 
     def least(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return dollars that no discount goes below: a told cost below them is not believed.
-
-        The prompt is taken as read from a cache, at a tenth of its price at most, and the
-        completion at a tenth.
-        """
+        """Return dollars that no discount goes below: a told cost below them is not believed."""
         cached = self.input / 10 if self.cached is None else min(self.cached, self.input / 10)
         return (prompt_tokens * cached + completion_tokens * self.output / 10) / _MILLION
 
@@ -131,15 +119,11 @@ def set_price(name: str, price: Price | None) -> None:
 
 
 def get_price(name: str, *, listed: bool = True) -> Price | None:
-    """Return what a model costs.
+    """Return what a model costs, or ``None``; a dated snapshot costs what its model does.
 
     Args:
-        name: Model string, such as ``"openai:gpt-6-sol"``. A dated snapshot
-            (``-2026-09-22``) costs what its model does unless it has a line of its own.
+        name: Model string, such as ``"openai:gpt-6-sol"``.
         listed: Whether the list prices count, or the user's own alone.
-
-    Returns:
-        The price, or ``None`` if it is not known.
 
     Raises:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
@@ -184,10 +168,7 @@ _PACKAGE_NAMES = {
 
 @functools.lru_cache(maxsize=256)
 def _listed(name: str) -> Price | None:
-    """Price by the list, if the package is there and knows the model.
-
-    Where it depends on the hour, the dearest: a cap on cost should hold.
-    """
+    """Price by the list, if it knows the model; the dearest hour, so that a cap on cost holds."""
     provider, _, model = name.partition(":")
     try:
         package = importlib.import_module("genai_prices.data_snapshot")

@@ -17,12 +17,10 @@ _PERMANENT_STATUS = {301, 302, 303, 307, 308, 401, 402, 403, 404}
 
 
 def check_ready(client: Client) -> None:
-    """Find out whether a client's key, model, server, file and package are there.
+    """Find out whether a client's key, model, server, file and package are there, at no cost.
 
-    Call it before the first evaluation. A hosted model and a server are asked once per client
-    object, for a list of models or for this one, which costs nothing. A provider without such a
-    list is not asked: its first request tells. A client without a method ``check_ready`` is
-    taken as ready.
+    A hosted model and a server are asked once per client object, for a list of models or for this
+    one; a provider without such a list, and a client without this method, are taken as ready.
 
     Raises:
         MissingKeyError: There is no API key.

@@ -51,7 +51,6 @@ class RecordClient(Wrapper):
         """Answer through the recorded client, then append the exchange to the file.
 
         Raises:
-            ClientError: As the recorded client raises it.
             StorageError: An earlier exchange is not in the file, and cannot be written now.
         """
         if self._unwritten:
@@ -147,11 +146,7 @@ class ReplayClient:
         self._lock = Lock()
 
     def facts(self) -> ModelFacts:
-        """Return the facts of the recorded model.
-
-        Raises:
-            ClientError: The recording cannot be read.
-        """
+        """Return the facts of the recorded model."""
         known = {"columns": True, **self._read().facts, "name": self.name}
         if self._default_prompt is not None:
             known["default_prompt"] = self._default_prompt
@@ -179,8 +174,7 @@ class ReplayClient:
         """Give the recorded reply to an equal request.
 
         Raises:
-            ClientError: The recording has no (further) reply to this request, or cannot
-                be read.
+            ClientError: There is no further one, or the recording cannot be read.
         """
         began = time.monotonic()
         with self._lock:
@@ -352,10 +346,9 @@ def _checked_facts(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unpack(entry: dict[str, Any], known: dict[str, Request], room: int) -> Request:
-    """Return a request that an earlier version of llmopt packed by its difference to another.
+    """Return a request that an earlier version packed by its difference to another one, ``like``.
 
-    The line names the other request in ``like``, and the content of its messages is a list of new
-    text and of pairs ``[start, end]``: lines of the message in its place there.
+    The content of a message is a list of new text and of pairs ``[start, end]`` of lines there.
     """
     base = known.get(entry["like"])
     if base is None:

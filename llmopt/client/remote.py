@@ -195,8 +195,7 @@ class RemoteClient:
     def _missing(self, sdk: Any, endpoint: Endpoint) -> str:
         """Ask for the model, at no cost, and return the words for one that is not there.
 
-        Any exception goes to `_fault`: a key that is refused and a server that is not there count,
-        and a model that is not found where the list is `Documented`.
+        An exception goes to `_fault`: a refused key, no server, and no model if it `LISTS`, count.
         """
         return ""
 
@@ -260,10 +259,9 @@ class RemoteClient:
         return self.price or get_price(self.name)
 
     def check_ready(self) -> None:
-        """Look for the key and the package, and ask once for the model, where this costs nothing.
+        """Look for key and package, and ask once for the model, where this costs nothing.
 
-        A slow or overloaded server, and a key that may not list models, are left to the first
-        request.
+        A slow server, and a key that may not list models, are left to the first request.
         """
         self.current_price()
         endpoint = self._endpoint()
@@ -319,11 +317,7 @@ class RemoteClient:
         return find_key(self._key, endpoint.variables, name=self.name, required=endpoint.needs_key)
 
     def complete(self, request: Request) -> Reply:
-        """Answer one request; see `llmopt.client.base.Client.complete`.
-
-        Makes as many calls as the samples need, at once where possible. If some of them
-        fail, the reply holds what the others brought.
-        """
+        """Answer one request, by as many calls as its samples need; what some bring is kept."""
         key = self._find_key(self._endpoint())
         self._connected(key)
         # Prices that cannot be read should cost no request.
@@ -403,10 +397,7 @@ class RemoteClient:
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
     def _call(self, key: Secret, request: Request, price: Price | None) -> _Result:
-        """Make one call, and make it again in another way where the server turns it down for that.
-
-        Every time it is sent it is taken off the account.
-        """
+        """Make one call, and again in another way where it is turned down; each is paid for."""
         sdk, endpoint = self._connected(key)
         request = replace(request, max_tokens=self._cap(request))
         tried: list[Change] = []

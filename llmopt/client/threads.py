@@ -53,10 +53,7 @@ class _Task:
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns, or give up on it.
-
-    A call that is given up goes on in its thread until it ends by itself.
-    """
+    """Return what `call` returns, or give up on it: it goes on in its thread until it ends."""
     results: list[Result] = []
     task = _Task(lambda: results.append(call()))
     if not task.done.wait(seconds):
@@ -69,7 +66,7 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
 def at_once(
     call: Callable[[Argument], Result], arguments: Iterable[Argument], most: int
 ) -> list[Result]:
-    """Return what `call` returns for each argument, in their order; at most `most` run at once.
+    """Return what `call` returns for each argument, in order; at most `most` run at once.
 
     If the caller is interrupted, no further call begins, and those that run are left alone.
     """

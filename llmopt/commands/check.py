@@ -25,10 +25,9 @@ _MORE_ROOM = 8
 
 
 def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
-    """Ask a model for the next point of a small problem.
+    """Ask a model for a point of a small problem; return the exchange and whether it was read.
 
-    A model whose answer was cut off or empty is asked once more, with more room: hidden reasoning
-    may have taken it all. Returns the exchange in lines of text, and whether the answer was read.
+    An answer that was cut off or empty is asked for once more, with more room for hidden reasoning.
     """
     model = model_facts(client)
     made = prompt_for(prompt, model)

@@ -34,42 +34,21 @@ _HYPOTHESIS = "Hypothesis: " + "what is changed and why it should help " * 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a search will need if every answer can be used at once.
-
-    Attributes:
-        model: The model's name.
-        prompt: The prompt's name.
-        evaluations: Points that are evaluated after the warm-up.
-        warmup: Points that are evaluated before the first request.
-        requests: Requests to the model.
-        prompt_tokens: Over all requests; over-estimated rather than under-estimated.
-        cacheable_tokens: Those of `prompt_tokens` that repeat the beginning of the request
-            before, which a provider's prefix cache can serve.
-        completion_tokens: Over all requests; hidden reasoning is not among them, since
-            nobody knows it beforehand.
-        cost: US dollars if a cache never serves anything, or ``None`` if the price is unknown. What
-            is written to a cache is charged all the same.
-        cached_cost: US dollars if all `cacheable_tokens` come from the cache, and all
-            `written_tokens` are charged as the provider charges what it writes there.
-        written_tokens: Those of `prompt_tokens` that are written to a cache, where that is charged
-            apart.
-        prices: Where the prices are from, and of when.
-        cache_minutes: How long a prefix cache keeps what is in it, at least.
-    """
+    """What a search will need if every answer can be used at once."""
 
     model: str
     prompt: str
-    evaluations: int
-    warmup: int
-    requests: int
-    prompt_tokens: int
-    cacheable_tokens: int
-    completion_tokens: int
-    cost: float | None
-    cached_cost: float | None
-    written_tokens: int = 0
-    prices: str = ""
-    cache_minutes: int = 5
+    evaluations: int  # after the warm-up
+    warmup: int  # points that are evaluated before the first request
+    requests: int  # to the model
+    prompt_tokens: int  # over all requests; over-estimated rather than under-estimated
+    cacheable_tokens: int  # those that repeat the beginning of the request before
+    completion_tokens: int  # without hidden reasoning, which nobody knows beforehand
+    cost: float | None  # US dollars if a cache serves nothing; ``None`` if the price is unknown
+    cached_cost: float | None  # US dollars if all `cacheable_tokens` come from the cache
+    written_tokens: int = 0  # those written to a cache, where that is charged apart
+    prices: str = ""  # where the prices are from, and of when
+    cache_minutes: int = 5  # how long a prefix cache keeps what is in it, at least
 
     def summary(self) -> str:
         """Return the estimate in one line."""
@@ -112,9 +91,7 @@ def estimate(
     feedback: str = "",
     count_tokens: Callable[[str], int] = estimate_tokens,
 ) -> Estimate:
-    """Estimate a search by making its prompts over a simulated history.
-
-    Nothing is sent and no model is loaded.
+    """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
 
     Args:
         space: The search space.
@@ -191,11 +168,10 @@ def estimate(
 def prefix_use(
     before: Request | None, now: Request, client: Client, count: Callable[[str], int]
 ) -> tuple[int, int]:
-    """Return the tokens that a request reads from a prefix cache, and those that it writes.
+    """Return the tokens that a request reads from a prefix cache, and those that it writes there.
 
-    Where a provider keeps what we mark (OpenAI from GPT-5.6 on, Anthropic), a prefix is found up to
-    a mark alone, and what is written up to the last one is charged apart. Elsewhere all that two
-    requests begin with is found, and writing costs nothing.
+    Where a provider keeps what we mark, a prefix is found up to a mark alone, and what is written
+    is charged apart. Elsewhere all that two requests begin with is found, and writing is free.
     """
     marked = getattr(client, "marks_cache", False)
     if not marked:

@@ -35,25 +35,15 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class Status:
-    """Whether one kind of model can be asked.
+    """Whether one kind of model can be asked."""
 
-    Attributes:
-        model: How its model string is written.
-        ready: Whether nothing that can be seen from here is missing. A hosted model counts
-            as ready once its package and a key are there; ``llmopt check`` asks it.
-        detail: What is there or missing, in words; names of variables, never their values.
-    """
-
-    model: str
-    ready: bool
-    detail: str
+    model: str  # how its model string is written
+    ready: bool  # as far as can be seen from here; ``llmopt check`` asks a hosted model
+    detail: str  # what is there or missing; names of variables, never their values
 
 
 def survey(timeout: float = 0.5) -> list[Status]:
-    """Look at every kind of model, and send nothing beyond this machine.
-
-    A server on one of its usual ports may send nothing for `timeout` seconds.
-    """
+    """Look at every kind of model, at local ports for `timeout` seconds; nothing is sent out."""
     with ThreadPoolExecutor(len(PROVIDERS)) as pool:
         return list(pool.map(lambda prefix: _status(prefix, timeout), PROVIDERS))
 

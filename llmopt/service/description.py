@@ -52,8 +52,7 @@ _EXAMPLE = (
 def read_space(schema: Any) -> Space:
     """Read a space from a JSON schema of an object, or from its ``properties`` alone.
 
-    A parameter is a number or an integer with bounds, ``"log": true`` for a logarithmic scale and
-    ``"multipleOf"`` for a step; a boolean; or an ``enum``.
+    Beside numbers with bounds, ``"log"`` and ``"multipleOf"``, it takes booleans and an ``enum``.
     """
     if not isinstance(schema, Mapping):
         raise SpaceError(f"space: got a {type(schema).__name__}; {_EXAMPLE} for each name")
@@ -121,10 +120,7 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str) -> N
 
 
 def read_description(data: Any) -> dict[str, Any]:
-    """Return the arguments of `LLMOptimizer` that a description of a search stands for.
-
-    Nothing in it names a file: the prompt is one of the shipped ones.
-    """
+    """Return the arguments of `LLMOptimizer` that a description stands for; it may name no file."""
     if not isinstance(data, Mapping):
         raise LLMOptError(f"a search is described by an object, got a {type(data).__name__}")
     for key in data:

@@ -1,8 +1,7 @@
 """Searches in one folder, for agents: what `llmopt mcp` offers, without the protocol.
 
-A search NAME is the files ``NAME.json``, its description, and ``NAME.jsonl``, its storage. A file
-is open only while a call lasts, so that several servers may share a folder, and a server may be
-killed at any time.
+A search NAME is ``NAME.json``, its description, and ``NAME.jsonl``, its storage, open only while a
+call lasts: several servers may share a folder, and each may be killed at any time.
 """
 
 from __future__ import annotations
@@ -195,10 +194,7 @@ class Desk:
             return self._ask(optimizer, n)
 
     def answer(self, name: Any, text: Any) -> dict[str, Any]:
-        """Take the agent's answer to a search's request, and return the point that it names.
-
-        Where it cannot be read, the next request says what is wrong with it.
-        """
+        """Take the agent's answer; return its point, or a request that says what is wrong."""
         if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
         with self._search(name, text) as optimizer:

@@ -113,10 +113,7 @@ def open_described(
     wait: float = 0.0,
     asks: bool = True,
 ) -> LLMOptimizer[Any]:
-    """Open the search that a description stands for; a new one where there is no storage yet.
-
-    The other arguments are those of `open_file`; `client` takes the place of any model.
-    """
+    """Open the search of a description as `open_file` does; `client` is in place of a model."""
     arguments = read_description(description)
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
@@ -204,11 +201,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
 
 
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:
-    """Tell what objects say, all of them or none, and yield the trial of each once it is recorded.
-
-    Each has ``params``, and ``reward`` or ``failed``; ``feedback``, ``stderr``, ``samples`` and
-    ``constraint_violation`` may follow.
-    """
+    """Tell results, all of them or none, and yield the trial of each once it is recorded."""
     read = []
     for number, told in enumerate(results, start=1):
         try:

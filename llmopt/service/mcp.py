@@ -47,11 +47,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_server(desk: Desk) -> Any:
-    """Return a server of the official SDK.
-
-    Raises:
-        ImportError: The package `mcp` is not installed, or older than 2.
-    """
+    """Return a server of the official SDK; `ImportError` without the package `mcp` of version 2."""
     try:
         from mcp.server.mcpserver import Image, MCPServer
         from mcp.server.mcpserver.exceptions import ToolError

@@ -9,19 +9,16 @@ are callbacks; each imports its library when it is made.
 from __future__ import annotations
 
 import argparse
-import importlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Sequence
 
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.trackers.base import Callback, Search
-
-if TYPE_CHECKING:
-    from llmopt.trackers.log import Log
-    from llmopt.trackers.mlflow import MLflow
-    from llmopt.trackers.telemetry import Telemetry
-    from llmopt.trackers.tensorboard import TensorBoard
-    from llmopt.trackers.wandb import WeightsAndBiases
+from llmopt.trackers.log import Log
+from llmopt.trackers.mlflow import MLflow
+from llmopt.trackers.telemetry import Telemetry
+from llmopt.trackers.tensorboard import TensorBoard
+from llmopt.trackers.wandb import WeightsAndBiases
 
 __all__ = [
     "Callback",
@@ -34,22 +31,13 @@ __all__ = [
     "add_track_argument",
     "callbacks_of",
 ]
-# By the module that holds it, which is its name on the command line: the class, and where it
-# writes if nothing else is said; `None` where that cannot be said.
-_TRACKERS: dict[str, tuple[str, str | None]] = {
-    "log": ("Log", None),
-    "mlflow": ("MLflow", "llmopt"),
-    "wandb": ("WeightsAndBiases", "llmopt"),
-    "tensorboard": ("TensorBoard", "runs/tensorboard"),
-    "telemetry": ("Telemetry", None),
+# By its name on the command line: what makes it, of where it writes if that can be said.
+_PLAIN: dict[str, Callable[[], Callback]] = {"log": Log, "telemetry": Telemetry}
+_PLACED: dict[str, Callable[[str], Callback]] = {
+    "mlflow": lambda where: MLflow(where or "llmopt"),
+    "wandb": lambda where: WeightsAndBiases(where or "llmopt"),
+    "tensorboard": lambda where: TensorBoard(where or "runs/tensorboard"),
 }
-
-
-def __getattr__(name: str) -> Any:
-    for module, (tracker, _) in _TRACKERS.items():
-        if tracker == name:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def add_track_argument(parser: argparse.ArgumentParser) -> None:
@@ -70,14 +58,11 @@ def callbacks_of(names: Sequence[str]) -> tuple[Callback, ...]:
 
 
 def _made(name: str, where: str) -> Callback:
-    tracker, usual = _TRACKERS.get(name, ("", None))
-    if not tracker or (where and usual is None):
-        raise LLMOptError(f"--track {name}{where and ':' + where}: {did_you_mean(name, _TRACKERS)}")
-    if name == "log":
-        import logging
-
-        # Whoever asks for lines on the command line wants to see them.
+    if name in _PLACED:
+        return _PLACED[name](where)
+    if name not in _PLAIN or where:
+        known = did_you_mean(name, {**_PLAIN, **_PLACED})
+        raise LLMOptError(f"--track {name}{where and ':' + where}: {known}")
+    if name == "log":  # whoever asks for lines on the command line wants to see them
         logging.basicConfig(level=logging.INFO, format="%(message)s")
-    made: type[Any] = __getattr__(tracker)
-    callback: Callback = made() if usual is None else made(where or usual)
-    return callback
+    return _PLAIN[name]()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,10 @@ class Search:
 
     Attributes:
         name: The file's name without its suffix, the method's in a run, or ``"search"``.
-        parameters: The parameters' names.
-        directions: One direction for each objective.
+        parameters: Their names.
+        directions: One for each objective.
         settings: What the search was begun with, as JSON: seed, model, prompt, space, options.
-        place: Where it is stored, as an absolute path; empty where it cannot be resumed.
+        place: Absolute path of its storage; empty where it cannot be resumed.
     """
 
     name: str
@@ -51,14 +52,7 @@ class Callback:
         """A point was handed out: ``proposal.values``, in the order of ``search.parameters``."""
 
     def told(self, search: Search, trial: Trial, best: Trial | None, usage: Usage) -> None:
-        """A trial was recorded.
-
-        Args:
-            search: The search.
-            trial: The trial; ``trial.values`` are in the order of ``search.parameters``.
-            best: The best trial so far.
-            usage: What was spent so far.
-        """
+        """A trial was recorded; `best` is the best one so far, `usage` what was spent so far."""
 
     def sent(self, search: Search, spent: Spent) -> None:
         """A request to the model ended: its reply, or its error, and when it began."""
@@ -68,12 +62,7 @@ class Callback:
 
 
 class Bell:
-    """Calls the callbacks of one search, and lets none of them end it.
-
-    Args:
-        callbacks: Whom to call.
-        search: Which search they are told of.
-    """
+    """Calls the callbacks of one search, and lets none of them end it."""
 
     def __init__(self, callbacks: Sequence[Callback], search: Search) -> None:
         self.callbacks = tuple(callbacks)
@@ -116,14 +105,10 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 @dataclass(frozen=True)
 class Told:
-    """What a tracker writes of a trial.
+    """What a tracker writes of a trial: its `params` and the `best` ones, as numbers or texts.
 
-    Attributes:
-        trial: The trial.
-        params: Its values by name, as numbers or texts.
-        numbers: ``reward``, ``best``, ``stderr``, ``params/…``, ``usage/…``, where there are.
-        said: ``state`` and ``source``; ``explanation`` and ``feedback``, where there are.
-        best: The best trial's values by name, of a search with one objective.
+    `numbers` are ``reward``, ``best``, ``stderr``, ``params/…`` and ``usage/…``, where there are;
+    `said` is ``state`` and ``source``, and ``explanation`` and ``feedback``, where there are.
     """
 
     trial: Trial
@@ -170,16 +155,15 @@ class RunTracker(Callback):
         if search in self._runs:
             self._end(self._runs.pop(search), reason)
 
+    # What a tracker adds: `mark` tells a search from others, and `reason` may be empty.
+
     def _begin(self, search: Search, mark: str, resumed: bool) -> Any:
-        """Return the run of a search; `mark` tells it from others, and names no path."""
         raise NotImplementedError
 
     def _write(self, run: Any, told: Told) -> None:
-        """Write a trial."""
         raise NotImplementedError
 
     def _end(self, run: Any, reason: str) -> None:
-        """End a run; `reason` may be empty."""
         raise NotImplementedError
 
 
@@ -188,6 +172,11 @@ def _by_name(search: Search, trial: Trial) -> dict[str, int | float | str]:
     return {n: v if isinstance(v, (int, float, str)) else repr(v) for n, v in pairs}
 
 
-def missing(package: str, name: str) -> ImportError:
-    """Return the error where a tracker's library is not installed."""
-    return ImportError(f'{name} needs the package {package}: pip install "{package}"', name=package)
+@contextlib.contextmanager
+def needs(package: str, name: str) -> Iterator[None]:
+    """Say how to install the package that an import inside lacks."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        said = f'{name} needs the package {package}: pip install "{package}"'
+        raise ImportError(said, name=package) from error

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
-from llmopt.history import Proposal, Trial, Usage
-from llmopt.search.meter import Spent
 from llmopt.text import clean, cut
 from llmopt.trackers.base import Callback, Search
+
+if TYPE_CHECKING:
+    from llmopt.history import Proposal, Trial, Usage
+    from llmopt.search.meter import Spent
 
 _MOST = 200  # characters of words
 

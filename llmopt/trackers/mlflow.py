@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, missing
+from llmopt.trackers.base import RunTracker, Search, Told, needs
 
 _AT_ONCE = 100  # parameters that MLflow takes in one call
 _MOST_PARAM = 6000  # characters of a parameter that every store takes
@@ -26,19 +26,14 @@ class MLflow(RunTracker):
         experiment: The experiment's name; made if it is not there.
         tracking_uri: Where; by default what MLflow itself takes (``MLFLOW_TRACKING_URI``).
         children: Whether to write a run for each trial.
-
-    Raises:
-        ImportError: The package is not installed.
     """
 
     def __init__(
         self, experiment: str = "llmopt", *, tracking_uri: str | None = None, children: bool = True
     ) -> None:
-        try:
+        with needs("mlflow", "MLflow()"):
             from mlflow.entities import Metric, Param, RunTag
             from mlflow.tracking import MlflowClient
-        except ModuleNotFoundError as error:
-            raise missing("mlflow", "MLflow()") from error
         super().__init__()
         self._metric, self._param, self._tag = Metric, Param, RunTag
         self._client: Any = MlflowClient(tracking_uri=tracking_uri)

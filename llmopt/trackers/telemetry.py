@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmopt.search.meter import Spent
-from llmopt.trackers.base import Callback, Search, missing
+from llmopt.trackers.base import Callback, Search, needs
+
+if TYPE_CHECKING:
+    from llmopt.search.meter import Spent
 
 # What the conventions call a provider where its name here is another.
 _PROVIDERS = {
@@ -35,18 +37,13 @@ class Telemetry(Callback):
         content: Whether the texts of requests and answers are put into the span, too.
         tracer_provider: In place of the global one.
         meter_provider: In place of the global one.
-
-    Raises:
-        ImportError: The package is not installed.
     """
 
     def __init__(
         self, *, content: bool = False, tracer_provider: Any = None, meter_provider: Any = None
     ) -> None:
-        try:
+        with needs("opentelemetry-api", "Telemetry()"):
             from opentelemetry import metrics, trace
-        except ModuleNotFoundError as error:
-            raise missing("opentelemetry-api", "Telemetry()") from error
         self._trace = trace
         self._content = content
         self._tracer = trace.get_tracer("llmopt", tracer_provider=tracer_provider)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, missing
+from llmopt.trackers.base import RunTracker, Search, Told, needs
 
 
 class TensorBoard(RunTracker):
@@ -16,18 +16,13 @@ class TensorBoard(RunTracker):
 
     Args:
         folder: Where; ``tensorboard --logdir FOLDER`` shows it.
-
-    Raises:
-        ImportError: The package is not installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
-        try:
+        with needs("tensorboard", "TensorBoard()"):
             from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
             from tensorboard.plugins.text import metadata
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ModuleNotFoundError as error:
-            raise missing("tensorboard", "TensorBoard()") from error
         super().__init__()
         self._event, self._summary, self._text = event_pb2.Event, summary_pb2.Summary, metadata
         self._tensor: Any = tensor_pb2.TensorProto

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmopt.trackers.base import RunTracker, Search, Told, missing
+from llmopt.trackers.base import RunTracker, Search, Told, needs
 
 
 class WeightsAndBiases(RunTracker):
@@ -13,16 +13,11 @@ class WeightsAndBiases(RunTracker):
     Args:
         project: The project's name.
         **options: Passed on to ``wandb.init``: ``mode="offline"``, ``dir="..."``, ``tags=[...]``.
-
-    Raises:
-        ImportError: The package is not installed.
     """
 
     def __init__(self, project: str = "llmopt", **options: Any) -> None:
-        try:
+        with needs("wandb", "WeightsAndBiases()"):
             import wandb
-        except ModuleNotFoundError as error:
-            raise missing("wandb", "WeightsAndBiases()") from error
         super().__init__()
         self._wandb: Any = wandb
         self._options = {"project": project, **options}
