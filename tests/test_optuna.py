@@ -543,6 +543,32 @@ class TestConditional:
         assert "no trial has had k = c yet" in second
         assert "no trial has had" not in third
 
+    def test_points_that_lack_what_the_study_has_got_since_are_asked_for_anew(self):
+        sampler = make(
+            [
+                "Start from: new\nProposal:\nd: 1, k: b\n\nStart from: #1\nProposal:\nu: 4\n\n"
+                "Start from: new\nProposal:\nd: 1, k: c\n\nStart from: new\nProposal:\n"
+                "d: 2, k: b\n",
+                "Start from: new\nProposal:\nd: 2, k: b, v: 4",
+            ],
+            prompt="words",
+        )
+        study = study_of(sampler)
+
+        def objective(trial):
+            trial.suggest_int("d", 1, 3)
+            kind = trial.suggest_categorical("k", ["a", "b", "c"])
+            return trial.suggest_float({"a": "u", "b": "v", "c": "w"}[kind], 0, 10)
+
+        study.enqueue_trial({"d": 1, "k": "a", "u": 9})
+        study.optimize(objective, n_trials=5)
+        assert [t.params["k"] for t in study.trials] == ["a", "b", "a", "c", "b"]
+        assert study.trials[-1].params == {"d": 2, "k": "b", "v": 4}
+        assert sampler.usage.requests == 2
+        assert sampler.usage.rejected == {"incomplete": 1}
+        said = "1 of the points that you gave before: not measured"
+        assert [said in r.text for r in requests(sampler)] == [False, True]
+
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
         study = study_of(sampler)

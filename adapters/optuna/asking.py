@@ -110,6 +110,7 @@ class Asker:
         self._curves, self._notes = curves, notes
         self._offers: dict[object, deque[_Offer]] = {}
         self._ends: dict[object, SearchStopped] = {}
+        self._left_out: dict[object, list[str]] = {}  # what points lacked that were not measured
         self._ledger = Ledger()
         self._forget()
 
@@ -143,8 +144,8 @@ class Asker:
         if self._process != os.getpid():
             # What the process asked for that this one was forked from is not its own.
             self._process = os.getpid()
-            self._offers.clear()
-            self._ends.clear()
+            for what in (self._offers, self._ends, self._left_out):
+                what.clear()
         self._ledger.attach(self._model.meter, study)
         self._model.options = replace(self._model.options, may_stop=may_stop)
         if self._reader is None or self._reader.space.distributions != space.distributions:
@@ -213,21 +214,30 @@ class Asker:
         publish(study, trial, space, begun.given)
         return view, True
 
-    def _discard(self, offer: _Offer) -> None:
-        """Count a paid point that another worker was quicker to take."""
+    def _discard(self, offer: _Offer, why: str = "taken meanwhile") -> None:
+        """Count a paid point that no trial gets."""
         self._model.meter.count_proposal(offer.proposal.source, -1)
-        self._model.meter.count_rejection("taken meanwhile")
+        self._model.meter.count_rejection(why)
 
     def _waiting(self, place: object, view: View, space: StudySpace) -> bool:
-        """Whether a point waits that was paid for; those that are taken by now are discarded."""
+        """Whether a point waits that was paid for.
+
+        Points are discarded that are taken by now, or that lack a parameter which the study has
+        got since: the model then gives the whole point in the next request.
+        """
         offers = self._offers[place]
         while offers:
             key = space.key(offers[0].params)
-            if self._model.options.noisy or (key is not None and key not in view.taken):
+            if lacking := space.lacking(offers[0].params):
+                self._left_out.setdefault(place, []).append(" and ".join(lacking))
+                self._discard(offers.popleft(), "incomplete")
+            elif self._model.options.noisy or (key is not None and key not in view.taken):
                 return True
-            self._discard(offers.popleft())
-        if place in self._ends:
-            raise self._ends.pop(place)
+            else:
+                self._discard(offers.popleft())
+        end = self._ends.pop(place, None)
+        if end is not None and not self._left_out.get(place):  # it has seen all that it gave
+            raise end
         return False
 
     def _ask(
@@ -236,6 +246,12 @@ class Asker:
         """Put new points before those that wait: one where the trial has parameters set."""
         n = 1 if begun.given else self._batch_size
         notes = (*hints(begun.study, self._hints, begun.given), *_not_tried(free))
+        if lacked := self._left_out.pop(place, []):
+            notes += (
+                f"{len(lacked)} of the points that you gave before: not measured, as nobody knew "
+                f"then that their choice has {'; '.join(dict.fromkeys(lacked))}. Give such a point "
+                "anew, whole, if it is still of use",
+            )
         with self._model.meter.asking() as draft:
             try:
                 points = self._emitter.propose(

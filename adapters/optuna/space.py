@@ -185,6 +185,13 @@ class StudySpace:
             return None
         return tuple(values.get(name, ABSENT) for name in self.distributions)
 
+    def lacking(self, params: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that a trial with these has, too, as far as other trials tell."""
+        space, values = self.with_given({}), self.flatten(params)
+        if values is None or not isinstance(space, BranchedSpace):
+            return []
+        return [space.names[i] for i in space.missing(dict(enumerate(values)))]
+
     def key(self, params: Mapping[str, Any]) -> Hashable | None:
         """Return the `Space.key` of parameters in Optuna's form; ``None`` outside the space."""
         values = self.flatten(params)
