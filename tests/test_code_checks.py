@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stubs import needs_confinement
 
+from llmopt.code.answer import MAX_SOURCE, read_answer
 from llmopt.code.checks import MAX_COMPONENTS, Function, Output, check, component_means
-from llmopt.code.extract import MAX_SOURCE, read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.sandbox.analysis import analyse
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits

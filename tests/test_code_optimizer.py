@@ -14,7 +14,7 @@ from llmopt.code.candidate import Candidate, CodeTrial, Strategy
 from llmopt.code.checks import Function, Output
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import CandidateError, NoCandidateError, SandboxUnavailableError
-from llmopt.code.prompting import CodePrompt
+from llmopt.code.prompt import CodePrompt
 from llmopt.errors import (
     BudgetExceededError,
     LLMOptError,

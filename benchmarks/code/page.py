@@ -11,8 +11,8 @@ from typing import Any
 import jinja2
 
 from llmopt.benchmarks.code.folder import read_config
+from llmopt.code.answer import encodable
 from llmopt.code.candidate import standard_error
-from llmopt.code.extract import encodable
 from llmopt.errors import StorageError
 from llmopt.files import (
     read_bytes,

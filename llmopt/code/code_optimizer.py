@@ -28,12 +28,12 @@ import numpy as np
 from llmopt.arguments import whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
+from llmopt.code.answer import encodable
 from llmopt.code.candidate import Candidate, CodeTrial, Strategy, candidate_of, rank, trial_of
 from llmopt.code.checks import Function, check
 from llmopt.code.events import FORMAT, Asked, CodeState, GaveUp, Told, check_start, replay
-from llmopt.code.extract import encodable
 from llmopt.code.failure import CandidateError, NoCandidateError
-from llmopt.code.prompting import CodePrompt
+from llmopt.code.prompt import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import Writer
 from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean

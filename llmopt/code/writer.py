@@ -14,16 +14,16 @@ import numpy as np
 from llmopt.arguments import MOST_AT_ONCE, whole_number
 from llmopt.client.base import Completion, Message, Reply, Request, client_name
 from llmopt.client.facts import model_facts
+from llmopt.code.answer import CodeAnswer, encodable, read_answer
 from llmopt.code.candidate import Candidate, CodeTrial
 from llmopt.code.events import CodeState, Refused
-from llmopt.code.extract import CodeAnswer, encodable, read_answer
 from llmopt.code.failure import (
     CandidateError,
     NoCandidateError,
     SandboxError,
     SandboxUnavailableError,
 )
-from llmopt.code.prompting import CodePrompt, complaint, json_schema
+from llmopt.code.prompt import CodePrompt, complaint, json_schema
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox
 from llmopt.errors import ParameterError, ParseError

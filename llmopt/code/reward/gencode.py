@@ -21,9 +21,9 @@ import numpy as np
 
 from llmopt.client.base import Client, Completion, Message, Reply, Request
 from llmopt.client.model_string import get_client
+from llmopt.code.answer import read_answer
 from llmopt.code.candidate import Candidate
 from llmopt.code.checks import Function, Output, inspect_source
-from llmopt.code.extract import read_answer
 from llmopt.code.failure import CandidateError
 from llmopt.code.repair import MAX_SENT_BACK, UnusableError, use_or_repair
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits
