@@ -70,11 +70,7 @@ _NAMED_ITEM = re.compile(r"^\s*(?:[-*]\s+)?`?([A-Za-z_]\w*)`?(?:\s*\([^)]*\))?:\
 
 
 def numbered(text: str) -> tuple[dict[int, str], list[str]]:
-    """Return the meanings that a section's first numbered table or list gives.
-
-    Returns:
-        Meanings by number, with units, and those of the rows marked as excluded.
-    """
+    """Return the meanings that a section's first numbered table or list gives."""
     rows: dict[int, str] = {}
     excluded: list[str] = []
     head: list[str] = []

@@ -30,20 +30,9 @@ EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[A
 
 
 class EnvMaker:
-    """Makes one environment again and again.
+    """Makes one environment again and again, in wrappers by name, the innermost first.
 
-    Args:
-        env: ``"Swimmer-v5"``, ``"module:Env-v0"``, an `EnvSpec` (its wrappers included), an
-            environment made by ``gymnasium.make``, or a function that makes one.
-        wrappers: What it is wrapped in besides, the innermost first (see
-            `llmopt.policies.wrapping`); ``"usual"`` for what its spaces call for.
-
-    Attributes:
-        title: Its id, or the function's name.
-
-    Raises:
-        LLMOptError: It is none of these.
-        WrapperError: There is no such wrapper.
+    ``"usual"`` stands for the wrappers that its spaces call for.
     """
 
     def __init__(self, env: EnvLike, wrappers: Sequence[str] | Literal["usual"] = ()) -> None:
@@ -81,14 +70,7 @@ class EnvMaker:
             )
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
-        """Make the environment.
-
-        Args:
-            render_mode: How it is to render; ``None`` for not at all.
-
-        Raises:
-            LLMOptError: It cannot be made; the message names a missing package's extra.
-        """
+        """Make the environment."""
         made = self._bare(render_mode)
         try:
             if self._wrappers is None:
@@ -112,10 +94,6 @@ class EnvMaker:
         """Return what stands between the environment itself and a policy.
 
         That is what ``gymnasium.make(title)`` gives, or the user's own function.
-
-        Raises:
-            LLMOptError: The environment cannot be made.
-            SpaceError: A wrapper cannot travel in a policy's file.
         """
         env = self()
         try:
@@ -148,15 +126,7 @@ class EnvMaker:
 
 
 def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
-    """Make an environment that Gymnasium knows.
-
-    Args:
-        env: Its id, or its spec.
-        **kwargs: Arguments of ``gymnasium.make``.
-
-    Raises:
-        LLMOptError: It cannot be made; the message says which package to install.
-    """
+    """Make an environment that Gymnasium knows."""
     try:
         if isinstance(env, str):
             # The checker warns about actions out of bounds on every episode and costs a third

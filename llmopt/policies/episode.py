@@ -56,27 +56,15 @@ Watcher = Callable[[Step], None]
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of one episode.
-
-    Attributes:
-        seed: Seed of its start.
-        total: Its return, the sum of its rewards; ``None`` for a failed episode.
-        length: Environment steps.
-        end: `TERMINATED`, `LIMIT` or `FAILED`.
-        failure: Why it has no return, in a line; empty for a sound episode.
-        error: The exception behind the failure, if there is one.
-        by_policy: Whether the policy raised it, and not the environment.
-        last: What was observed last.
-        info: The facts of the last step, or of the reset.
-    """
+    """What came of one episode."""
 
     seed: int
-    total: float | None
+    total: float | None  # its return, the sum of its rewards; ``None`` for a failed episode
     length: int
-    end: str
-    failure: str = ""
+    end: str  # `TERMINATED`, `LIMIT` or `FAILED`
+    failure: str = ""  # why it has no return, in a line; empty for a sound episode
     error: Exception | None = field(default=None, repr=False, compare=False)
-    by_policy: bool = False
+    by_policy: bool = False  # whether the policy raised it, and not the environment
     last: Any = field(default=None, repr=False, compare=False)
     info: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -90,15 +78,10 @@ def episode(
     *,
     number: int = 0,
 ) -> Episode:
-    """Run one episode.
+    """Run one episode from a seeded start, of at most `cap` steps.
 
-    Args:
-        env: The environment. After an exception it may be in any state: make it anew.
-        act: The policy.
-        seed: Seed of the start.
-        cap: Steps after which the episode ends.
-        watch: Called at every step. What it raises is raised here: it is no fault of the policy.
-        number: The episode's number for `watch`.
+    After an exception the environment may be in any state: make it anew. What `watch` raises is
+    raised here, as it is no fault of the policy; it is told the episode's `number`.
     """
     total, length, end = 0.0, 0, LIMIT
     observation: Any = None
@@ -159,12 +142,7 @@ def random_steps(
 
 
 def step_cap(env: gym.Env[Any, Any], most: int | None = None) -> int:
-    """Return how many steps an episode may take.
-
-    Args:
-        env: The environment, which may have a limit of its own.
-        most: The user's limit.
-    """
+    """Return how many steps an episode may take: `most`, or the environment's own limit."""
     limit = env.spec.max_episode_steps if env.spec is not None else None
     return min((cap for cap in (most, limit) if cap is not None), default=STEP_CAP)
 

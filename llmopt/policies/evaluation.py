@@ -67,18 +67,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Runs episodes of policies in one environment that is kept from episode to episode.
-
-    Args:
-        make_env: Makes the environment.
-        policy: The policy whose parameters are evaluated.
-        step_cap: Environment steps after which an episode ends.
-        env: An environment that was made already; it is taken over.
-
-    Attributes:
-        policy: The policy whose parameters are evaluated.
-        step_cap: Environment steps after which an episode ends.
-    """
+    """Runs episodes of policies in one environment that is kept from episode to episode."""
 
     def __init__(
         self,
@@ -115,15 +104,6 @@ class Evaluator:
 
         An exception inside the environment and a reward that is not a finite number are
         the policy's failure, not the run's: they come back in `Evaluation.failure`.
-
-        Args:
-            params: ``(n_parameters,)`` array-like.
-            seeds: Seed of each episode's start.
-            watch: Called at every step with all that the environment gave; an
-                `llmopt.policies.EpisodeStatistics`, say.
-
-        Raises:
-            ParameterError: The number of parameters is wrong.
         """
         bound = self.policy.bind(params)
         started = time.perf_counter()

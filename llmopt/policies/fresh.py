@@ -264,17 +264,11 @@ def _best_index(means: Sequence[float | None]) -> int | None:
 
 @dataclass(frozen=True)
 class Final:
-    """The last round of a search: one of its best few policies on fresh starts.
+    """The last round of a search: one of its best few policies on fresh starts."""
 
-    Attributes:
-        index: Place among the search's points, warm-up first.
-        returns: Of the fresh starts.
-        mean: Mean return over these and the selection starts; ``None`` if an episode failed.
-    """
-
-    index: int
+    index: int  # place among the search's points, warm-up first
     returns: tuple[float, ...]
-    mean: float | None
+    mean: float | None  # of these and the selection starts; ``None`` if an episode failed
 
 
 def choose(

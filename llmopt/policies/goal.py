@@ -27,19 +27,12 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class TaskWords:
-    """What a model is told of a search.
-
-    Attributes:
-        environment: The environment in words.
-        inputs: A name for each observed number; empty for a table, or where names are hidden.
-        outputs: A name for each action or choice; empty where names are hidden.
-        scaled: Whether observed numbers are scaled.
-        text: All of it.
-    """
+    """What a model is told of a search."""
 
     environment: EnvironmentWords
+    # a name for each observed number; empty for a table, or where names are hidden
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: tuple[str, ...]  # a name for each action or choice; empty where names are hidden
     scaled: bool
     text: str
 
@@ -60,27 +53,7 @@ def describe_task(
     choices: bool = False,
     starts: bool = True,
 ) -> TaskWords:
-    """Say what is wanted of a policy, what the environment is, and what the parameters mean.
-
-    Args:
-        make: Makes the environment; it takes ``render_mode=``.
-        policy: The form of the policies.
-        seeds: Seeds of the starts of one evaluation.
-        step_cap: Steps that an episode may take.
-        words: ``"names"`` to leave out the docstring, ``"none"`` to hide all but `description`.
-        description: The user's own words, which come first.
-        observations: See `describe_environment`.
-        actions: Likewise.
-        threshold: Likewise.
-        max_chars: Likewise.
-        ceiling: The largest value there can be, if it is known.
-        choices: Whether each parameter is the action of one state.
-        starts: Whether to say what is observed at each start.
-
-    Raises:
-        LLMOptError: The environment cannot be made.
-        SpaceError: There is not one name for each number.
-    """
+    """Say what is wanted of a policy, what the environment is, and what the parameters mean."""
     env = make()
     try:
         environment = describe_environment(
@@ -189,12 +162,8 @@ def describe_parameters(
 ) -> str:
     """Say what parameters mean that have the names of `LinearPolicy.names`.
 
-    Args:
-        policy: The form of the policies.
-        choices: Whether each parameter is the action of one state instead.
-        scaled: Whether observed numbers are scaled, and not in their own units.
-        clipped: Whether a wrapper clips an action beyond its bounds before it acts and is charged,
-            also where the policy itself does not.
+    `choices`: each is the action of one state instead. `clipped`: a wrapper clips an action before
+    it acts and is charged, also where the policy itself does not.
     """
     if choices:
         first = int(getattr(policy.observation_space, "start", 0))

@@ -31,14 +31,9 @@ _ASIDE = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One function of an observation, or of an action.
+    """One function of an observation, or of an action."""
 
-    Attributes:
-        data: What it is, in JSON's types.
-        apply: The function.
-    """
-
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # what it is, in JSON's types
     apply: Callable[[Any], Any]
 
     def __call__(self, value: Any) -> Any:
@@ -47,17 +42,9 @@ class Layer:
 
 
 def layers_of(env: gym.Env[Any, Any], count: int) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-    """Return the outermost wrappers of an environment as layers.
+    """Return the `count` outermost wrappers of an environment as layers.
 
-    Args:
-        env: The environment in its wrappers.
-        count: How many of them.
-
-    Returns:
-        The layers that an observation passes, and those that an action passes, in this order.
-
-    Raises:
-        SpaceError: A wrapper cannot be written so.
+    First those that an observation passes, then those that an action passes, in this order.
     """
     observing: list[Layer] = []
     acting: list[Layer] = []
@@ -80,11 +67,7 @@ def layers_of(env: gym.Env[Any, Any], count: int) -> tuple[tuple[Layer, ...], tu
 
 
 def layer(data: Mapping[str, Any]) -> Layer:
-    """Return the layer that its data describe.
-
-    Raises:
-        KeyError, TypeError, ValueError: They describe none.
-    """
+    """Return the layer that its data describe."""
     kind = data["kind"]
     if kind == "flatten":
         space = space_from_dict(data["space"])
@@ -178,11 +161,7 @@ _READ: dict[str, Callable[[Any], tuple[bool, dict[str, Any]]]] = {
 
 
 def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
-    """Return a space in JSON's types.
-
-    Raises:
-        SpaceError: It is of a kind that is not written.
-    """
+    """Return a space in JSON's types."""
     if isinstance(space, spaces.Discrete):
         return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.Box):
@@ -205,11 +184,7 @@ def space_to_dict(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def space_from_dict(data: Mapping[str, Any]) -> spaces.Space[Any]:
-    """Return the space that its data describe.
-
-    Raises:
-        KeyError, TypeError, ValueError: They describe none.
-    """
+    """Return the space that its data describe."""
     kind = data["kind"]
     if kind == "discrete":
         return spaces.Discrete(_size(data["n"]), start=int(data["start"]))

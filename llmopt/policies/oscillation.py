@@ -16,30 +16,19 @@ _COHERENT = 0.5  # least agreement of a phase lag between episodes
 
 @dataclass(frozen=True)
 class Wave:
-    """A common oscillation.
+    """A common oscillation."""
 
-    Attributes:
-        reference: The signal behind which the lags are told.
-        period: In steps.
-        lags: Lag in degrees of each signal that takes part.
-        other: The own period of each signal that has another one.
-    """
-
-    reference: int
-    period: float
-    lags: dict[int, float]
-    other: dict[int, float]
+    reference: int  # the signal behind which the lags are told
+    period: float  # in steps
+    lags: dict[int, float]  # lag in degrees of each signal that takes part
+    other: dict[int, float]  # the own period of each signal that has another one
 
 
 def common_wave(episodes: Sequence[np.ndarray], observed: int) -> Wave | None:
-    """Return the strongest common period, and the lags of all signals in it.
+    """Return the strongest common period, and the lags of all signals in it, if there is one.
 
-    Args:
-        episodes: A ``(steps, signals)`` array for each episode.
-        observed: How many of the first signals may give the period.
-
-    Returns:
-        ``None`` where nothing oscillates, or nothing goes with it.
+    Each of `episodes` is a ``(steps, signals)`` array; the first `observed` signals may give the
+    period.
     """
     longest = max(len(rows) for rows in episodes)
     least = max(0.8 * longest, 2 * _MIN_STEPS)

@@ -60,20 +60,7 @@ class PolicySpace:
 
     The range of a weight is `box` times the action's size over the size of what it multiplies:
     the declared bound, or what was measured where that is smaller or nothing is declared.
-
-    Args:
-        policy: The form of the policies.
-        inputs: A name for each observed number; empty for ``o0, o1, ...``.
-        outputs: A name for each action or choice; empty for ``a0, a1, ...``.
-        box: A factor, or a pair of factors; or the very bounds of each weight, a pair for each.
-        measure: Measures the usual size of each observed number; called where it is needed.
-        stored: The space of a stored search, as `Space.to_dict` wrote it: its ranges stay.
-
-    Attributes:
-        space: The search space.
-
-    Raises:
-        SpaceError: The bounds have no room between them.
+    The ranges of a `stored` space stay. `box` may also be a pair of bounds for each weight.
     """
 
     def __init__(

@@ -42,20 +42,7 @@ def write_gif(
     seed: int,
     step_cap: int,
 ) -> None:
-    """Write one episode of a policy as an animated GIF; see `policy_gif`.
-
-    Args:
-        path: The file.
-        make: Makes the environment with a render mode.
-        title: The environment's name, for messages.
-        act: The policy.
-        seed: Seed of the start.
-        step_cap: Steps after which the episode ends.
-
-    Raises:
-        LLMOptError: A package is missing, or the environment renders no picture.
-        StorageError: The file cannot be written.
-    """
+    """Write one episode of a policy as an animated GIF; see `policy_gif`."""
     choose_renderer()
     env = make("rgb_array")
     try:
@@ -80,21 +67,9 @@ def write_gif(
 def policy_gif(
     env: gym.Env[Any, Any], act: Callable[[Any], Any], seed: int, step_cap: int, caption: str = ""
 ) -> bytes:
-    """Render one episode of a policy.
+    """Render one episode of a policy as a GIF: at most `FRAMES` frames, evenly spread.
 
-    Args:
-        env: An environment with ``render_mode="rgb_array"``; left open.
-        act: The policy.
-        seed: Seed of the start.
-        step_cap: Steps after which the episode ends.
-        caption: A line below the picture.
-
-    Returns:
-        A GIF file's content: at most `FRAMES` frames, evenly spread over the episode and
-        played in the episode's own time, but in no more than about 11 seconds.
-
-    Raises:
-        LLMOptError: Pillow is not installed, or the environment renders no picture.
+    It plays in the episode's own time, but in no more than about 11 seconds.
     """
     try:
         from PIL import Image

@@ -47,29 +47,17 @@ class Part:
 
 @dataclass
 class Track:
-    """One episode.
+    """One episode."""
 
-    Attributes:
-        seen: What was observed at each step; empty for pictures.
-        done: The action of each step, flat.
-        rewards: The reward of each step.
-        touched: The bodies on the ground after each step.
-        parts: Parts of the reward by name.
-        facts: Other numbers of `info` by name, as they were last.
-        last: What was observed after the last step.
-        end: How it ended; empty where it did not.
-        total: The return so far.
-    """
-
-    seen: list[Any] = field(default_factory=list)
-    done: list[np.ndarray] = field(default_factory=list)
+    seen: list[Any] = field(default_factory=list)  # empty for pictures
+    done: list[np.ndarray] = field(default_factory=list)  # flat
     rewards: list[float] = field(default_factory=list)
     touched: list[frozenset[str]] = field(default_factory=list)
     parts: dict[str, Part] = field(default_factory=dict)
-    facts: dict[str, float] = field(default_factory=dict)
-    last: Any = None
-    end: str = ""
-    total: float = 0.0
+    facts: dict[str, float] = field(default_factory=dict)  # other numbers of `info`, the last
+    last: Any = None  # what was observed after the last step
+    end: str = ""  # how it ended; empty where it did not
+    total: float = 0.0  # the return so far
 
     def note(self, info: Mapping[str, Any]) -> None:
         """Note the numbers of an environment's `info`, which may hold anything under any name."""
@@ -88,25 +76,7 @@ class Track:
 
 
 class Recording:
-    """The episodes of one evaluation; a `Watcher`.
-
-    Args:
-        policy: The policy that acts.
-        observations: A short name for each observed number; ``o0, o1, ...`` if empty.
-        actions: A short name for each action or choice; ``a0, a1, ...`` if empty.
-        contacts: Whether to note what touches the ground (MuJoCo).
-        waves: Whether to look for a common oscillation.
-
-    Attributes:
-        policy: The policy that acts.
-        table: Whether states are observed, not numbers.
-        inputs: A name for each observed number.
-        outputs: A name for each action or choice.
-        evaluation: What came of the episodes, once it is known.
-
-    Raises:
-        SpaceError: There is not one name for each number.
-    """
+    """The episodes of one evaluation; a `Watcher`."""
 
     def __init__(
         self,
@@ -118,7 +88,7 @@ class Recording:
         waves: bool = True,
     ) -> None:
         self.policy = policy
-        self.table = isinstance(policy.observation_space, spaces.Discrete)
+        self.table = isinstance(policy.observation_space, spaces.Discrete)  # of states
         self.inputs = list(observations) or [f"o{i}" for i in range(policy.n_inputs)]
         self.outputs = list(actions) or [f"a{j}" for j in range(policy.n_outputs)]
         wanted = (policy.n_inputs, policy.n_outputs)
@@ -129,7 +99,7 @@ class Recording:
             )
         self._contacts, self._waves = contacts, waves
         self._tracks: list[Track] = []
-        self.evaluation = Evaluation((), ())
+        self.evaluation = Evaluation((), ())  # what came of them, once it is known
 
     def __call__(self, step: Step) -> None:
         """Note one step."""

@@ -11,35 +11,21 @@ HELD_OUT_STARTS = 100
 MAX_STARTS = 1_000_000
 """Starts of one evaluation at most: more is a slip of the pen."""
 
-# Each purpose has its own stream, so that none depends on how much another one drew.
+# Each purpose has its own stream, so that none depends on how much another one drew. Policies are
+# compared on "selection"; a point is tried on "check" before a search ends early; the best few of
+# a search are compared on "final"; no search ever sees "held-out".
 _STREAMS = {"selection": 0, "held-out": 1, "warmup": 2, "method": 3, "final": 4, "check": 5}
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
-    """Return the seed sequence of one purpose of a run.
-
-    Args:
-        seed: The run's seed.
-        purpose: ``"selection"``, ``"held-out"``, ``"warmup"``, ``"method"``, ``"final"`` or
-            ``"check"``.
-        *keys: Further keys, such as a method's number.
-    """
+    """Return the seed sequence of one purpose of a run, and of further keys (a method, say)."""
     return np.random.SeedSequence(seed, spawn_key=(_STREAMS[purpose], *keys))
 
 
 def start_seeds(seed: int, purpose: str, count: int) -> tuple[int, ...]:
-    """Return the seeds of the starts of one purpose.
+    """Return distinct seeds of the starts of one purpose.
 
-    Args:
-        seed: The run's seed.
-        purpose: ``"selection"``, where policies are compared during a search; ``"check"``, where a
-            point is tried before a search ends early; ``"final"``, where the best few of a search
-            are compared; ``"held-out"``, which no search ever sees.
-        count: Starts wanted.
-
-    Returns:
-        Distinct numbers, odd ones for held-out starts alone: by parity no start is both
-        held-out and another, whatever the runs' seeds.
+    They are odd for held-out starts alone: by parity no start is both held-out and another.
     """
     whole_number("starts", count, 0, MAX_STARTS)
     rng = np.random.default_rng(stream(seed, purpose))

@@ -173,13 +173,7 @@ def _facts(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
 def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:
     """Return the mean return from which Gymnasium takes an environment for solved, if it says so.
 
-    Args:
-        env: The environment, with its wrappers.
-        step_cap: Steps after which an episode is ended from outside.
-
-    Returns:
-        ``None``, too, where arguments, a wrapper or another limit of steps change what the return
-        is.
+    ``None``, too, where arguments, a wrapper or another limit of steps change what a return is.
     """
     spec = env.spec
     if spec is None or not _as_registered(env):

@@ -40,16 +40,10 @@ class WrapperError(LLMOptError, ValueError):
 
 
 def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env:
-    """Put wrappers around an environment.
+    """Put wrappers around an environment, the first the innermost.
 
-    Args:
-        env: The environment.
-        wrappers: The innermost first.
-        normal: Mean and variance for `NormalizeObservation`, which is then frozen; ``None``
-            to leave it running, as Gymnasium does.
-
-    Raises:
-        WrapperError: There is no such wrapper, or it cannot be put around the environment.
+    With mean and variance in `normal` a `NormalizeObservation` is frozen; else it goes on to
+    measure, as Gymnasium does.
     """
     for text in wrappers:
         name, _, rest = text.partition("=")
@@ -148,9 +142,6 @@ def usual_wrappers(env: Env) -> tuple[str, ...]:
     Observations that are no ``Box`` are flattened into one. They are scaled to [-1, 1] where
     every number has bounds, and else normalized. Actions are scaled to [-1, 1] and clipped
     before they act and are charged, where they have bounds.
-
-    Args:
-        env: The environment. It is neither reset nor stepped.
     """
     found: list[str] = []
     seen = env.observation_space
@@ -197,10 +188,7 @@ def acting_space(env: Env) -> spaces.Space[Any]:
 def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the centre and the size by which an environment's observations are scaled.
 
-    What is observed is ``(own - centre) / size``.
-
-    Returns:
-        Two arrays, one entry for each observed number, or ``None`` where nothing is scaled.
+    What is observed is ``(own - centre) / size``; ``None`` where nothing is scaled.
     """
     maps = _maps(env)
     if not maps:
@@ -230,20 +218,8 @@ def measure_normal(
     """Measure mean and variance of what is observed, in seeded episodes of random policies.
 
     The policies are linear in what is normalized by the episodes before, with weights of
-    standard deviation 1: like those that a search draws first.
-
-    Args:
-        make: Makes the environment with its wrappers, its `NormalizeObservation` running.
-        cap: Steps after which an episode ends.
-        episodes: Episodes at most.
-        steps: Steps of all episodes, beyond which no other episode begins.
-
-    Returns:
-        Mean and variance, in four significant digits; a number that never changes has
-        variance 1.
-
-    Raises:
-        LLMOptError: The environment raised an error, or showed what is not finite.
+    standard deviation 1: like those that a search draws first. In four significant digits; a
+    number that never changes has variance 1.
     """
     env = make()
     try:
