@@ -128,9 +128,7 @@ class Trial(Generic[Params]):
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
     """Return what orders single measurements, the lower the better: violation, then loss.
 
-    Args:
-        trial: A trial; its first objective counts, and a failed one comes last.
-        direction: That of the first objective.
+    The first objective counts, and a failed trial comes last.
     """
     if trial.state != "complete" or trial.rewards is None:
         return math.inf, math.inf

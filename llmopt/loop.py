@@ -375,13 +375,6 @@ class Finals:
 
     The best of many single measurements is a lucky one. With each repeat the noise is known
     better, and `History.rank` takes the point whose mean is good beyond it.
-
-    Args:
-        finalists: Points that are measured again; ``"auto"`` and ``None`` as in `minimize`.
-        n_trials: Evaluations of the search, these included.
-
-    Raises:
-        ValueError: `finalists` is something else, or takes more than half of the evaluations.
     """
 
     def __init__(self, finalists: int | Literal["auto"] | None, n_trials: int) -> None:
@@ -405,10 +398,7 @@ class Finals:
     def next(self, optimizer: LLMOptimizer[Any], left: int, over: bool) -> Trial[Any] | None:
         """Return the point that is to be measured again now, or ``None`` if none is.
 
-        Args:
-            optimizer: The search.
-            left: Evaluations that are left.
-            over: Whether the search itself has ended before.
+        `left` counts evaluations; `over` says whether the search itself has ended before.
         """
         trials = optimizer.trials
         since = next(

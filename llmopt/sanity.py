@@ -14,12 +14,7 @@ class BrokenTaskError(RewardError):
 
 
 class Sanity:
-    """Ends a search of which nothing but failures is known: more would cost and show nothing.
-
-    Args:
-        what: What is evaluated, for the message.
-        sound: Whether some evaluation has succeeded before.
-    """
+    """Ends a search of which nothing but failures is known: more would cost and show nothing."""
 
     def __init__(self, what: str, sound: bool = False) -> None:
         self._what, self._sound = what, sound

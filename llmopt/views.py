@@ -51,11 +51,7 @@ def _rewards(trial: Trial[Any], objectives: int) -> dict[str, float | None]:
 def dataframe(
     trials: Sequence[Trial[Any]], names: Sequence[str], objectives: int
 ) -> pandas.DataFrame:
-    """Return one row for each trial; see `LLMOptimizer.trials_dataframe`.
-
-    Raises:
-        ImportError: pandas is not installed.
-    """
+    """Return one row for each trial; see `LLMOptimizer.trials_dataframe`."""
     try:
         import pandas
     except ImportError as error:
@@ -84,12 +80,7 @@ def dataframe(
 
 
 def plot(history: History, ax: Axes | None = None) -> Axes:
-    """Draw the reward of each trial and the best so far; see `LLMOptimizer.plot_history`.
-
-    Raises:
-        ImportError: Matplotlib is not installed.
-        LLMOptError: The search has several objectives.
-    """
+    """Draw the reward of each trial and the best so far; see `LLMOptimizer.plot_history`."""
     if len(history.directions) > 1:
         raise LLMOptError(
             f"plot_history() draws one objective, and this search has {len(history.directions)}: "

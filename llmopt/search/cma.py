@@ -84,12 +84,8 @@ class CMAEmitter(Follower):
     failed; failures beyond that are not counted, since they would stand among the points that
     the mean moves to. Where nothing but failures came for ten generations, it begins again.
 
-    Args:
-        seed: Decides where it begins again. ``None`` takes the first trial for it, so that
-            processes that share a history agree.
-
-    Raises:
-        LLMOptError: The package `cma` is not installed.
+    `seed` decides where it begins again; ``None`` takes the first trial for it, so that processes
+    that share a history agree.
     """
 
     source: Source = "cma"
@@ -102,11 +98,7 @@ class CMAEmitter(Follower):
 
     @staticmethod
     def check(space: Space) -> None:
-        """Raise if CMA-ES cannot search a space.
-
-        Raises:
-            SpaceError: The space has choices.
-        """
+        """Raise if CMA-ES cannot search a space."""
         for name, dimension in zip(space.names, space.dimensions, strict=True):
             if isinstance(dimension, Categorical):
                 raise SpaceError(
@@ -156,10 +148,6 @@ class CMAEmitter(Follower):
 
         There are fewer where a small space, or one with constraints, has few new points near
         the mean.
-
-        Raises:
-            SpaceError: The space has choices.
-            ValueError: There are several objectives.
         """
         if len(history.directions) > 1:
             raise ValueError(several_objectives(len(history.directions)))
@@ -284,16 +272,6 @@ class CMA:
     the package says that it has converged, it starts again from a uniform point of the box
     with a fresh step size, so that it can use its whole budget. A point without a reward
     counts as worse than all others of its generation.
-
-    Args:
-        low: Lower bound of every parameter.
-        high: Upper bound of every parameter.
-        n: Number of parameters.
-        seed: Source of all randomness; the global generator of NumPy is left alone.
-        start: ``(n,)`` first mean; the box's middle if not given.
-
-    Raises:
-        LLMOptError: The package is not installed.
     """
 
     def __init__(

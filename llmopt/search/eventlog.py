@@ -35,15 +35,7 @@ MAX_LOG = 1_000_000_000
 
 
 def read_events(path: str | os.PathLike[str], *, links: bool = True) -> Iterator[Event]:
-    """Read the events of a file in order; a torn last line is left out.
-
-    Args:
-        path: A file written by `EventLog`.
-        links: As of `llmopt.files.open_file`.
-
-    Raises:
-        StorageError: The file cannot be read, or a line other than the last is not JSON.
-    """
+    """Read the events of a file in order; a torn last line is left out."""
     try:
         data = read_bytes(path, most=MAX_LOG, links=links)
     except OSError as error:
@@ -120,23 +112,10 @@ def line_of(event: Mapping[str, Any], checksum: bool = True) -> bytes:
 
 
 class EventLog:
-    """One file of events, held open and locked for appending.
+    """One file of events, held open and locked for appending; `events` are those it began with.
 
-    Args:
-        path: The file; it and its folder are created if they are not there.
-        start: How every line of such a file begins: a first line that a kill left torn is
-            told from a file of something else by it.
-        durable: Whether `append` waits until the line is on the disk, which takes some
-            milliseconds, and gives it a checksum. Otherwise what was appended survives the
-            end of the process, and not a power cut.
-
-    Attributes:
-        path: The file.
-        events: What the file held when it was opened, in order.
-
-    Raises:
-        StorageError: The file cannot be opened, is locked by another process, or is not
-            an event file; it is then left as it was.
+    `start` is how every line of such a file begins: by it a first line that a kill left torn is
+    told from a file of something else.
     """
 
     def __init__(
@@ -229,10 +208,6 @@ class EventLog:
         """Return the open file, or raise where nothing can be appended.
 
         To be called before anything is paid for that is to be stored.
-
-        Raises:
-            StorageError: The log is closed, belongs to another process, or its file was
-                removed, replaced or changed by something else.
         """
         if self._file is None:
             raise StorageError(f"{self.path} is closed: resume the run to write to it again")
@@ -272,12 +247,7 @@ class EventLog:
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one event; it is in the file when this returns.
 
-        Args:
-            event: A JSON-serializable mapping.
-
-        Raises:
-            StorageError: It could not be written (the disk is full, say). The file is as
-                it was before the call, so that the caller can try again.
+        Where it cannot be written (the disk is full, say), the file is as it was before.
         """
         with self._lock, uninterrupted():
             file = self.check()

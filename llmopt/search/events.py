@@ -33,24 +33,14 @@ Stop = tuple[str, int | None]
 
 @dataclass(frozen=True)
 class Asked:
-    """Points were produced, and some of those that are ready handed out.
+    """Points were produced, and some of those that are ready handed out."""
 
-    Attributes:
-        new: The points, in the order in which they are handed out.
-        given: How many points were handed out, of those that were ready and the new ones.
-        rng: State of the random generator afterwards.
-        proposals: All points so far, by source.
-        rejected: All samples so far that were not used, by reason.
-        stop: Why the model ends the search once these points are handed out, and the point that
-            it recommends; ``None`` if it does not.
-    """
-
-    new: Sequence[Proposal]
-    given: int
-    rng: Mapping[str, Any]
-    proposals: Mapping[str, int]
-    rejected: Mapping[str, int]
-    stop: Stop | None = None
+    new: Sequence[Proposal]  # in the order in which they are handed out
+    given: int  # how many were handed out, of those that were ready and the new ones
+    rng: Mapping[str, Any]  # of the generator afterwards
+    proposals: Mapping[str, int]  # all points so far, by source
+    rejected: Mapping[str, int]  # all samples so far that were not used, by reason
+    stop: Stop | None = None  # if the model ends the search once these points are handed out
 
     def line(self, space: Space) -> Line:  # noqa: D102
         line = {

@@ -11,12 +11,7 @@ _LARGEST = 1e300  # so that worse ones still have finite numbers
 
 
 def rank_of(trial: Trial, direction: Direction) -> tuple[float, float]:
-    """Return `llmopt.history.rank` with finite losses of complete trials.
-
-    Args:
-        trial: A trial with one objective.
-        direction: That of the objective.
-    """
+    """Return `llmopt.history.rank` with finite losses of complete trials."""
     found = rank(trial, direction)
     return (found[0], min(max(found[1], -_LARGEST), _LARGEST)) if found < FAILED else FAILED
 

@@ -78,20 +78,12 @@ class Joiner:
         give_back: Callable[[list[Proposal]], object],
         turn: AbstractContextManager[Any],
     ) -> Served:
-        """Wait for `n` points.
+        """Return `n` points, and the texts to warn of, or raise whatever `serve` raises.
 
-        Args:
-            n: How many.
-            serve: Asks for a number of points, in a thread. Right before it records them it calls
-                its second argument for how many are still waited for, and returns those.
-            give_back: Takes points of an ask that was cancelled meanwhile.
-            turn: Held while it is settled who is served next, and served.
-
-        Returns:
-            The points; the warnings of a joint ask go to one of those who wait.
-
-        Raises:
-            BaseException: Whatever `serve` raises, for all who wait for it.
+        `serve` asks for a number of points, in a thread. Right before it records them it calls its
+        second argument for how many are still waited for, and returns those. `give_back` takes
+        points of an ask that was cancelled meanwhile. `turn` is held while it is settled who is
+        served next, and served.
         """
         if self._process != os.getpid():
             self._begin()

@@ -42,52 +42,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Spent:
-    """What one `Meter.send` cost.
-
-    Attributes:
-        request: What was sent.
-        reply: The model's answer; ``None`` if the request ended in an error.
-        failed: Calls that failed, before the reply or without one.
-        unpriced: Those of `failed` that may be charged for at an unknown cost.
-        cost: US dollars that others of `failed` may have cost at most.
-        estimated: How many of them are in `cost`.
-        client: Name of the client.
-        error: What ended it without a reply: the class, and the text.
-        began: When it was sent first, in seconds since 1970.
-        seconds: From then until the end, waiting for an overloaded server included.
-    """
+    """What one `Meter.send` cost."""
 
     request: Request
-    reply: Reply | None
-    failed: int
-    unpriced: int = 0
-    cost: float = 0.0
-    estimated: int = 0
+    reply: Reply | None  # the model's answer; ``None`` if the request ended in an error
+    failed: int  # calls that failed, before the reply or without one
+    unpriced: int = 0  # those of `failed` that may be charged for at an unknown cost
+    cost: float = 0.0  # US dollars that others of `failed` may have cost at most
+    estimated: int = 0  # how many of them are in `cost`
     client: str = ""
-    error: str = ""
-    began: float = 0.0
-    seconds: float = 0.0
+    error: str = ""  # what ended it without a reply: the class, and the text
+    began: float = 0.0  # when it was sent first, in seconds since 1970
+    seconds: float = 0.0  # from then until the end, waiting for an overloaded server included
 
 
 @dataclass
 class Draft:
-    """What one ask did so far.
+    """What one ask did so far."""
 
-    Attributes:
-        replies: Its replies in order, paid now or before, with their requests.
-        proposals: Points produced, by source.
-        rejected: Samples that were not used, by reason.
-        warnings: Texts for the caller, who has the line to warn at.
-        stop: Set where an answer gave points and ended the search with them.
-        settled: Whether `proposals` and `rejected` count.
-    """
-
-    replies: list[tuple[Request, Reply]] = field(default_factory=list)
-    proposals: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
-    warnings: list[str] = field(default_factory=list)
-    stop: SearchStopped | None = None
-    settled: bool = False
+    replies: list[tuple[Request, Reply]] = field(default_factory=list)  # paid now or before
+    proposals: Counter[str] = field(default_factory=Counter)  # by source
+    rejected: Counter[str] = field(default_factory=Counter)  # by reason
+    warnings: list[str] = field(default_factory=list)  # for the caller, who has the line to warn at
+    stop: SearchStopped | None = None  # where an answer gave points and ended the search
+    settled: bool = False  # whether `proposals` and `rejected` count
     process: int = field(default_factory=os.getpid)
 
 
@@ -148,13 +126,6 @@ class _Calls:
 class Meter:
     """Sends requests under limits, counts what they cost, and pays for none twice.
 
-    Args:
-        client: The model.
-        limits: Caps on requests, tokens and cost.
-        transport_attempts: Calls for one and the same request before a connection error, a
-            time-out or an overloaded server counts as a failure; by default what the client
-            says, which waits for an overloaded server for minutes.
-
     Attributes:
         client: The model.
         limits: The caps; assign new ones to raise them.
@@ -184,15 +155,7 @@ class Meter:
     # -- sending --------------------------------------------------------------------------
 
     def send(self, request: Request) -> Reply:
-        """Return the model's reply, or the one that was paid for in an ask that was cut off.
-
-        Raises:
-            BudgetExceededError: A cap is reached; nothing was sent.
-            ClientError: The model could not be asked.
-            StorageError: What an earlier request cost still cannot be stored, or `check`
-                refuses; nothing was sent.
-            TypeError: The client gave something that is no `Reply`.
-        """
+        """Return the model's reply, or the one that was paid for in an ask that was cut off."""
         with self.lock:
             with uninterrupted():
                 reply = self._take_paid(request) if self._paid else None
@@ -314,11 +277,6 @@ class Meter:
         """Look for what sure is to stop the first request; nothing is sent.
 
         On an error the file that `log` has just begun is withdrawn.
-
-        Raises:
-            BudgetExceededError: There is a cap on cost, and the model has no known price.
-            ClientError: The key, the model file or the address is missing.
-            ImportError: The model's package is not installed.
         """
         try:
             self._check_priced()  # first: it asks nobody

@@ -34,14 +34,6 @@ def fitted(space: Space, history: History, labels: Sequence[str]) -> str:
 
     The fit is a sum of one quadratic for each number and one value for each choice. Its error is
     that of points left out.
-
-    Args:
-        space: The search space.
-        history: Complete trials with one objective count.
-        labels: What the prompt calls the parameters.
-
-    Returns:
-        A line; nothing where there are too few points, or where it explains nothing.
     """
     trials = [t for t in history.complete if t.constraint_violation <= 0]
     if len(trials) < _FEWEST or len(history.directions) > 1:

@@ -37,9 +37,8 @@ _PROPOSED = ("llm", "cma", "refine", "finish", "network", "sampler")
 class RefineEmitter(Follower):
     """Draws around the best point, for any space with one objective.
 
-    Args:
-        ends: Whether it finishes a search: its points have the source ``"finish"``, and it ends
-            the search once its steps have shrunk to nothing.
+    One that `ends` finishes a search: its points have the source ``"finish"``, and it ends the
+    search once its steps have shrunk to nothing.
     """
 
     def __init__(self, *, ends: bool = False) -> None:
@@ -90,10 +89,6 @@ class RefineEmitter(Follower):
         """Return at most `n` new points with its source: see `Emitter.propose`.
 
         There are fewer where nothing was measured yet, or where few new points are near.
-
-        Raises:
-            SearchStopped: Its steps have shrunk to nothing, or no new point is near, and it
-                `ends` the search.
         """
         self._follow(history)
         if self._best is None:

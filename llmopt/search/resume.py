@@ -93,15 +93,6 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
 
     The space, the directions, the task and how the search began must be the same. How the model
     is asked may change; that is said in one line.
-
-    Args:
-        start: The run's first event.
-        own: The first event that the optimizer would write.
-        path: The file, for messages.
-        seed_given: Whether the caller gave a seed.
-
-    Raises:
-        StorageError: They differ; the message says in what.
     """
     there, now = start["options"], own["options"]
     pairs = [("directions", start["directions"], own["directions"])]
@@ -180,17 +171,7 @@ def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
 def replay(
     events: Sequence[Event], state: SearchState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
-    """Bring a fresh state and its meter to where a run ended.
-
-    Args:
-        events: All events of the run, the first one included.
-        state: Changed.
-        meter: Changed.
-        path: The file, for messages.
-
-    Raises:
-        StorageError: An event is not as llmopt wrote it.
-    """
+    """Bring a fresh state and its meter to where a run ended."""
     ledger = Ledger(meter)
 
     def take(line: Event) -> None:

@@ -60,9 +60,6 @@ class Bandit:
     arm. Each arm's share is proportional to the cube of its rate of good points, but the model
     gets at least a tenth and a single partner at least 15 %, since the points of CMA-ES also adapt
     its distribution, which pays only later. Several partners get at least a tenth each.
-
-    Args:
-        partners: Names of the arms beside ``"model"``.
     """
 
     def __init__(self, partners: Sequence[str] = ("partner",)) -> None:
@@ -74,12 +71,7 @@ class Bandit:
         self._least = {arm: least for arm in partners} | {"model": _LEAST_MODEL}
 
     def take(self, arm: str | None, rank: tuple[float, float]) -> None:
-        """Count one point.
-
-        Args:
-            arm: ``"model"``, a partner, or ``None`` for a point of nobody here.
-            rank: See `rank_of`; infinite for a failed point.
-        """
+        """Count one point, of the model, a partner, or nobody here; its `rank_of`."""
         place = min(_BEST, self._told // 2)
         good = place > 0 and rank < self._top[place - 1]
         if rank < FAILED:
@@ -152,11 +144,10 @@ class Turns:
             self.model, self._since, self._helped = True, 0, False
 
     def due(self, pace: float) -> bool:
-        """Whether the model is to be asked.
+        """Whether the model is to be asked, with so many points left for each request left.
 
-        Args:
-            pace: Points left for each request left: where the turn of the partners has brought as
-                many without a gain, its turn is over, so that no request stays unspent.
+        Where the turn of the partners has brought as many without a gain, it is over, so that no
+        request stays unspent.
         """
         return self.model or self._since + 1 >= pace
 
@@ -174,14 +165,8 @@ class Scheduler(Follower):
     """The model and its partners as one emitter, with a `Bandit` over them.
 
     Each learns from the points of the others, which stand in the history. The shares are a
-    function of the history, too.
-
-    Args:
-        partners: Each gives its share first, in this order; fewer points, where it finds no new
-            ones. Their points have sources of their own.
-        model: Gives the others.
-        requests: How many requests the model may take. Then it and its partners take `Turns`
-            instead, and once they are spent the partners give all points.
+    function of the history, too. Partners give theirs first, in their order; fewer points, where
+    they find no new ones. With `requests`, which the model may take, they take `Turns` instead.
     """
 
     def __init__(
@@ -235,11 +220,7 @@ class Scheduler(Follower):
         taken: Set[Hashable] | None = None,
         notes: tuple[str, ...] = (),
     ) -> list[Proposal]:
-        """Return `n` new points: see `Emitter.propose`.
-
-        Raises:
-            LLMOptError: As the emitters do.
-        """
+        """Return `n` new points: see `Emitter.propose`."""
         self._follow(history)
         seen = keys_of(space, history) if taken is None else set(taken)
         place, paid = rng.random(), True
@@ -289,21 +270,7 @@ def make_scheduler(
     requests: int | None = None,
     space: Space | None = None,
 ) -> ModelEmitter | Scheduler:
-    """Return the emitter of an optimizer: the model, or the model and its partners.
-
-    Args:
-        partner: See `Partner`; an emitter, a sequence of them, or ``None``.
-        model: Asks the model.
-        seed: Seed of the partners; see `CMAEmitter`.
-        requests: See `Scheduler`; without a `partner`, that is a `RefineEmitter`.
-        space: What is to be searched, if it is known.
-
-    Raises:
-        ValueError: There is no such partner, one comes twice, or `requests` is no whole number
-            above 0.
-        SpaceError: A partner cannot search the space.
-        LLMOptError: Its package is not installed.
-    """
+    """Return the model, or with its partners a scheduler (`requests` alone: `RefineEmitter`)."""
     if requests is not None:
         requests = whole_number("requests", requests, 1)
     given = partners_of(partner)
@@ -327,11 +294,7 @@ def partners_of(partner: Any) -> tuple[Any, ...]:
 
 
 def checked_partners(partner: Any) -> Any:
-    """Return names of partners as a file keeps them: a list where there are several.
-
-    Raises:
-        ValueError: There is no such partner.
-    """
+    """Return names of partners as a file keeps them: a list where there are several."""
     names = partners_of(partner)
     for name in names:
         if name not in get_args(Partner):

@@ -19,36 +19,20 @@ from llmopt.space import Space
 
 
 class SearchState:
-    """Everything a search knows.
-
-    Args:
-        space: The search space.
-        directions: One direction for each objective.
-        seed: Seed of the random generator.
-
-    Attributes:
-        trials: In the order of telling.
-        pending: Handed out and not told, oldest first.
-        ready: Produced and not handed out yet.
-        keys: `Space.key` of every point in `trials`, `pending` and `ready`.
-        warmed: Warm-up points produced so far.
-        stop: Why the model ended the search after the points that are ready, and the point that
-            it recommends. It holds until somebody else gives a point.
-        measured_again: Whether finalists were: points of `trials` then come repeatedly.
-        rng: The one source of randomness.
-    """
+    """Everything a search knows."""
 
     def __init__(self, space: Space, directions: tuple[Direction, ...], seed: int) -> None:
         self.space = space
         self.directions = directions
-        self.trials: list[Trial] = []
-        self.pending: list[Proposal] = []
-        self.ready: deque[Proposal] = deque()
-        self.keys: set[Any] = set()
-        self.warmed = 0
+        self.trials: list[Trial] = []  # in the order of telling
+        self.pending: list[Proposal] = []  # handed out and not told, oldest first
+        self.ready: deque[Proposal] = deque()  # produced and not handed out yet
+        self.keys: set[Any] = set()  # `Space.key` of every point in these three
+        self.warmed = 0  # warm-up points produced so far
+        # After the points that are ready; it holds until somebody else gives a point.
         self.stop: Stop | None = None
-        self.measured_again = False
-        self.rng = np.random.default_rng(seed)
+        self.measured_again = False  # finalists were: points of `trials` then come repeatedly
+        self.rng = np.random.default_rng(seed)  # the one source of randomness
 
     def history(self) -> History:
         """Return the trials and the open points as an immutable snapshot."""

@@ -115,9 +115,6 @@ class Ledger:
     """What was spent, and which replies are paid for and not used, as the lines of a file tell it.
 
     A call of which a file holds no end may have been paid for: a kill came upon it.
-
-    Args:
-        meter: Takes over what was spent.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -131,13 +128,7 @@ class Ledger:
     ) -> None:
         """Take in the lines of a file after its first one, and give the meter what they tell.
 
-        Args:
-            lines: All of the file.
-            path: The file, for messages.
-            apply: Takes in a line that is of no request.
-
-        Raises:
-            StorageError: A line is not as llmopt wrote it.
+        `apply` takes in a line that is of no request.
         """
         for number, line in enumerate(lines[1:], start=2):
             with as_written(path, number, line):
@@ -169,11 +160,7 @@ class Ledger:
         return True
 
     def asked(self, **counts: Mapping[str, int]) -> None:
-        """Note the end of an ask: the replies before it have come to it.
-
-        Args:
-            **counts: ``proposals`` and ``rejected``, where the end tells them.
-        """
+        """Note the end of an ask: the replies before it have come to it."""
         if counts:
             self.usage = Usage.from_dict({**vars(self.usage), **counts})
         self.paid.clear()
