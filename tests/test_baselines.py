@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
+from llmopt.benchmarks.methods.baselines import RandomSearch
+from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.search import cma
+from llmopt.search.cma import CMA
 
 
 def sphere(x):
@@ -36,14 +38,14 @@ def test_points_stay_in_the_box_and_are_new(n):
 
 
 def test_cma_finds_the_optimum_and_random_search_does_not():
-    methods = {"cma": CMA(-6, 6, 5, 0), "random": RandomSearch(-6, 6, 5, 0)}
+    methods = {"cma": CMA(-6, 6, 5, 0), "random": RandomSearch(Problem(-6, 6, 5, 400), 0)}
     best = {name: max(map(sphere, drive(method, 400))) for name, method in methods.items()}
     assert best["cma"] > -1e-3
     assert best["random"] < -1e-1
 
 
 def test_random_search_covers_the_box():
-    points = drive(RandomSearch(-2, 5, 2, 0), 500)
+    points = drive(RandomSearch(Problem(-2, 5, 2, 500), 0), 500)
     assert points.min() < -1.9
     assert points.max() > 4.9
     assert abs(points.mean() - 1.5) < 0.2

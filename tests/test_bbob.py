@@ -12,7 +12,7 @@ from llmopt.benchmarks.experiments.bbob import Instance, improvements, make_cell
 from llmopt.benchmarks.experiments.bbob_page import (
     TARGETS,
     draw,
-    duel,
+    duels,
     make_page,
     precision,
     reached,
@@ -60,8 +60,10 @@ def test_methods_are_ranked_where_all_have_run(tmp_path):
     lines += [line("cma", 1, [[1, 30.0]], instance=3), line("random", 1, [[1, 9.0]], instance=3)]
     lines += [line("optuna-tpe", f, [[1, 0.0]]) for f in every[:-1]]
     runs = read_runs(lines, 100)
-    assert duel(runs, "llm-columns", "cma", 120)[:3] == (24, 0, 0)
-    assert duel(runs, "cma", "random", 55)[:3] == (0, 1, 23)  # by function
+    duel = duels(runs, "llm-columns", 120)["cma"]
+    assert (duel.wins, duel.losses, duel.ties) == (24, 0, 0)
+    duel = duels(runs, "cma", 55)["random"]
+    assert (duel.wins, duel.losses, duel.ties) == (0, 1, 23)  # by function
     page = make_page(lines)
     # Methods with more whole instances are ranked on these, too.
     assert "| method | 2-D: of 3, 24 searches | 2-D: of 2, 48 searches |" in page

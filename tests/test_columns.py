@@ -27,7 +27,7 @@ from llmopt import (
     get_prompt,
 )
 from llmopt.benchmarks.experiments.columns_data import FAMILIES, Lines, Window, make_columns
-from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
 from llmopt.client.facts import ModelFacts

@@ -111,10 +111,9 @@ def test_the_documentation_shows_the_own_tasks_of_the_hyper_parameters():
 def test_a_committed_line_is_still_what_the_code_finds(name, package, wanted):
     """One line of each file; `python -m llmopt.benchmarks.experiments.recheck` draws more."""
     pytest.importorskip(package)
-    source = recheck.SOURCES[name]
+    run, trace = recheck.SOURCES[name]
     line = next(x for x in lines_of(name) if wanted.items() <= x.get("cell", x).items())
-    found = source.run(Cell.of(line))
-    assert recheck.agrees(line[source.trace], found[source.trace], 1e-4)
+    assert recheck.agrees(line[trace], run(Cell.of(line))[trace], 1e-4)
 
 
 # -- the README ---------------------------------------------------------------------------
@@ -135,11 +134,6 @@ def test_the_readme_says_what_the_first_command_finds():
     for shown, method in zip(medians, ("llm-columns", "cma", "random"), strict=True):
         held = [x["heldout"] for x in lines if x["cell"]["method"] == method]
         assert (len(held), shown) == (5, f"{median(held):.0f}")
-
-
-def duels_of_bbob(budget, main):
-    runs = bbob_page.read_runs(lines_of("bbob"), budget)
-    return {m: bbob_page.duel(runs, main, m, 20 + budget) for m in runs if m != main}
 
 
 # -- what is claimed ----------------------------------------------------------------------
@@ -181,14 +175,12 @@ def method_of(rival):
     ],
 )
 def test_a_claim_on_functions_is_in_the_tables(words_of_claim, main, budget):
-    found = duels_of_bbob(budget, main)
-    adjusted = bbob_page.holm([d[3] for d in found.values()])
-    p_of = dict(zip(found, adjusted, strict=True))
+    found = bbob_page.duels(bbob_page.read_runs(lines_of("bbob"), budget), main, 20 + budget)
     own = [c for c in claims() if c[0].startswith(words_of_claim)]
     assert own
     for _, rival, result in own:
-        m = method_of(rival)
-        assert result == f"{found[m][0]} : {found[m][1]}, {format_p(p_of[m])}", rival
+        duel = found[method_of(rival)]
+        assert result == f"{duel.wins} : {duel.losses}, {format_p(duel.adjusted)}", rival
 
 
 def test_the_claim_on_policies_is_in_the_tables():

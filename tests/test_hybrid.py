@@ -28,7 +28,7 @@ from llmopt import (
     SpaceError,
     StorageError,
 )
-from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.network import NetworkClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial

@@ -8,11 +8,9 @@ import pytest
 
 from llmopt import Completion, LLMOptError, Reply, ScriptedClient
 from llmopt.benchmarks import extras
-from llmopt.benchmarks.methods.baselines import CMA
-from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import ARS, BipopCMA, GaussianGrammarClient
 from llmopt.benchmarks.methods.model import shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem, method_seed
-from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.table import METHODS, check_method, make_method
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Message, Request
@@ -20,6 +18,7 @@ from llmopt.client.network import letter_ranges
 from llmopt.errors import ClientError, install_hint
 from llmopt.history import History, Trial
 from llmopt.prompt import ColumnsPrompt, Situation, get_prompt
+from llmopt.search.cma import CMA
 from llmopt.space import Float, Space
 
 N = 4
@@ -128,9 +127,11 @@ def test_bipop_changes_its_population_where_a_run_converges():
     assert max(sizes) >= 2 * sizes[0]
 
 
-def test_ars_makes_the_step_of_its_algorithm():
+def test_ars_makes_the_step_of_its_algorithm(monkeypatch):
     problem = Problem(-6.0, 6.0, 3, 100)
-    search = ARS(problem, np.random.SeedSequence(1), directions=3, top=2, step=0.1, noise=0.05)
+    monkeypatch.setattr(ARS, "DIRECTIONS", 3)
+    monkeypatch.setattr(ARS, "NOISE", 0.05)
+    search = ARS(problem, np.random.SeedSequence(1))
     rewards = [1.0, 0.0, 5.0, 2.0, -1.0, -9.0]
     deltas = []
     for i, reward in enumerate(rewards):

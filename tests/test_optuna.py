@@ -38,7 +38,7 @@ from llmopt import (
     parse_parameters,
 )
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.prompt import Query, Situation
 

@@ -6,7 +6,7 @@ import json
 
 from llmopt.benchmarks.experiments import recheck
 from llmopt.benchmarks.experiments.hpo import make_cell, run_cell
-from llmopt.benchmarks.experiments.recheck import SOURCES, agrees, draw
+from llmopt.benchmarks.experiments.recheck import agrees, draw
 
 
 def line(method, seconds=1.0, model="", **more):
@@ -17,9 +17,9 @@ def line(method, seconds=1.0, model="", **more):
 def test_methods_are_drawn_in_turn_and_slow_lines_and_other_models_not():
     lines = [*[line("random")] * 5, line("tpe"), line("model", model="smollm2")]
     lines += [line("gp", seconds=99), line("model", model="a chat model")]
-    places = draw(lines, SOURCES["hpo"], 3, 30, seed=0)
+    places = draw(lines, 3, 30, seed=0)
     assert {lines[i]["cell"]["method"] for i in places} == {"random", "tpe", "model"}
-    assert len(draw(lines, SOURCES["hpo"], 99, 30, seed=0)) == 7
+    assert len(draw(lines, 99, 30, seed=0)) == 7
 
 
 def test_traces_agree_value_by_value():

@@ -15,7 +15,7 @@ import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.figures import COLORS, GREY, Look, Panel, panels
-from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+from llmopt.benchmarks.report.stats import Duel, format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.files import write_bytes_atomically
 
@@ -144,14 +144,13 @@ def _ranked(runs: Runs, budget: int) -> list[str]:
         return []
     pairs = {}
     for main in (MAIN, ABLATIONS[0]):
-        duels = {m: duel(runs, main, m, end) for m in runs if m != main and main in runs}
-        adjusted = holm([d[3] for d in duels.values()])
-        pairs[f"{label(main)} better : worse, p"] = {
-            m: f"{d[0]} : {d[1]}, {format_p(p)}"
-            for (m, d), p in zip(duels.items(), adjusted, strict=True)
-            if d[0] + d[1] + d[2]
+        cells = {
+            m: f"{d.wins} : {d.losses}, {format_p(d.adjusted)}"
+            for m, d in duels(runs, main, end).items()
+            if d.wins + d.ties + d.losses
         }
-    pairs = {name: cells for name, cells in pairs.items() if cells}
+        if cells:
+            pairs[f"{label(main)} better : worse, p"] = cells
     return [
         "",
         f"## {budget} evaluations",
@@ -176,19 +175,21 @@ def _by_method(runs: Runs, columns: Mapping[str, Mapping[str, str]]) -> list[str
     return Table.of(["method", *columns], rows).markdown()
 
 
-def duel(runs: Runs, first: str, second: str, evaluation: int) -> tuple[int, int, int, float]:
-    """Return in how many functions the first is better, worse, equal, and the p value.
+def duels(runs: Runs, main: str, evaluation: int) -> dict[str, Duel]:
+    """Compare a method with each other one.
 
     A function of a dimension counts once: the mean over the instances that both have finished, as
     the instances of a function are not independent.
     """
-    gains: dict[tuple[int, int], list[float]] = {}
-    for key in shared(runs, (first, second)):
-        one, other = (np.log10(precision(runs[m][key], evaluation)) for m in (first, second))
-        gains.setdefault(key[:2], []).append(float(other - one))
-    means = [float(np.mean(own)) for own in gains.values()]
-    better, worse = sum(g > 0 for g in means), sum(g < 0 for g in means)
-    return better, worse, len(means) - better - worse, paired_test(means)
+    found = {}
+    for other in runs if main in runs else ():
+        gains: dict[tuple[int, int], list[float]] = {}
+        for key in shared(runs, (main, other)) if other != main else ():
+            one, rival = (np.log10(precision(runs[m][key], evaluation)) for m in (main, other))
+            gains.setdefault(key[:2], []).append(float(rival - one))
+        if other != main:
+            found[other] = [float(np.mean(own)) for own in gains.values()]
+    return fought(found)
 
 
 def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:

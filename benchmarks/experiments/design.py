@@ -18,7 +18,7 @@ seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 A value counts as reached within one percent. Tokens are estimated from the texts of the recording,
 for searches of before, too. All searches that were made count.
 
-    python -m llmopt.benchmarks.experiments.design --task zones --seed 4 --model folder:DIR \
+    python -m llmopt.benchmarks.experiments.design --tasks zones --seeds 4 --model folder:DIR \
         --answered-by "a frontier chat model" --record RECORDINGS --out FILE
     python -m llmopt.benchmarks.experiments.design --table
 
@@ -31,13 +31,10 @@ Runtime: the model's answers take nearly all of it.
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import functools
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -45,8 +42,7 @@ from typing import Any
 from gymnasium.wrappers import TimeLimit
 
 import llmopt
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
-from llmopt.benchmarks.engine.pool import run_pool
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines, write_page
 from llmopt.benchmarks.experiments import words
 from llmopt.benchmarks.experiments.functions import SHAPES, Function
 from llmopt.benchmarks.experiments.recordings import spent
@@ -54,13 +50,11 @@ from llmopt.benchmarks.experiments.unseen import BusLine, Fermenter
 from llmopt.benchmarks.experiments.words_page import is_present
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.base import Client
-from llmopt.client.recording import RecordClient
 from llmopt.history import Trial, Usage
 from llmopt.policies import PolicySearch
 from llmopt.trackers import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
-EVALUATIONS = 30
 HELD_OUT = 100
 ARMS = ("default", "python", "before")
 BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer")
@@ -85,24 +79,30 @@ class Watch(Callback):
         """Keep a trial."""
         self.trials.append((trial, usage.requests))
 
+    def line(self, value: Callable[[Trial], Any], usage: Usage, stopped: str) -> Line:
+        """Return what was seen, with a value for each trial."""
+        return {
+            "curve": [value(trial) for trial, _ in self.trials],
+            "asked": [requests for _, requests in self.trials],
+            "sources": [t.source if t.kind == "search" else t.kind for t, _ in self.trials],
+            **{name: getattr(usage, name) for name in ("requests", "fallbacks", "rejected")},
+            "stopped": stopped,
+        }
+
 
 def search_policy(cell: Cell, client: Client) -> Line:
     """Search a policy and return what was found."""
     task, watch = POLICIES[cell.task], Watch()
-    off = _OFF if cell.method == "before" else {}
-    with PolicySearch(
-        task.env, client, seed=cell.seed, callbacks=[watch], **task.options, **off
-    ) as search:
+    options = task.options | (_OFF if cell.method == "before" else {})
+    with PolicySearch(task.env, client, seed=cell.seed, callbacks=[watch], **options) as search:
         search.run(cell.evaluations)
-        best = search.best
-        held = search.evaluate(HELD_OUT)
+        best, held = search.best, search.evaluate(HELD_OUT)
         return {
-            **_trials(watch, [t.reward for t, _ in watch.trials]),
+            **watch.line(lambda trial: trial.reward, search.optimizer.usage, search.stopped),
             "best": best.reward,
             "params": best.params,
             "held_out": held.mean,
             "held_out_stderr": held.standard_error,
-            **_usage(search.optimizer.usage, search.stopped),
         }
 
 
@@ -121,44 +121,24 @@ def search_function(cell: Cell, client: Client) -> Line:
         progress=False,
         **(off if cell.method == "before" else {}),
     )
-    params = result.best.params
     return {
-        **_trials(watch, [function.true(t.params) for t, _ in watch.trials]),
-        "best": function.true(params),
-        "params": params,
+        **watch.line(lambda trial: function.true(trial.params), result.usage, result.stopped),
+        "best": function.true(result.best.params),
+        "params": result.best.params,
         "optimum": function.best,
-        **_usage(result.usage, result.stopped),
     }
 
 
-def _trials(watch: Watch, values: Sequence[Any]) -> Line:
-    return {
-        "curve": list(values),
-        "asked": [requests for _, requests in watch.trials],
-        "sources": [t.source if t.kind == "search" else t.kind for t, _ in watch.trials],
-    }
-
-
-def _usage(usage: Usage, stopped: str) -> Line:
-    return {
-        "requests": usage.requests,
-        "fallbacks": usage.fallbacks,
-        "rejected": usage.rejected,
-        "stopped": stopped,
-    }
-
-
-def run_cell(cell: Cell, model: str, record: Path) -> Line:
-    """Run one search and return its line."""
+def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
+    """Run one search and return its line, with the tokens of its recording."""
     began = time.monotonic()
-    record.mkdir(parents=True, exist_ok=True)
-    path = record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
+    if record is None or model.startswith("replay:"):  # what is played is not recorded over
+        record = Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
+    path = words.kept_in(record, cell)
     path.unlink(missing_ok=True)
-    search = search_function if cell.task in SHAPES else search_policy
-    with contextlib.ExitStack() as opened:
-        client = words.load(model)
-        opened.callback(getattr(client, "close", lambda: None))
-        found = search(cell, RecordClient(client, path))
+    with words.answering(cell, model, record) as client:
+        search = search_function if cell.task in SHAPES else search_policy
+        found = search(cell, client)
     prompt, completion = spent(path) if path.exists() else (0, 0)
     seconds = round(time.monotonic() - began, 1)
     return cell.line(**found, prompt_tokens=prompt, completion_tokens=completion, seconds=seconds)
@@ -182,14 +162,10 @@ def earlier(lines: Iterable[Line]) -> list[Line]:
 
 def requests_until(line: Line, target: float) -> float:
     """Return the requests until a value is within one percent of another, or better; else ∞."""
-    sign = -1 if "optimum" in line else 1
+    sign, slack = -1 if "optimum" in line else 1, 0.01 * abs(target)
     kinds = line.get("sources", [""] * len(line["curve"]))
     for value, asked, kind in zip(line["curve"], line["asked"], kinds, strict=True):
-        if (
-            value is not None
-            and kind != "check"
-            and sign * value >= sign * target - 0.01 * abs(target)
-        ):
+        if value is not None and kind != "check" and sign * value >= sign * target - slack:
             return int(asked)
     return math.inf
 
@@ -205,27 +181,19 @@ def make_page(lines: Sequence[Line]) -> str:
             new = [line for line in lines if (line["task"], line["method"]) == (task, arm)]
             if not new:
                 continue
-            cells = ["–"] * 3
+            first = now = share = math.nan
             if old:
                 middle = median(best.values())
                 first = median(requests_until(x, best[x["seed"]]) for x in old)
                 now = median(requests_until(x, best.get(x["seed"], middle)) for x in new)
-                cells = [
-                    _count(first),
-                    _count(now),
-                    f"{now / first:.2f}" if now < math.inf else "–",
-                ]
-                shares += [now / first] if arm == "default" else []
-            rows.append(
-                [
-                    task,
-                    arm,
-                    *cells,
-                    *(_count(_middle(group, "requests")) for group in (old, new)),
-                    *(_results(group) for group in (old, new)),
-                    *(_thousands(_middle(group, "prompt_tokens")) for group in (old, new)),
-                ]
-            )
+                share = now / first
+                shares += [share] if arm == "default" else []
+            row = [task, arm, _count(first), _count(now)]
+            row.append(f"{share:.2f}" if share < math.inf else "–")
+            row += [_count(_middle(group, "requests")) for group in (old, new)]
+            row += [_results(group) for group in (old, new)]
+            tokens = [_middle(group, "prompt_tokens") / 1000 for group in (old, new)]
+            rows.append([*row, *("–" if math.isnan(n) else f"{n:.0f}k" for n in tokens)])
     head = [
         "task", "arm", "requests to 1 %, before", "now", "share", "requests in all, before", "now",
         "results before (seed)", "now", "prompt tokens before", "now",
@@ -254,10 +222,6 @@ def _count(value: float) -> str:
     return "–" if math.isnan(value) else "not reached" if math.isinf(value) else f"{value:g}"
 
 
-def _thousands(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value / 1000:.0f}k"
-
-
 def _results(lines: Sequence[Line]) -> str:
     """Return held-out returns, or distances to the optimum, by seed."""
     shown = []
@@ -268,29 +232,12 @@ def _results(lines: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    """Run the search that the command line names, or print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--task", choices=TASKS, default="zones")
-    parser.add_argument("--arm", choices=ARMS, default="default")
-    parser.add_argument("--seed", type=int, default=4)
-    parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
-    parser.add_argument("--model", default="smollm2", help="model string")
-    parser.add_argument("--answered-by", default="", help="who answered, for folder: and replay:")
-    parser.add_argument("--record", type=Path, help="folder for the recording")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="make the page of what was measured")
-    args = parser.parse_args()
+    """Run searches, or make the page of what was measured."""
+    args = words.command_line(__doc__, TASKS, ARMS, RESULTS).parse_args()
     if args.table:
-        page = make_page(read_lines(args.out))
-        args.out.with_suffix(".md").write_text(page, encoding="utf-8")
-        print(page)
-        return
-    again = args.model.startswith("replay:")  # what is played is not recorded over
-    record = None if again else args.record
-    record = record or Path(tempfile.mkdtemp(prefix="llmopt-recording-"))
-    cell = Cell(args.task, args.arm, args.seed, args.evaluations, args.answered_by or args.model)
-    run = functools.partial(run_cell, model=args.model, record=record)
-    run_pool([cell], run, args.out, summary=lambda line: f"best {line['best']:.6g}")
+        write_page(args.out, make_page)
+    else:
+        words.run_searches(args, run_cell, lambda line: f"best {line['best']:.6g}")
 
 
 if __name__ == "__main__":

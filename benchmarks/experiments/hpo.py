@@ -46,13 +46,13 @@ from optuna.distributions import (
 
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.cell import Cell, Line, write_page
 from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.engine.search import Asked, Outcome, search
 from llmopt.benchmarks.experiments.hpo_tasks import OWN, TASKS
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.methods.libraries import StudyMethod
-from llmopt.benchmarks.report.stats import format_p, holm, paired_test, ranks
+from llmopt.benchmarks.report.stats import format_p, fought, ranks
 from llmopt.benchmarks.report.table import Table
 from llmopt.client.recording import RecordClient
 
@@ -99,45 +99,36 @@ def hide(distribution: Any, value: Any) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return chr(ord("A") + distribution.choices.index(value))
     low, high = distribution.low, distribution.high
-    share = (
-        np.log(value / low) / np.log(high / low)
-        if distribution.log
-        else (value - low) / (high - low)
-    )
-    return float(np.clip(share, 0, 1))
+    if distribution.log:
+        low, high, value = np.log([low, high, value])
+    return float(np.clip((value - low) / (high - low), 0, 1))
 
 
 def make_sampler(cell: Cell, client: Any, description: str) -> optuna.samplers.BaseSampler:
     """Return the sampler of a search; all draw the same first points."""
     first = optuna.samplers.RandomSampler(seed=cell.seed)
+    options: dict[str, Any] = {"n_startup_trials": STARTUP, "seed": cell.seed}
     if cell.method == "random":
         return first
     if cell.method == "tpe":
-        sampler = optuna.samplers.TPESampler(n_startup_trials=STARTUP, seed=cell.seed)
+        sampler = optuna.samplers.TPESampler(**options)
         sampler._random_sampler = first
         return sampler
+    options["independent_sampler"] = first
     if cell.method == "gp":
-        return optuna.samplers.GPSampler(
-            n_startup_trials=STARTUP, seed=cell.seed, independent_sampler=first
-        )
-    return LLMSampler(
-        client,
-        description=description,
-        n_startup_trials=STARTUP,
-        seed=cell.seed,
-        total=cell.evaluations,
-        independent_sampler=first,
-    )
+        return optuna.samplers.GPSampler(**options)
+    return LLMSampler(client, description=description, total=cell.evaluations, **options)
 
 
 def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
     """Run one search and return its line."""
     task = TASKS[cell.task]
     hidden = cell["told"] == "anonymous"
-    names = {f"p{i}": name for i, name in enumerate(task.space, 1)} if hidden else {}
-    space: dict[str, BaseDistribution] = dict(task.space)
-    if hidden:
-        space = {alias: hidden_of(task.space[name]) for alias, name in names.items()}
+    names = {f"p{i}" if hidden else name: name for i, name in enumerate(task.space, 1)}
+    space = {
+        alias: hidden_of(task.space[name]) if hidden else task.space[name]
+        for alias, name in names.items()
+    }
     client: Any = "network" if cell.method == "network" else None
     if cell.method == "model":
         client = load_model(source or cell.model, 1)
@@ -150,20 +141,15 @@ def run_cell(cell: Cell, source: str = "", record: str = "") -> Line:
         sampler = make_sampler(cell, client, "" if hidden else task.description)
         study = optuna.create_study(sampler=sampler, direction="maximize")
         if cell["start"] == "default":
-            default = {
-                alias: hide(
-                    task.space[names.get(alias, alias)], task.default[names.get(alias, alias)]
-                )
-                if hidden
-                else task.default[alias]
-                for alias in space
-            }
+            default = {alias: task.default[name] for alias, name in names.items()}
+            if hidden:
+                default = {a: hide(task.space[names[a]], value) for a, value in default.items()}
             study.enqueue_trial(default)
 
         def evaluate(asked: Asked) -> Outcome:
-            params = asked.params
+            params = {name: asked.params[alias] for alias, name in names.items()}
             if hidden:
-                params = {name: shown(task.space[name], params[a]) for a, name in names.items()}
+                params = {name: shown(task.space[name], v) for name, v in params.items()}
             values.append(task.evaluate(params))
             told = values[rng.integers(len(values))] if cell["told"] == "shuffled" else values[-1]
             return Outcome(told)
@@ -276,21 +262,19 @@ def _overview(
     ranked = [name for name in labels if whole and all(name in names for names in whole)]
     table = np.array([ranks([-names[n] for n in ranked]) for names in whole])
     main = "small network"
-    rivals = [name for name in labels if name != main]
-    tests = {}
-    for name in rivals:
-        gaps = [n[name] - n[main] for n in by_key.values() if name in n and main in n]
-        if gaps:
-            tests[name] = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps), paired_test(gaps)
-    adjusted = dict(zip(tests, holm([t[2] for t in tests.values()]), strict=True))
+    gaps = {
+        name: [n[name] - n[main] for n in by_key.values() if name in n and main in n]
+        for name in labels
+        if name != main
+    }
+    duels = fought({name: own for name, own in gaps.items() if own})
     head = [*_HEAD, f"mean rank ({len(whole)} searches)", f"{main} better : worse", "p (Holm)"]
     rows = []
     for name in labels:
         own = [r for key, r in found.items() if key[2] == name]
         rank = f"{table[:, ranked.index(name)].mean():.2f}" if name in ranked else ""
-        duel = ["", ""]
-        if name in tests:
-            duel = [f"{tests[name][0]} : {tests[name][1]}", format_p(adjusted[name])]
+        d = duels.get(name)
+        duel = [f"{d.wins} : {d.losses}", format_p(d.adjusted)] if d else ["", ""]
         rows.append([name, str(len(own)), *_medians(own), rank, *duel])
     return Table.of(head, rows).markdown()
 
@@ -334,13 +318,6 @@ def run_searches(
         )
     one = functools.partial(run, source=args.model, record=args.record)
     run_pool(cells, one, args.results, jobs=args.jobs, **options)
-
-
-def write_page(results: Path, make: Callable[[Sequence[Line]], str]) -> None:
-    """Make the page of a file of results, and print it."""
-    page = make(read_lines(results))
-    results.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

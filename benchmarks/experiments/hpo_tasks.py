@@ -78,10 +78,6 @@ class Lookup:
         return self._mean(self._table._dataset[key])
 
     def best(self) -> float:
-        return self._best
-
-    @functools.cached_property
-    def _best(self) -> float:
         return max(map(self._mean, self._table._dataset.values()))
 
     def _mean(self, entry: Mapping[str, Any]) -> float:
@@ -94,62 +90,47 @@ class Lookup:
         return int(np.abs(scale(np.array(values, dtype=float)) - scale(float(value))).argmin())
 
 
+# scikit-learn's MLPClassifier.
+_MLP_DEFAULT = dict(zip(_MLP, (1e-4, 200, 1, 1e-3, 100), strict=True))
+_TWO_DEFAULT = dict(
+    zip(_TWO_LAYERS, ("relu", "relu", 32, 0.0, 0.0, 1e-3, "const", 128, 128), strict=True)
+)
+_GROUPS: tuple[tuple[str, str, Mapping[str, BaseDistribution], Params, str, str], ...] = (
+    (
+        "HPOBench",
+        "val_acc",
+        _MLP,
+        _MLP_DEFAULT,
+        "car phoneme vehicle segment",
+        "Validation accuracy of a multi-layer perceptron (scikit-learn, Adam) on the OpenML "
+        "data set {name!r}: L2 penalty alpha, batch size, hidden layers (depth), initial "
+        "learning rate, units of each layer (width).",
+    ),
+    (
+        "HPOLib",
+        "val_loss",
+        _TWO_LAYERS,
+        _TWO_DEFAULT,
+        "naval_propulsion parkinsons_telemonitoring protein_structure slice_localization",
+        "Minus the validation loss (mean squared error) of a network with two hidden layers, "
+        "trained for 100 epochs with Adam on the UCI regression data {name!r}.",
+    ),
+    (
+        "NASBench201",
+        "val_acc",
+        _CELL,
+        dict.fromkeys(_CELL, "nor_conv_3x3"),
+        "cifar100",
+        "Validation accuracy in % of NAS-Bench-201 on {name!r}: the operations on the six "
+        "edges of the cell.",
+    ),
+)
+
+
 def _tables() -> dict[str, Task]:
-    groups = (
-        (
-            "HPOBench",
-            ("car", "phoneme", "vehicle", "segment"),
-            "val_acc",
-            _MLP,
-            # scikit-learn's MLPClassifier.
-            {
-                "alpha": 1e-4,
-                "batch_size": 200,
-                "depth": 1,
-                "learning_rate_init": 1e-3,
-                "width": 100,
-            },
-            "Validation accuracy of a multi-layer perceptron (scikit-learn, Adam) on the OpenML "
-            "data set {name!r}: L2 penalty alpha, batch size, hidden layers (depth), initial "
-            "learning rate, units of each layer (width).",
-        ),
-        (
-            "HPOLib",
-            (
-                "naval_propulsion",
-                "parkinsons_telemonitoring",
-                "protein_structure",
-                "slice_localization",
-            ),
-            "val_loss",
-            _TWO_LAYERS,
-            {
-                "activation_fn_1": "relu",
-                "activation_fn_2": "relu",
-                "batch_size": 32,
-                "dropout_1": 0.0,
-                "dropout_2": 0.0,
-                "init_lr": 1e-3,
-                "lr_schedule": "const",
-                "n_units_1": 128,
-                "n_units_2": 128,
-            },
-            "Minus the validation loss (mean squared error) of a network with two hidden layers, "
-            "trained for 100 epochs with Adam on the UCI regression data {name!r}.",
-        ),
-        (
-            "NASBench201",
-            ("cifar100",),
-            "val_acc",
-            _CELL,
-            dict.fromkeys(_CELL, "nor_conv_3x3"),
-            "Validation accuracy in % of NAS-Bench-201 on {name!r}: the operations on the six "
-            "edges of the cell.",
-        ),
-    )
     made = {}
-    for kind, names, metric, space, default, text in groups:
-        for name in names:
+    for kind, metric, space, default, names, text in _GROUPS:
+        for name in names.split():
             table = Lookup(kind, name, metric, space)
             made[name] = Task(space, table, default, text.format(name=name), table.best)
     return made

@@ -20,7 +20,6 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +35,15 @@ from llmopt.search.eventlog import read_events
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-@dataclass(frozen=True)
-class Source:
-    """What a file of results holds."""
-
-    run: Callable[[Any], Line]  # runs a search and returns its line
-    trace: str  # the field of a line that the search decides
-
-
-SOURCES: Mapping[str, Source] = {
-    "policies": Source(policies.run_cell, "means"),
-    "bbob": Source(bbob.run_cell, "steps"),
-    "hpo": Source(hpo.run_cell, "values"),
+SOURCES: Mapping[str, tuple[Callable[[Any], Line], str]] = {
+    "policies": (policies.run_cell, "means"),
+    "bbob": (bbob.run_cell, "steps"),
+    "hpo": (hpo.run_cell, "values"),
 }
+"""File of results -> what runs one of its searches, and the field of a line that it decides."""
 
 
-def draw(lines: Sequence[Line], source: Source, count: int, seconds: float, seed: int) -> list[int]:
+def draw(lines: Sequence[Line], count: int, seconds: float, seed: int) -> list[int]:
     """Return the places of the lines to check: random ones, the methods in turn."""
     turns: Counter[str] = Counter()
     order = []
@@ -66,29 +58,21 @@ def draw(lines: Sequence[Line], source: Source, count: int, seconds: float, seed
 
 def agrees(old: Any, new: Any, tolerance: float) -> bool:
     """Return whether two traces hold the same values."""
-    try:
-        # A failed evaluation is None, which is equal to itself alone.
-        return bool(
-            np.allclose(
-                np.array(new, dtype=float),
-                np.array(old, dtype=float),
-                rtol=tolerance,
-                atol=1e-12,
-                equal_nan=True,
-            )
-        )
-    except ValueError:  # of different lengths
+    if len(old) != len(new):
         return False
+    # A failed evaluation is None, which is equal to itself alone.
+    one, other = (np.array(each, dtype=float) for each in (new, old))
+    return bool(np.allclose(one, other, rtol=tolerance, atol=1e-12, equal_nan=True))
 
 
 def check(name: str, path: Path, args: argparse.Namespace) -> list[Line]:
     """Run some lines of a file again and return what was found."""
-    source = SOURCES[name]
+    run, trace = SOURCES[name]
     lines = list(read_events(path))
     found = []
-    for place in draw(lines, source, args.check, args.seconds, args.seed):
+    for place in draw(lines, args.check, args.seconds, args.seed):
         cell = Cell.of(lines[place])
-        same = agrees(lines[place][source.trace], source.run(cell)[source.trace], args.tolerance)
+        same = agrees(lines[place][trace], run(cell)[trace], args.tolerance)
         found.append(cell.line(file=path.name, lines=len(lines), agrees=same))
         print(f"{path.name} {cell}: {'agrees' if same else 'DIFFERS'}", flush=True)
     return found

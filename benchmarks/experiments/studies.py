@@ -37,14 +37,13 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from llmopt._version import __version__
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.benchmarks.bench.suites import Kind
-from llmopt.benchmarks.engine.cell import Cell, Line, read_lines
+from llmopt.benchmarks.engine.cell import Cell, Line, read_lines, write_page
 from llmopt.benchmarks.engine.pool import load_model, run_pool
 from llmopt.benchmarks.experiments.hpo import (
     hidden_of,
     run_searches,
     search_parser,
     shown,
-    write_page,
 )
 from llmopt.benchmarks.extras import require_packages
 from llmopt.benchmarks.report.stats import (

@@ -47,7 +47,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,8 @@ from llmopt.search.cma import CMA
 from llmopt.space import Space
 
 RESULTS = Path(__file__).parents[1] / "results" / "words.jsonl"
-WARMUP, STARTS, HELD_OUT = 5, 10, 100
-ARMS = ("none", "names", "docs", "words", "shuffled", "props", "props-plus", "ten")
+WARMUP, STARTS, HELD_OUT, EVALUATIONS = 5, 10, 100, 30
+ARMS = ("words", "none", "names", "docs", "shuffled", "props", "props-plus", "ten")
 BASELINES = ("columns", "cma", "random")
 
 
@@ -205,7 +205,7 @@ def make_search(task: str, arm: str, client: Client | str | None, seed: int) -> 
 
 def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) -> dict[str, Any]:
     """Search with a model, and return the result's line."""
-    measured: list[tuple[float | None, Any]] = []
+    curve: list[float | None] = []
     checked: list[int] = []
     returns: dict[str, list[float]] = {}  # of each point, checks included
 
@@ -215,7 +215,7 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         def kept(params: Any, seeds: Sequence[int] | None = None) -> Any:
             outcome, text = measure(params, seeds)
             if seeds is None:
-                measured.append((outcome.mean, params))
+                curve.append(outcome.mean)
             else:  # fresh starts, before the search may stop: not comparable
                 checked.append(len(outcome.returns))
             if outcome.mean is not None:
@@ -225,29 +225,26 @@ def run_model(task: str, arm: str, client: Client, seed: int, evaluations: int) 
         policies.measure = kept  # type: ignore[method-assign]
         policies.run(evaluations)
         usage = policies.optimizer.usage
-        best = max(((float(np.mean(r)), json.loads(p)) for p, r in returns.items()), key=_first)
+        means = {point: float(np.mean(found)) for point, found in returns.items()}
+        top = max(means, key=lambda point: means[point])
         if policies.stopped and not isinstance(policies, Shuffled):
-            chosen = policies.best.params  # by the model, of points as good as the best
-            best = (float(np.mean(returns.get(json.dumps(chosen), best[0]))), chosen)
-        held = policies.evaluate(HELD_OUT, params=best[1])
+            # Chosen by the model, of points as good as the best.
+            top = json.dumps(policies.best.params)
+        spent = ("requests", "fallbacks", "rejected", "prompt_tokens", "completion_tokens")
         return {
-            "curve": [m for m, _ in measured],
+            "curve": curve,
             "check_episodes": sum(checked),
-            "best": best[0],
-            "params": best[1],
-            "held_out": held.mean,
-            "held_out_stderr": held.standard_error,
-            "requests": usage.requests,
-            "fallbacks": usage.fallbacks,
-            "rejected": usage.rejected,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
+            **_judged(policies, means.get(top, max(means.values())), json.loads(top)),
+            **{name: getattr(usage, name) for name in spent},
             "stopped": policies.stopped,
         }
 
 
-def _first(pair: tuple[float, Any]) -> float:
-    return pair[0]
+def _judged(policies: PolicySearch, best: float, params: Any) -> dict[str, Any]:
+    """Return the best policy, and what it does on fresh starts."""
+    held = policies.evaluate(HELD_OUT, params=params)
+    judged = {"held_out": held.mean, "held_out_stderr": held.standard_error}
+    return {"best": best, "params": params, **judged}
 
 
 class InSpace:
@@ -279,11 +276,14 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
     """Search the same box with no words, and return the result's line."""
     with make_search(task, "none", "smollm2", seed) as policies:
         space = policies.optimizer.space
-        measured: list[tuple[float | None, Any]] = []
+        curve: list[float | None] = []
+        sound: list[tuple[float, Any]] = []
 
         def evaluate(asked: Asked) -> Outcome:
             outcome, _ = policies.measure(asked.params)
-            measured.append((outcome.mean, asked.params))
+            curve.append(outcome.mean)
+            if outcome.mean is not None:
+                sound.append((outcome.mean, asked.params))
             return Outcome(outcome.mean, "failed")
 
         optimizer = LLMOptimizer(space, "smollm2", "columns", seed=seed, warmup=WARMUP)
@@ -295,17 +295,13 @@ def run_baseline(task: str, arm: str, seed: int, evaluations: int) -> dict[str, 
             method = InSpace(space, CMA(0.0, 1.0, len(space), seed, start), seed)
         elif arm == "random":
             method = InSpace(space, None, seed)
-        search(method, evaluations - len(measured), evaluate)
-        top = max((m for m in measured if m[0] is not None), key=lambda m: float(m[0] or 0.0))
-        held = policies.evaluate(HELD_OUT, params=top[1])
+        search(method, evaluations - len(curve), evaluate)
+        usage = optimizer.usage
         return {
-            "curve": [m for m, _ in measured],
-            "best": top[0],
-            "params": top[1],
-            "held_out": held.mean,
-            "held_out_stderr": held.standard_error,
-            "requests": optimizer.usage.requests,
-            "fallbacks": optimizer.usage.fallbacks,
+            "curve": curve,
+            **_judged(policies, *max(sound, key=lambda pair: pair[0])),
+            "requests": usage.requests,
+            "fallbacks": usage.fallbacks,
         }
 
 
@@ -316,18 +312,39 @@ def load(model: str) -> Client:
     return get_client(model)
 
 
-def main() -> None:
-    """Run the searches that the command line names, or print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["zones"])
-    parser.add_argument("--arms", nargs="+", choices=(*ARMS, *BASELINES), default=["words"])
+def command_line(
+    doc: str | None, tasks: Iterable[str], arms: Sequence[str], results: Path
+) -> argparse.ArgumentParser:
+    """Return the options of an experiment in which a chat model searches, arm by arm."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=list(tasks), default=["zones"])
+    parser.add_argument("--arms", nargs="+", choices=arms, default=arms[:1])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
     parser.add_argument("--model", default="smollm2", help="model string")
     parser.add_argument("--answered-by", default="", help="who answered, for folder: and replay:")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--evaluations", type=int, default=30)
     parser.add_argument("--record", type=Path, help="folder for the recordings")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what was measured")
+    parser.add_argument("--out", type=Path, default=results)
+    parser.add_argument("--table", action="store_true", help="make the table of what was measured")
+    return parser
+
+
+def run_searches(
+    args: argparse.Namespace, run: Callable[..., Line], summary: Callable[[Line], str]
+) -> None:
+    """Run the searches that the command line names."""
+    answerer = args.answered_by or args.model
+    cells = [
+        Cell(t, arm, seed, args.evaluations, arm if arm in BASELINES else answerer)
+        for t, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
+    ]
+    one = functools.partial(run, model=args.model, record=args.record)
+    run_pool(cells, one, args.out, summary=summary)
+
+
+def main() -> None:
+    """Run searches, or show what was measured."""
+    parser = command_line(__doc__, TASKS, (*ARMS, *BASELINES), RESULTS)
     parser.add_argument("--picture", type=Path, help="draw what was measured into this file")
     args = parser.parse_args()
     if args.table or args.picture:
@@ -339,13 +356,24 @@ def main() -> None:
         else:
             print(words_page.table(lines))
         return
-    answerer = args.answered_by or args.model
-    cells = [
-        Cell(t, arm, seed, args.evaluations, arm if arm in BASELINES else answerer)
-        for t, arm, seed in itertools.product(args.tasks, args.arms, args.seeds)
-    ]
-    run = functools.partial(run_cell, model=args.model, record=args.record)
-    run_pool(cells, run, args.out, summary=_summary_of)
+    run_searches(args, run_cell, _summary_of)
+
+
+@contextlib.contextmanager
+def answering(cell: Cell, model: str, record: Path | None) -> Iterator[Client]:
+    """Open the model that answers a search; its answers are kept in a folder, if there is one."""
+    with contextlib.ExitStack() as opened:
+        client = load(model)
+        opened.callback(getattr(client, "close", lambda: None))
+        if record is not None:
+            record.mkdir(parents=True, exist_ok=True)
+            client = RecordClient(client, kept_in(record, cell))
+        yield client
+
+
+def kept_in(record: Path, cell: Cell) -> Path:
+    """Return the file of a search's recording."""
+    return record / f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
 
 
 def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
@@ -354,13 +382,7 @@ def run_cell(cell: Cell, model: str, record: Path | None = None) -> Line:
     if cell.method in BASELINES:
         found = run_baseline(cell.task, cell.method, cell.seed, cell.evaluations)
     else:
-        with contextlib.ExitStack() as opened:
-            client = load(model)
-            if record is not None:
-                record.mkdir(parents=True, exist_ok=True)
-                name = f"{cell.task}-{cell.method}-{cell.seed}.jsonl"
-                client = RecordClient(client, record / name)
-            opened.callback(getattr(client, "close", lambda: None))
+        with answering(cell, model, record) as client:
             found = run_model(cell.task, cell.method, client, cell.seed, cell.evaluations)
     seconds = round(time.monotonic() - began, 1)
     return cell.line(known=cell.task not in UNKNOWN, **found, seconds=seconds)

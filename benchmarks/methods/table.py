@@ -16,18 +16,22 @@ from typing import Any, Literal
 import numpy as np
 
 from llmopt.benchmarks.extras import require_packages
-from llmopt.benchmarks.methods.baselines import CMA, RandomSearch
-from llmopt.benchmarks.methods.grammar_clients import GaussianGrammarClient
+from llmopt.benchmarks.methods.baselines import (
+    ARS,
+    BipopCMA,
+    GaussianGrammarClient,
+    RandomSearch,
+)
 from llmopt.benchmarks.methods.libraries import Optuna
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, Problem
-from llmopt.benchmarks.methods.rivals import ARS, BipopCMA
 from llmopt.benchmarks.methods.turbo import Turbo
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client
 from llmopt.client.network import NetworkClient
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.prompt import Prompt, check_prompt_for, get_prompt
+from llmopt.search.cma import CMA
 
 Group = Literal["model", "ablation", "baseline"]
 
@@ -116,10 +120,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "optuna-gp": _optuna("GP", "torch", "scipy"),
     "turbo": _baseline("TuRBO", Turbo, "torch", "botorch"),
     "ars": _baseline("ARS", ARS),
-    "random": _baseline(
-        "random search",
-        lambda problem, seed: RandomSearch(problem.low, problem.high, problem.n, seed),
-    ),
+    "random": _baseline("random search", RandomSearch),
 }
 """Every method by its name, in the order of tables."""
 

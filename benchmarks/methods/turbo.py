@@ -55,15 +55,12 @@ class Turbo:
             self._before = max(self._rewards, default=-math.inf)
         return self._low + self._width * self._plan[len(self._told)]
 
-    def tell(self, params: Any, reward: float) -> None:
-        """Report the reward; a full step moves and sizes the region."""
-        self._take(params, reward)
-
     def tell_failure(self, params: Any, reason: str) -> None:
         """Report that there is no reward."""
-        self._take(params, None)
+        self.tell(params, None)
 
-    def _take(self, params: Any, reward: float | None) -> None:
+    def tell(self, params: Any, reward: float | None) -> None:
+        """Report the reward; a full step moves and sizes the region."""
         self._told.append(reward)
         self._keep(params, reward)
         if len(self._told) < len(self._plan):

@@ -17,7 +17,7 @@ import functools
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +45,26 @@ class Pairing:
     """One method against a rival."""
 
     rival: str
-    gaps: dict[str, list[float]]  # by task, the difference of places of each pair
-    effect: float = field(init=False)  # share of pairs that the method wins, averaged over tasks
-    interval: tuple[float, float] = field(init=False)  # its 95 % interval
-    p: float = field(init=False)  # of the test over tasks, not corrected
+    gaps: Mapping[str, Sequence[float]]  # by task, the difference of places of each pair
 
-    def __post_init__(self) -> None:
-        shares = np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
-        object.__setattr__(self, "effect", float(shares.mean()))
-        object.__setattr__(self, "interval", bootstrap_interval([shares], mean))
-        object.__setattr__(self, "p", paired_test([float(np.mean(g)) for g in self.gaps.values()]))
+    @functools.cached_property
+    def _shares(self) -> np.ndarray:
+        return np.array([np.mean([won(g) for g in gaps]) for gaps in self.gaps.values()])
+
+    @property
+    def effect(self) -> float:
+        """Share of pairs that the method wins, averaged over tasks."""
+        return float(self._shares.mean())
+
+    @functools.cached_property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of `effect`."""
+        return bootstrap_interval([self._shares], mean)
+
+    @functools.cached_property
+    def p(self) -> float:
+        """Of the test over tasks, not corrected."""
+        return paired_test([float(np.mean(g)) for g in self.gaps.values()])
 
     @property
     def pairs(self) -> int:
@@ -66,6 +76,11 @@ class Pairing:
         if len(self.gaps) < _FEWEST:
             return "too few tasks"
         return "level" if p >= _LEVEL else "win" if self.effect > 0.5 else "lose"
+
+    def share(self, unit: str) -> str:
+        """Return the effect and its interval in percent."""
+        low, high = self.interval
+        return f"{100 * self.effect:.0f}{unit} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 def won(gap: float) -> float:
@@ -103,16 +118,17 @@ def _places(scores: Scores, task: str) -> dict[str, dict[int, float]]:
 class Question:
     """A question, and who was compared to answer it."""
 
-    title: str
     who: str  # the method that is asked about
+    title: str
     scores: Scores
     method: str  # its key in `scores`
     rivals: Mapping[str, str]  # keys of the rivals, with their names
 
     @functools.cached_property
-    def pairings(self) -> list[Pairing]:
-        """The method against each rival."""
-        return [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
+    def pairings(self) -> list[tuple[Pairing, float]]:
+        """The method against each rival, with the p value after Holm's correction."""
+        found = [pair(self.scores, self.method, key, name) for key, name in self.rivals.items()]
+        return list(zip(found, holm([each.p for each in found]), strict=True))
 
 
 def lines_of(name: str) -> list[Line]:
@@ -189,92 +205,52 @@ NETWORK = "Small network"
 
 def questions() -> list[Question]:
     """Return all questions, with the committed scores that answer them."""
-    words = words_scores()
+    words, policies, studies = words_scores(), policy_scores(), study_scores(50)
     short, long = function_scores(100, (2, 5)), function_scores(400, (2, 5, 10, 20))
-    policies, studies = policy_scores(), study_scores(50)
-    budget = {
-        "cma": "CMA-ES, 100",
-        "columns": "embedded model, 100",
-        "random": "random search, 100",
+    chance = {"random": "random search"}
+    budget = {"cma": "CMA-ES, 100", "columns": "embedded model, 100"}
+    budget["random"] = "random search, 100"
+    less = {
+        "docs": "words, no feedback",
+        "names": "names alone",
+        "none": "numbers alone",
+        "props-plus": "the prompt of ProPS+",
     }
     numeric = {"cma": "CMA-ES", "optuna-tpe": "TPE", "optuna-gp": "GP", "turbo": "TuRBO"}
-    ablations = {"columns-network": "small network", "random": "random search"}
-    return [
-        Question("policies, with words and feedback, 30 evaluations", CHAT, words, "words", budget),
-        Question(
-            "words and feedback, against itself with less",
-            CHAT,
-            words,
-            "words",
-            {
-                "docs": "words, no feedback",
-                "names": "names alone",
-                "none": "numbers alone",
-                "props-plus": "the prompt of ProPS+",
-            },
-        ),
-        Question(
-            "policies, 100 evaluations",
-            EMBEDDED,
-            policies,
-            "llm-columns",
-            numeric | {"random": "random search"},
-        ),
-        Question(
-            "functions (BBOB), 100 evaluations", EMBEDDED, short, "llm-columns", numeric | ablations
-        ),
-        Question(
-            "functions (BBOB), 400 evaluations",
-            NETWORK,
-            long,
-            "columns-network",
-            {"cma": "CMA-ES", "random": "random search"},
-        ),
-        Question(
-            "hyper-parameters, with words and curves, 20 trials",
-            CHAT,
-            trained_scores(20),
-            "words",
-            {"tpe": "TPE", "gp": "GP", "cma": "CMA-ES", "random": "random search"},
-        ),
-        Question(
-            "hyper-parameters, TPE beside it, 40 trials",
-            NETWORK,
-            trained_scores(40),
-            "network-tpe",
-            {"tpe": "TPE", "gp": "GP"},
-        ),
-        Question(
-            "hyper-parameters, names, 50 trials",
-            EMBEDDED,
-            studies,
-            "smollm2, names",
-            {"TPE": "TPE", "GP": "GP"},
-        ),
-        Question(
-            "hyper-parameters, 50 trials",
-            NETWORK,
-            studies,
-            "small network",
-            {"TPE": "TPE", "GP": "GP", "random": "random search"},
-        ),
-    ]
+    tpe = {"tpe": "TPE", "gp": "GP"}
+    on_words = "policies, with words and feedback, 30 evaluations"
+    on_curves = "hyper-parameters, with words and curves, 20 trials"
+    beside = "hyper-parameters, TPE beside it, 40 trials"
+    columns, network = "llm-columns", "columns-network"
+    rows: list[tuple[str, str, Scores, str, Mapping[str, str]]] = [
+        (CHAT, on_words, words, "words", budget),
+        (CHAT, "words and feedback, against itself with less", words, "words", less),
+        (EMBEDDED, "policies, 100 evaluations", policies, columns, numeric | chance),
+        (EMBEDDED, "functions (BBOB), 100 evaluations", short, columns,
+         numeric | {network: "small network"} | chance),
+        (NETWORK, "functions (BBOB), 400 evaluations", long, network,
+         {"cma": "CMA-ES"} | chance),
+        (CHAT, on_curves, trained_scores(20), "words", tpe | {"cma": "CMA-ES"} | chance),
+        (NETWORK, beside, trained_scores(40), "network-tpe", tpe),
+        (EMBEDDED, "hyper-parameters, names, 50 trials", studies, "smollm2, names",
+         {"TPE": "TPE", "GP": "GP"}),
+        (NETWORK, "hyper-parameters, 50 trials", studies, "small network",
+         {"TPE": "TPE", "GP": "GP"} | chance),
+    ]  # fmt: skip
+    return [Question(*row) for row in rows]
 
 
 def table(asked: Sequence[Question]) -> Table:
     """Return one row for each question and rival."""
     rows = []
     for question in asked:
-        found = question.pairings
-        corrected = holm([each.p for each in found])
-        for place, (each, p) in enumerate(zip(found, corrected, strict=True)):
-            low, high = each.interval
+        for place, (each, p) in enumerate(question.pairings):
             rows.append(
                 [
                     f"{question.who}: {question.title}" if not place else "",
                     each.rival,
                     _bold(each.verdict(p)),
-                    f"{100 * each.effect:.0f} [{100 * low:.0f}, {100 * high:.0f}]",
+                    each.share(""),
                     format_p(p),
                     f"{each.pairs}, {len(each.gaps)}",
                 ]
@@ -297,12 +273,8 @@ def core(asked: Sequence[Question]) -> Table:
     """Return the five rows that the README shows."""
     rows = []
     for number, rival, who in CORE:
-        found = asked[number].pairings
-        corrected = dict(zip((e.rival for e in found), holm([e.p for e in found]), strict=True))
-        (each,) = (e for e in found if e.rival == rival)
-        low, high = each.interval
-        share = f"{100 * each.effect:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
-        rows.append([who, rival, share, _bold(each.verdict(corrected[rival]))])
+        ((each, p),) = (found for found in asked[number].pairings if found[0].rival == rival)
+        rows.append([who, rival, each.share(" %"), _bold(each.verdict(p))])
     return Table.of(["who, on what", "rival", "pairs won [95 %]", "so"], rows)
 
 
@@ -312,7 +284,7 @@ def _bold(verdict: str) -> str:
 
 def figure(asked: Sequence[Question]) -> bytes:
     """Draw the differences of all pairs as a PNG file's content: a row a rival, by question."""
-    found = [(question, each) for question in asked for each in question.pairings]
+    found = [(question, each) for question in asked for each, _ in question.pairings]
     rng = np.random.default_rng(0)
     canvas = figures.new_figure(10, 0.3 * len(found) + 1.2)
     axes = canvas.add_subplot()

@@ -156,14 +156,11 @@ class Duel:
 def duels(grouped: Grouped, label: str) -> list[Duel]:
     """Compare one method with each other one, pair by pair."""
     others = dict.fromkeys(o for runs in grouped.values() for o in runs if o != label)
-    fought: list[Duel] = []
+    gaps: dict[str, list[float]] = {}
     for other in others:
-        gaps: list[float] = []
         for runs in grouped.values():
-            if label not in runs or other not in runs:
-                continue
             pair = [label, other]
-            seeds = _shared_seeds(runs, pair)
+            seeds = _shared_seeds(runs, pair) if label in runs and other in runs else []
             if not seeds:
                 continue
             table = np.array([[score(runs[name].lines[s]) for s in seeds] for name in pair])
@@ -172,15 +169,18 @@ def duels(grouped: Grouped, label: str) -> list[Duel]:
             unit = (finite.max() - finite.min() if finite.size else 0.0) or 1.0
             with np.errstate(invalid="ignore"):
                 gap = np.nan_to_num((table[0] - table[1]) / unit, posinf=1e9, neginf=-1e9)
-            gaps += gap.tolist()
-        if gaps:
-            wins, losses = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
-            fought.append(Duel(other, wins, len(gaps) - wins - losses, losses, paired_test(gaps)))
-    adjusted = holm([d.p for d in fought])
-    return [
-        Duel(d.label, d.wins, d.ties, d.losses, d.p, a)
-        for d, a in zip(fought, adjusted, strict=True)
-    ]
+            gaps.setdefault(other, []).extend(gap.tolist())
+    return list(fought(gaps).values())
+
+
+def fought(gaps: Mapping[str, Sequence[float]]) -> dict[str, Duel]:
+    """Return the duels with some rivals, of each pair's gap: above 0 where the pair is won."""
+    tests = [paired_test(own) for own in gaps.values()]
+    found = {}
+    for (label, own), p, adjusted in zip(gaps.items(), tests, holm(tests), strict=True):
+        wins, losses = sum(g > 0 for g in own), sum(g < 0 for g in own)
+        found[label] = Duel(label, wins, len(own) - wins - losses, losses, p, adjusted)
+    return found
 
 
 def paired_test(differences: Sequence[float]) -> float:

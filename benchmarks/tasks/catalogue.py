@@ -47,9 +47,12 @@ def _each(names: str) -> tuple[str, ...]:
     return tuple(names.split("; "))
 
 
+def _published(env_id: str, alias: str, **form: Any) -> Task:
+    return Task(f"{env_id}/linear-v1", env_id, alias, **form)
+
+
 _PUBLISHED: tuple[Task, ...] = (
-    Task(
-        "MountainCarContinuous-v0/linear-v1",
+    _published(
         "MountainCarContinuous-v0",
         "mountaincar",
         episodes=20,  # as published; a start on five alone is soon learnt by heart
@@ -65,8 +68,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("force",),
     ),
-    Task(
-        "Swimmer-v5/linear-v1",
+    _published(
         "Swimmer-v5",
         "swimmer",
         camera="track",  # its own view stands still, and the swimmer leaves it
@@ -83,8 +85,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("torque on the first joint", "torque on the second joint"),
     ),
-    Task(
-        "CartPole-v1/linear-v1",
+    _published(
         "CartPole-v1",
         "cartpole",
         description=(
@@ -98,8 +99,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("push left", "push right"),
     ),
-    Task(
-        "MountainCar-v0/linear-v1",
+    _published(
         "MountainCar-v0",
         "mountaincar-discrete",
         description=(
@@ -113,8 +113,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=_each("push left; do nothing; push right"),
     ),
-    Task(
-        "Pendulum-v1/linear-v1",
+    _published(
         "Pendulum-v1",
         "pendulum",
         description=(
@@ -127,8 +126,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("torque",),
     ),
-    Task(
-        "Acrobot-v1/linear-v1",
+    _published(
         "Acrobot-v1",
         "acrobot",
         description=(
@@ -143,8 +141,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=_each("torque -1 on the middle joint; no torque; torque 1 on the middle joint"),
     ),
-    Task(
-        "InvertedPendulum-v5/linear-v1",
+    _published(
         "InvertedPendulum-v5",
         "inverted-pendulum",
         description=(
@@ -157,8 +154,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("force on the cart",),
     ),
-    Task(
-        "InvertedDoublePendulum-v5/linear-v1",
+    _published(
         "InvertedDoublePendulum-v5",
         "inverted-double-pendulum",
         description=(
@@ -174,8 +170,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("force on the cart",),
     ),
-    Task(
-        "Reacher-v5/linear-v1",
+    _published(
         "Reacher-v5",
         "reacher",
         description=(
@@ -191,8 +186,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=("torque on the first joint", "torque on the second joint"),
     ),
-    Task(
-        "Hopper-v5/linear-v1",
+    _published(
         "Hopper-v5",
         "hopper",
         description=(
@@ -208,8 +202,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=_each("torque on the thigh joint; torque on the leg joint; torque on the foot joint"),
     ),
-    Task(
-        "Walker2d-v5/linear-v1",
+    _published(
         "Walker2d-v5",
         "walker2d",
         description=(
@@ -230,8 +223,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "torque on the left thigh; torque on the left leg; torque on the left foot"
         ),
     ),
-    Task(
-        "HalfCheetah-v5/linear-v1",
+    _published(
         "HalfCheetah-v5",
         "halfcheetah",
         description=(
@@ -253,8 +245,7 @@ _PUBLISHED: tuple[Task, ...] = (
             "on the front thigh; torque on the front shin; torque on the front foot"
         ),
     ),
-    Task(
-        "FrozenLake-v1/linear-v1",
+    _published(
         "FrozenLake-v1",
         "frozenlake",
         bias=False,
@@ -269,8 +260,7 @@ _PUBLISHED: tuple[Task, ...] = (
         ),
         acts=_each("left; down; right; up"),
     ),
-    Task(
-        "CliffWalking-v1/linear-v1",
+    _published(
         "CliffWalking-v1",
         "cliffwalking",
         bias=False,
