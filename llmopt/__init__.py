@@ -9,45 +9,50 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from llmopt._version import __version__
+from llmopt._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from llmopt.client import (
-        Client,
-        Completion,
-        Message,
-        RecordClient,
-        ReplayClient,
-        Reply,
-        Request,
-        ScriptedClient,
-        get_client,
-    )
-    from llmopt.client.local import LocalClient
-    from llmopt.errors import (
-        BudgetExceededError,
-        ClientError,
-        FallbackWarning,
-        LLMOptError,
-        MissingKeyError,
-        ModelNotFoundError,
-        NoTrialsError,
-        ParameterError,
-        ParseError,
-        PromptTooLongError,
-        RewardError,
-        SearchStopped,
-        SpaceError,
-        StorageError,
-        TemplateError,
-    )
-    from llmopt.history import History, Proposal, Trial, Usage
-    from llmopt.loop import SearchResult, maximize, minimize
-    from llmopt.optimizer import LLMOptimizer
-    from llmopt.prompt import Prompt, get_prompt
-    from llmopt.prompt.answer import parse_parameters
-    from llmopt.search.emitter import Proposer
-    from llmopt.space import Categorical, Float, Int, Space
+    from llmopt.client import Client as Client
+    from llmopt.client import Completion as Completion
+    from llmopt.client import Message as Message
+    from llmopt.client import RecordClient as RecordClient
+    from llmopt.client import ReplayClient as ReplayClient
+    from llmopt.client import Reply as Reply
+    from llmopt.client import Request as Request
+    from llmopt.client import ScriptedClient as ScriptedClient
+    from llmopt.client import get_client as get_client
+    from llmopt.client.local import LocalClient as LocalClient
+    from llmopt.errors import BudgetExceededError as BudgetExceededError
+    from llmopt.errors import ClientError as ClientError
+    from llmopt.errors import FallbackWarning as FallbackWarning
+    from llmopt.errors import LLMOptError as LLMOptError
+    from llmopt.errors import MissingKeyError as MissingKeyError
+    from llmopt.errors import ModelNotFoundError as ModelNotFoundError
+    from llmopt.errors import NoTrialsError as NoTrialsError
+    from llmopt.errors import ParameterError as ParameterError
+    from llmopt.errors import ParseError as ParseError
+    from llmopt.errors import PromptTooLongError as PromptTooLongError
+    from llmopt.errors import RewardError as RewardError
+    from llmopt.errors import SearchStopped as SearchStopped
+    from llmopt.errors import SpaceError as SpaceError
+    from llmopt.errors import StorageError as StorageError
+    from llmopt.errors import TemplateError as TemplateError
+    from llmopt.history import History as History
+    from llmopt.history import Proposal as Proposal
+    from llmopt.history import Trial as Trial
+    from llmopt.history import Usage as Usage
+    from llmopt.loop import SearchResult as SearchResult
+    from llmopt.loop import maximize as maximize
+    from llmopt.loop import minimize as minimize
+    from llmopt.optimizer import LLMOptimizer as LLMOptimizer
+    from llmopt.prompt import Prompt as Prompt
+    from llmopt.prompt import get_prompt as get_prompt
+    from llmopt.prompt.answer import parse_parameters as parse_parameters
+    from llmopt.search.emitter import Proposer as Proposer
+    from llmopt.space import Categorical as Categorical
+    from llmopt.space import Float as Float
+    from llmopt.space import Int as Int
+    from llmopt.space import Space as Space
 
 _HOMES = {
     "llmopt.client": "Client Completion Message RecordClient ReplayClient Reply Request "
@@ -66,50 +71,7 @@ _HOMES = {
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "BudgetExceededError",
-    "Categorical",
-    "Client",
-    "ClientError",
-    "Completion",
-    "FallbackWarning",
-    "Float",
-    "History",
-    "Int",
-    "LLMOptError",
-    "LLMOptimizer",
-    "LocalClient",
-    "Message",
-    "MissingKeyError",
-    "ModelNotFoundError",
-    "NoTrialsError",
-    "ParameterError",
-    "ParseError",
-    "Prompt",
-    "PromptTooLongError",
-    "Proposal",
-    "Proposer",
-    "RecordClient",
-    "ReplayClient",
-    "Reply",
-    "Request",
-    "RewardError",
-    "ScriptedClient",
-    "SearchResult",
-    "SearchStopped",
-    "Space",
-    "SpaceError",
-    "StorageError",
-    "TemplateError",
-    "Trial",
-    "Usage",
-    "__version__",
-    "get_client",
-    "get_prompt",
-    "maximize",
-    "minimize",
-    "parse_parameters",
-]
+__all__ = sorted((*_HOME_OF, "__version__"))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,23 +9,16 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from llmopt._version import __version__
 
 
-@dataclass(frozen=True)
-class Command:
-    """One subcommand.
+class Command(NamedTuple):
+    """One subcommand."""
 
-    Attributes:
-        module: Module with ``add_arguments(parser)`` and ``main(args) -> int``.
-        help: One line on what it does.
-    """
-
-    module: str
-    help: str
+    module: str  # with ``add_arguments(parser)`` and ``main(args) -> int``
+    help: str  # one line on what it does
 
 
 COMMANDS = {

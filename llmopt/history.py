@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 
+from llmopt.arguments import number, whole_number
 from llmopt.text import clean, short
 
 if TYPE_CHECKING:
@@ -375,24 +376,15 @@ class Usage:
             ValueError: A number is negative or absurd: it would lift a cap.
         """
         usage = cls(**data)
-        counts = {
-            f"{name}[{key!r}]": count
-            for name in ("proposals", "rejected")
-            for key, count in getattr(usage, name).items()
-        }
-        tokens = ("prompt_tokens", "cached_tokens", "completion_tokens")
-        for name in ("requests", "failed_requests", "unpriced", "estimated", *tokens):
-            counts[name] = getattr(usage, name)
-        for name, count in counts.items():
-            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < _ABSURD:
-                raise ValueError(f"{name}={short(count)}: expected a whole number of 0 or more")
-        for name in ("seconds", "cost"):
-            number = getattr(usage, name)
-            if number is None and name == "cost":
-                continue
-            real = isinstance(number, (int, float)) and not isinstance(number, bool)
-            if not real or not 0 <= number < _ABSURD:
-                raise ValueError(f"{name}={short(number)}: expected a number of 0 or more")
+        kinds = (usage.proposals, usage.rejected)
+        counts = {f"of {key!r}": count for kind in kinds for key, count in kind.items()}
+        for name, value in {**vars(usage), **counts}.items():
+            if name in ("seconds", "cost"):
+                spent = 0.0 if name == "cost" and value is None else number(name, value, 0.0)
+                if spent >= _ABSURD:
+                    raise ValueError(f"{name}={short(value)}: nobody has spent so much")
+            elif name not in ("proposals", "rejected"):
+                whole_number(name, value, 0, _ABSURD)
         return usage.copy()
 
     def to_dict(self) -> dict[str, Any]:

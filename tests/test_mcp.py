@@ -94,7 +94,7 @@ class TestDesk:
         assert desk.create("mine", SEARCH)["trials"] == 1
         with pytest.raises(LLMOptError, match="another search"):
             desk.create("mine", {**SEARCH, "seed": 1})
-        assert [s["name"] for s in desk.searches()] == ["mine"]
+        assert [s["name"] for s in desk.list_searches()] == ["mine"]
 
     @pytest.mark.parametrize(
         "name", ["../x", "/etc/passwd", "a/b", "", ".", "..", "a" * 65, "a\x00b", "x.json", 3, None]

@@ -143,7 +143,7 @@ class Desk:
         found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())
         return [name for name in found if _NAME.fullmatch(name)]
 
-    # -- what an agent may do -------------------------------------------------------------
+    # -- what an agent may do; `mcp` shows it these words ----------------------------------
 
     def create(self, name: Any, description: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a search, or go on with one of the same description."""
@@ -166,8 +166,8 @@ class Desk:
             return self.create(name, description)
         return self.status(name)
 
-    def searches(self) -> list[dict[str, Any]]:
-        """Return the name, direction and parameters of every search."""
+    def list_searches(self) -> list[dict[str, Any]]:
+        """List the searches that are kept here."""
         found = []
         for name in self._names():
             with contextlib.suppress(LLMOptError):
@@ -184,8 +184,8 @@ class Desk:
                 )
         return found
 
-    def ask(self, name: Any, n: int = 1) -> dict[str, Any]:
-        """Return the next `n` points, or the request that the agent is to answer first."""
+    def ask(self, name: str, n: int = 1) -> dict[str, Any]:
+        """Get the next points to evaluate, or a request that you are to answer first."""
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= _MOST_POINTS:
             raise LLMOptError(f"n={n!r}: expected a whole number from 1 to {_MOST_POINTS}")
         with self._search(name) as optimizer:
@@ -193,8 +193,11 @@ class Desk:
                 raise LLMOptError("n: of a search that the agent answers, ask for one at a time")
             return self._ask(optimizer, n)
 
-    def answer(self, name: Any, text: Any) -> dict[str, Any]:
-        """Take the agent's answer; return its point, or a request that says what is wrong."""
+    def answer(self, name: str, text: str) -> dict[str, Any]:
+        """Answer the request of a search whose model you are, and get the point that you named.
+
+        If the answer cannot be used, you get another request that says why.
+        """
         if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
         with self._search(name, text) as optimizer:
@@ -223,19 +226,19 @@ class Desk:
             best = optimizer.history.best
             return {"trial": of_trial(trial), "best": None if best is None else of_trial(best)}
 
-    def enqueue(self, name: Any, params: Any, words: str = "") -> dict[str, Any]:
-        """Have a point of the agent's own handed out next."""
+    def enqueue(self, name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
+        """Have a point of your own handed out by the next ask, and say in words what it is."""
         with self._search(name) as optimizer:
             optimizer.enqueue(params, str(words)[:1000])
             return status(optimizer)
 
-    def status(self, name: Any) -> dict[str, Any]:
-        """Return the best trial, open points, and what was spent."""
+    def status(self, name: str) -> dict[str, Any]:
+        """Get the best trial, the points that were asked and not told, and what was spent."""
         with self._search(name) as optimizer:
             return status(optimizer)
 
-    def trials(self, name: Any, last: int = 20) -> list[dict[str, Any]]:
-        """Return the latest trials, oldest first."""
+    def trials(self, name: str, last: int = 20) -> list[dict[str, Any]]:
+        """Get the latest trials, oldest first."""
         if isinstance(last, bool) or not isinstance(last, int) or not 1 <= last <= 1000:
             raise LLMOptError(f"last={last!r}: expected a whole number from 1 to 1000")
         with self._search(name) as optimizer:

@@ -70,6 +70,16 @@ def make_server(desk: Desk) -> Any:
         server.tool()(told)
         return told
 
+    for method in (
+        desk.list_searches,
+        desk.ask,
+        desk.answer,
+        desk.enqueue,
+        desk.status,
+        desk.trials,
+    ):
+        tool(method)
+
     @tool
     def create_search(
         name: str,
@@ -112,24 +122,6 @@ def make_server(desk: Desk) -> Any:
         return desk.create(name, {**kept, **(options or {})})
 
     @tool
-    def list_searches() -> list[dict[str, Any]]:
-        """List the searches that are kept here."""
-        return desk.searches()
-
-    @tool
-    def ask(name: str, n: int = 1) -> dict[str, Any]:
-        """Get the next points to evaluate, or a request that you are to answer first."""
-        return desk.ask(name, n)
-
-    @tool
-    def answer(name: str, text: str) -> dict[str, Any]:
-        """Answer the request of a search whose model you are, and get the point that you named.
-
-        If the answer cannot be used, you get another request that says why.
-        """
-        return desk.answer(name, text)
-
-    @tool
     def tell(
         name: str,
         params: dict[str, Any],
@@ -159,21 +151,6 @@ def make_server(desk: Desk) -> Any:
             "constraint_violation": constraint_violation,
         }
         return desk.tell(name, told)
-
-    @tool
-    def enqueue(name: str, params: dict[str, Any], words: str = "") -> dict[str, Any]:
-        """Have a point of your own handed out by the next ask, and say in words what it is."""
-        return desk.enqueue(name, params, words)
-
-    @tool
-    def status(name: str) -> dict[str, Any]:
-        """Get the best trial, the points that were asked and not told, and what was spent."""
-        return desk.status(name)
-
-    @tool
-    def trials(name: str, last: int = 20) -> list[dict[str, Any]]:
-        """Get the latest trials, oldest first."""
-        return desk.trials(name, last)
 
     @tool
     def plot(name: str) -> Any:
