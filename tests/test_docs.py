@@ -278,13 +278,3 @@ def test_troubleshooting_quotes_messages_that_there_are():
     quoted = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     assert len(quoted) > 10
     assert [text for text in quoted if text not in source] == []
-
-
-def test_the_costs_of_a_search_follow_from_the_prices_beside_them():
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `\w+:[^|]+\| ([\d. |]+) \|$", page, re.MULTILINE)
-    assert len(rows) >= 5
-    for row in rows:
-        given, taken, plain, thinking = map(float, row.split("|"))
-        assert f"{(80 * given + 5 * taken) / 1000:.2f}" == f"{plain:.2f}"
-        assert f"{(80 * given + 85 * taken) / 1000:.2f}" == f"{thinking:.2f}"

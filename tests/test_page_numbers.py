@@ -1,0 +1,422 @@
+"""Every number on a page is made from data, is a limit or a default, or measures nothing.
+
+`SHOWN` holds what was measured: a page, its words with a hole for each number, and what fills the
+holes, from the committed results alone. `STATED` holds what is no measurement but a decision or a
+fact: limits, defaults, protocols, advice. A new number on a page belongs into one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import re
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from llmopt.benchmarks.experiments import words, words_page
+from llmopt.benchmarks.experiments.recordings import spent
+from llmopt.benchmarks.tasks.studies import STUDIES
+from llmopt.client.prices import get_price, price_list
+from llmopt.client.remote import RemoteClient
+from llmopt.search.ask_options import AskOptions
+from llmopt.search_options import SearchOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+_SITE = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "examples" / "README.md"]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *_SITE)}
+
+
+def loaded(name):
+    return json.loads((RESULTS / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def lines(name):
+    text = (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8")
+    found = [json.loads(line) for line in text.splitlines()]
+    return [{**line.get("cell", {}), **line} for line in found]
+
+
+@functools.cache
+def normalized(page):
+    return " ".join(PAGES[page].read_text(encoding="utf-8").split())
+
+
+# -- what was measured ----------------------------------------------------------------------
+
+
+def tasks_tried():
+    tried = {x["task"] for x in lines("words")}
+    new = [t for t in tried if t in words.UNKNOWN] + [s for s in STUDIES if not STUDIES[s].known]
+    return len(tried), len(STUDIES), len(new)
+
+
+def first_command():
+    return [f"{loaded('first_command.json')['returns'][m]:.0f}" for m in ("llm", "cma", "random")]
+
+
+def swimmer_of_the_suite():
+    def held(method):
+        wanted = {"task": "swimmer", "method": method}.items()
+        return [x["heldout"] for x in lines("policies") if wanted <= x["cell"].items()]
+
+    return [f"{median(held(m)):.0f}" for m in ("llm-columns", "cma", "random")]
+
+
+def policies_of_words():
+    policies = {x["task"] for x in lines("words")}
+    own = [t for t in policies if t in words.UNKNOWN]
+    held = {(x["task"], x["method"], x["seed"]): x["held_out"] for x in lines("words")}
+    pairs = [
+        (score, held[task, "cma", seed])
+        for (task, method, seed), score in held.items()
+        if task in own and method == "words" and seed >= words_page.PRESENT
+        if (task, "cma", seed) in held
+    ]
+    assert all(told > rival for told, rival in pairs)
+    return len(own), len(policies) - len(own), len(pairs)
+
+
+def tasks_of_studies():
+    from llmopt.benchmarks.experiments.hpo_tasks import OWN
+
+    chat = [x for x in lines("studies") if x["cell"]["method"] == "words"]
+    assert len(chat) == len({x["cell"]["task"] for x in chat}) == len(STUDIES)
+    tuned = {x["task"] for x in lines("hpo")}
+    own = sum(not STUDIES[s].known for s in STUDIES)
+    return len(STUDIES), own, len(tuned), len(tuned - set(OWN))
+
+
+def studies_against_tpe():
+    def judged(task, method):
+        wanted = {"task": task, "method": method, "seed": 0}.items()
+        (line,) = (x for x in lines("studies") if wanted <= x["cell"].items())
+        values = [float("inf") if v is None else v for v in line["values"][:20]]
+        return line["tests"][values.index(min(values))]
+
+    leads = [judged(task, "tpe") - judged(task, "words") for task in STUDIES]
+    assert (min(leads), leads.count(0)) == (0, 1)
+    return sum(lead > 0 for lead in leads), len(leads)
+
+
+def requests_of_studies():
+    chat = [x["requests"] for x in lines("studies") if x["cell"]["method"] == "words"]
+    return min(chat), max(chat)
+
+
+def study_of_the_notebook():
+    text = (ROOT / "docs" / "examples" / "studies.ipynb").read_text(encoding="utf-8")
+    losses = [re.search(rf"{who}: validation [\d.]+, test ([\d.]+)", text)[1] for who in WHO]
+    wanted = {"task": "bearing", "method": "words"}.items()
+    (line,) = (x for x in lines("studies") if wanted <= x["cell"].items())
+    return (*losses, len(line["values"]), line["requests"])
+
+
+WHO = ("the model", "TPE")
+
+
+def recorded_study():
+    sent, answered = spent(ROOT / "benchmarks" / "recordings" / "study-bearing.jsonl")
+    return f"{round(sent, -2):,}", f"{round(answered, -2):,}"
+
+
+def search_on_swimmer():
+    found = [x for x in lines("design") if x["cell"]["task"] == "swimmer"]
+    fields = ("requests", "prompt_tokens", "completion_tokens")
+    requests, prompt, answers = (max(x[f] for x in found) for f in fields)
+    return f"{requests:.0f}", f"{round(prompt, -4):,.0f}", f"{round(answers, -3):,.0f}"
+
+
+def requests_of_designs():
+    found = [x["requests"] for x in lines("design") if x["cell"]["method"] == "default"]
+    return min(found), max(found)
+
+
+def readable():
+    found = {way: [x for x in lines("readable_answers") if x["way"] == way] for way in WAYS}
+    asked = {way: sum(x["samples"] for x in found[way]) for way in WAYS}
+    shares = [f"{100 * sum(x['readable'] for x in found[w]) / asked[w]:.0f}" for w in WAYS]
+    return asked["text"], *shares
+
+
+WAYS = ("text", "schema")
+
+
+def from_caches():
+    shares = {"props": [], "words": []}
+    for row in loaded("prompt_cache_providers.json")["rows"]:
+        if row["layout"] == "as sent":
+            name = row["prompt"].partition(",")[0]
+            shares[name].append(100 * row["read"] / row["prompt_tokens"])
+    live = loaded("prompt_cache.json")
+    used = live["live"]["usage"]
+    own = 100 * used["cached_tokens"] / used["prompt_tokens"]
+    ends = [f"{end(shares[name]):.0f}" for name in ("props", "words") for end in (min, max)]
+    proposals = loaded("prompt_cache_providers.json")["proposals"]
+    return proposals, *ends, f"{own:.1f}", live["trials"]
+
+
+def code_searches():
+    held = [(x["command"], x["task"], (x["held_out"] or {})) for x in lines("code")]
+    robots = [h["success rate"] for _, t, h in held if t.startswith("metaworld")]
+    assert set(robots) == {1.0}
+    (reward,) = (h["mean return"] for command, _, h in held if command == "reward")
+    swimmer = [f"{h['mean return']:.0f}" for _, t, h in held if t == "swimmer" and h]
+    linear = [x["held_out"] for x in lines("words") if x["task"] == "swimmer"
+              and x["method"] == "words" and x["seed"] >= words_page.PRESENT]  # fmt: skip
+    return f"{reward:.0f}", *swimmer, f"{median(linear):.0f}"
+
+
+def nevergrads():
+    text = (RESULTS / "nevergrad_mixed.txt").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^(\w+) +([\d.]+)", text, re.MULTILINE))
+    order = ("LLM", "OnePlusOne", "CMA", "TwoPointsDE", "RandomSearch", "NGOpt")
+    return *re.search(r"after (\d+) evaluations: median of (\d+)", text).groups(), *map(
+        found.get, order
+    )
+
+
+def overhead_of_optuna():
+    found = loaded("optuna_overhead.json")
+    ours = [r["times_tpe"] for r in found["rows"] if r["sampler"].startswith("LLMSampler")]
+    assert max(ours) < 1
+    return (f"{found['trials']:,}",)
+
+
+def costs_of_the_sandbox():
+    found = loaded("code_overhead.json")["rows"]
+    call, rollout, reward = found["one call"], *list(found.values())[2:]
+    plain = call["plain"]
+    yield f"{found['start of a worker']['confined'] / 1000:.2g}"
+    for confined in (call["confined"], call["confined, result checked"]):
+        yield from (f"{plain:.1g}", f"{confined:.2g}", f"{confined / plain:.2g}")
+    for own, confined in (rollout.values(), reward.values()):
+        yield from (f"{own / 1000:.2g}", f"{confined / 1000:.2g}", f"{confined / own:.2g}")
+
+
+def attacks_on_the_sandbox():
+    text = (RESULTS / "sandbox_attacks.md").read_text(encoding="utf-8")
+    return (" ".join(re.search(r"\| attack.*", text, re.DOTALL)[0].split()),)
+
+
+def protocol():
+    cells = [x["cell"] for x in lines("policies")]
+    assert {c["evaluations"] for c in cells} == {100}
+    episodes = {c["task"]: c["episodes"] for c in cells}
+    own = (episodes.pop("mountaincar"), episodes.pop("swimmer"))
+    return *own, *set(episodes.values())
+
+
+def searches_of_each_method():
+    seeds = {}
+    for x in lines("policies"):
+        seeds.setdefault((x["cell"]["task"], x["cell"]["method"]), set()).add(x["cell"]["seed"])
+    return tuple({len(s) for s in seeds.values()})
+
+
+def of_every_cell(name):
+    return lambda: tuple({x["cell"][name] for x in lines("policies")})
+
+
+def functions_of_bbob():
+    found = lines("bbob")
+    return len({x["task"] for x in found}), *sorted({x["dimension"] for x in found})
+
+
+def price_rows():
+    """Yield the page's rows of prices: each as it stands, and what it should say."""
+    text = PAGES["docs/models.md"].read_text(encoding="utf-8")
+    for row in re.findall(r"^\| `\w+:[\w.-]+` \| [\d.]+ \| .*\|$", text, re.MULTILINE):
+        name = row.split("`")[1]
+        price = get_price(name)
+        dollars = [(80 * price.input + k * price.output) / 1000 for k in (5, 85)]
+        yield (
+            row,
+            "| `{}` | {:g} | {:g} | {:.2f} | {:.2f} |".format(
+                name, price.input, price.output, *dollars
+            ),
+        )
+
+
+SHOWN = [
+    ("README.md", "the {} policies and {} tuning tasks that were tried. No model can have seen {}",
+     tasks_tried),
+    ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random", first_command),
+    ("README.md", "of 100 policies the medians are {}, {} and {}", swimmer_of_the_suite),
+    ("README.md", "ends at a return of {}",
+     lambda: [loaded("first_command.json")["replayed"]["return"]]),
+    ("docs/results.md", "Policies: {} tasks that no model can know, written or changed for this, "
+     "and {} known ones. On the six alone the chat model won all {} pairs", policies_of_words),
+    ("docs/results.md", "all {} of BBOB in {} and {} dimensions (400 evaluations: also in {} and "
+     "{})", functions_of_bbob),
+    ("docs/results.md", "{} tasks that are trained for real, {} of them on data made here, one "
+     "study of the chat model each; without words: {} tasks, {} of them tables", tasks_of_studies),
+    ("docs/tuning.md", "ahead of TPE on {} of {} tasks after 20 trials, level on one",
+     studies_against_tpe),
+    ("docs/tuning.md", "took {} to {} requests", requests_of_studies),
+    ("docs/tuning.md", "sent {} prompt tokens in all, and its answers have {}", recorded_study),
+    ("docs/tuning.md", "a test loss of {} against {} after {} trials and {} requests",
+     study_of_the_notebook),
+    ("docs/models.md", "asks it {} to {} times", requests_of_designs),
+    ("docs/models.md", "takes {} requests, some {} prompt tokens and {} in the answers",
+     search_on_swimmer),
+    ("docs/models.md", "of {} first answers of the embedded model to `props`, {} % could be read "
+     "as free text and {} % as JSON", readable),
+    ("docs/models.md", "{} proposals read {} to {} % of the prompt tokens from the cache with "
+     "`props`, and {} to {} % with `words` ([tables](../benchmarks/results/"
+     "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
+    ("docs/code.md", "trained policies return {}. Its two finished Swimmer searches end at {} and "
+     "{} on fresh starts, where its linear policies return {}", code_searches),
+    ("docs/nevergrad.md", "({} evaluations, {} seeds) the median loss is {} for `LLM` with the "
+     "embedded model, {} for OnePlusOne, {} for CMA, {} for TwoPointsDE, {} for random search and "
+     "{} for NGOpt", nevergrads),
+    ("docs/optuna.md", "takes less time than TPESampler at {} trials", overhead_of_optuna),
+    ("docs/sandbox.md", "| start of a worker, NumPy included | | {} ms | | "
+     "| one call of a trivial policy | {} µs | {} µs | {} | "
+     "| the same, result checked | {} µs | {} µs | {} | "
+     "| rollout, 200 steps of MountainCar, a message a step | {} ms | {} ms | {} | "
+     "| reward of 1,000 steps, one message | {} ms | {} ms | {} |", costs_of_the_sandbox),
+    ("docs/sandbox.md", "{}", attacks_on_the_sandbox),
+    ("docs/benchmarks.md", "MountainCarContinuous has {} episodes, as published, of Swimmer {}, of "
+     "most others {}", protocol),
+    ("docs/benchmarks.md", "The first {} policies are drawn", of_every_cell("warmup")),
+    ("docs/benchmarks.md", "is judged on {} fresh starts", of_every_cell("heldout")),
+    ("docs/benchmarks.md", "**Seeds.** {} of each task and method", searches_of_each_method),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "text", "made"), SHOWN, ids=lambda x: str(x)[:40])
+def test_a_number_on_a_page_is_what_the_committed_results_give(page, text, made):
+    assert text.format(*made()) in normalized(page)
+
+
+def test_the_prices_on_the_page_are_those_of_its_date():
+    (date,) = re.findall(r"the list prices of (20\d\d-\d\d-\d\d)", normalized("docs/models.md"))
+    if date not in price_list():
+        pytest.skip(f"the page has prices of {date}, and here are {price_list()}")
+    rows = list(price_rows())
+    assert len(rows) >= 5
+    for shown, made in rows:
+        assert shown == made
+
+
+# -- what is no measurement -----------------------------------------------------------------
+
+STATED = {
+    "README.md": [
+        "10 to 50 evaluations", "up to 20 numbers", "98 MB", "of 40 policies each",
+        "never larger than 0.07",
+    ],
+    "docs/benchmarks.md": [
+        "never larger than 0.07", "on each problem 0 is random", "1 the best median",
+        "0 is the worst median), cut to -1 to 2", "95 % percentile", "et al. 2021",
+    ],
+    "docs/code.md": [
+        "(`--episodes`, 10)", "(`--held-out`, 20)", "up to 20 steps", "30 targets", "all 50 tasks",
+        "50 of them", "at most 64 names", "200 episodes (`--training`)", "1,000,000 characters",
+    ],
+    "docs/concepts.md": ["| 5 |", "| 1 |", "10; where fewer than 100 points", "at least 5 ("],
+    "docs/constraints.md": ["8 GB", "up to 100 times"],
+    "docs/index.md": ["98 MB", "10 to 50 evaluations"],
+    "docs/loop.md": ["4 of a chat model", "else 1", "two points of 20 evaluations, three of 30"],
+    "docs/mcp.md": ["numbered from 1", "1,000 parameters, 1,000 choices"],
+    "docs/models.md": [
+        "98 MB", "80,000 weights", "below 6", "(404)", "ends with 0 if",
+        "with 1 if not, and with 2 if",
+        "429, 503 or 529", "429, 503, 529", "429 with `Retry-After`, 500,", "| 16,384 |", "; 0 for",
+        "any 60 seconds", "from 3 on", "more than 200 parameters", "is 0 after", "3 once", "4 when",
+        "Request 1 is", "32 MiB", "262,144 characters", "131,072 tokens", "for 12 characters",
+        "less than 13 billion", "search of 30 policies", "10,000 tokens of hidden", "1.25 times",
+        "5 and 30 minutes",
+    ],
+    "docs/nevergrad.md": [
+        "| 1 | points asked", "init ± 3 sigma", "with 2.4,", "5e20 or more", "up to 500 times",
+    ],
+    "docs/optuna.md": [
+        "4.8 and 5 are tested", "10 s or more", "2,045 characters", "other than 1 makes",
+        "more than 40 points", "200 are shown",
+    ],
+    "docs/policies.md": [
+        "after 30 policies", "takes 100 starts", "5 points of warm-up and 10 episodes",
+        "±`box` (10)", "3,000 steps", "up to 300 and actions up to 120 that is ±4 to ±8",
+        "size of about 1, so weights within ±2", "10,000 steps", "(cart pole: 500)",
+    ],
+    "docs/prompts.md": [
+        "less than 13 billion", "the 20 best pairs", "the 20 best points", "2,600 characters",
+        "first 330", "480 characters", "More than 16 parameters", "10,000 in llmopt's own",
+        "up to 20 numeric",
+    ],
+    "docs/results.md": ["95 % interval", "(400 evaluations"],
+    "docs/sandbox.md": [
+        "about 35 system calls", "3.17 or later", "5.13 on", "6.7 and 6.12", "8 MiB",
+    ],
+    "docs/shell.md": ["status is 0, or 2", "from 1 on", "counts from 0", "1,000 parameters"],
+    "docs/tuning.md": ["10 to 20 trials", "after 40 trials", "study of 20 trials"],
+    "docs/workers.md": ["cap of 12 requests", "At 30 trials", "(30 by default)"],
+}  # fmt: skip
+"""By page, words with a number that is a limit, a default, a protocol, a date or advice."""
+
+KINDS = (
+    r"\b\d{4}\.\d{5}\b",  # a paper on arXiv
+    r"\b20\d\d-\d\d-\d\d\b",  # a date
+    r"\b\d+\.\d+\.\d+\b",  # a version
+    r"\b(?:Python|Optuna|NumPy|Linux|PostgreSQL|WSL|GPT-|stays below) ?\d(?:[\d.]*\d)?",
+    r"\bport \d+",
+    r"\bHTTP \d+(?:, \d+)*|\b[45]xx\b",
+    r"\[-?\d+, -?\d+\]|±\d, or ±\d",  # a range
+    r"\b[A-Za-z][\w-]*\d\w*\b|\bx86-64\b|\b32-bit\b",  # a name
+    r"\"[^\"`]*\"",  # what somebody might say
+)
+
+DEFAULTS = {"docs/models.md": [RemoteClient], "docs/loop.md": [AskOptions, SearchOptions]}
+
+
+def defaults(page):
+    """Return the rows of a page's table of options whose default is a number, as they should be."""
+    known = {n: p for o in DEFAULTS[page] for n, p in inspect.signature(o).parameters.items()}
+    shown = re.findall(r"^\| `(\w+)` \| [\d,]+ \|", PAGES[page].read_text("utf-8"), re.MULTILINE)
+    rows = {name: known[name].default for name in shown}
+    return [f"| `{name}` | {value:g} |" for name, value in rows.items() if value is not None]
+
+
+@pytest.mark.parametrize("page", DEFAULTS)
+def test_a_default_on_a_page_is_that_of_the_code(page):
+    assert defaults(page)
+    for row in defaults(page):
+        assert row in normalized(page)
+
+
+@functools.cache
+def made_for(page):
+    return [text.format(*made()) for there, text, made in SHOWN if there == page]
+
+
+def unclaimed(page):
+    """Return the numbers of a page that nothing in this file holds, with what stands around."""
+    text = PAGES[page].read_text(encoding="utf-8")
+    text = re.sub(r"<!-- (\w+):begin -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^ {4}\S.*$|^\d\. ", "", text, flags=re.MULTILINE)
+    text = " ".join(text.split())
+    if page in DEFAULTS:
+        text = functools.reduce(lambda t, row: t.replace(row, ""), defaults(page), text)
+    if page == "docs/models.md":
+        text = functools.reduce(lambda t, row: t.replace(row[0], ""), price_rows(), text)
+    for held in (*made_for(page), *STATED.get(page, ())):
+        text = text.replace(held, "")
+    text = re.sub(r"`[^`]*`", "", re.sub(r"\]\([^)]*\)", "]", text))
+    return re.findall(r".{0,30}\d[\d.,]*.{0,30}", re.sub("|".join(KINDS), "", text))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_number_on_a_page_is_held_by_a_table_of_this_file(page):
+    assert unclaimed(page) == []
+
+
+@pytest.mark.parametrize("page", STATED)
+def test_what_is_stated_is_still_on_its_page(page):
+    assert [held for held in STATED[page] if held not in normalized(page)] == []
