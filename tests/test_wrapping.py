@@ -8,11 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from llmopt.errors import LLMOptError
+from llmopt.policies.environment import measure_normal
 from llmopt.policies.wrapping import (
     WrapperError,
     acting_space,
     check_wrapper,
-    measure_normal,
     scaling,
     usual_wrappers,
     wrap,

@@ -8,12 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 
-from llmopt.policies.environment import make_gymnasium
+from llmopt.policies.environment import make_gymnasium, measure_normal
 from llmopt.policies.episode import STEP_CAP, step_cap
 from llmopt.policies.evaluation import Evaluator
 from llmopt.policies.goal import describe_parameters
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.wrapping import NORMALIZE, Normal, measure_normal, usual_wrappers, wrap
+from llmopt.policies.wrapping import NORMALIZE, Normal, usual_wrappers, wrap
 
 PUBLISHED_BOX = (-6.0, 6.0)
 """Bounds of every parameter in the published ProPS experiments (arXiv 2511.21928)."""

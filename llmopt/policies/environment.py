@@ -10,16 +10,21 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import NormalizeObservation
 
 from llmopt.errors import LLMOptError, install_hint
+from llmopt.policies.episode import episode
 from llmopt.policies.layers import Layer, layers_of
+from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.wrapping import (
     NORMALIZE,
     Normal,
     WrapperError,
     check_wrapper,
-    measure_normal,
+    stack,
+    title_of,
     usual_wrappers,
     wrap,
 )
@@ -151,17 +156,17 @@ def missing_environment(name: str) -> str:
 
 def _trouble(title: str, error: Exception) -> LLMOptError:
     """Return the error of an environment that could not be made."""
+    line = first_line(error) or type(error).__name__
     if isinstance(error, gym.error.DependencyNotInstalled):
-        text = f"{title} needs a package that is not installed ({_first_line(error)})"
+        text = f"{title} needs a package that is not installed ({line})"
         if "box2d" in str(error).lower():
             return LLMOptError(f'{text}: pip install "gymnasium[box2d]"')
         return LLMOptError(f"{text}: {install_hint('bench')} brings MuJoCo and pygame")
     if isinstance(error, gym.error.UnregisteredEnv):
-        text = f"{title} cannot be made: {_first_line(error)}"
-        return LLMOptError(f"{text.rstrip('.')}; {missing_environment(title)}")
-    if isinstance(error, gym.error.Error):
-        return LLMOptError(f"{title} cannot be made: {_first_line(error)}")
-    return LLMOptError(f"{title} cannot be made: {type(error).__name__}: {_first_line(error)}")
+        line = f"{line.rstrip('.')}; {missing_environment(title)}"
+    elif not isinstance(error, gym.error.Error):
+        line = f"{type(error).__name__}: {line}"
+    return LLMOptError(f"{title} cannot be made: {line}")
 
 
 def _silence_mujoco(spec: EnvSpec | None = None) -> None:
@@ -174,11 +179,7 @@ def _silence_mujoco(spec: EnvSpec | None = None) -> None:
             importlib.import_module("mujoco")
     mujoco = sys.modules.get("mujoco")
     if mujoco is not None and getattr(mujoco, "get_mju_user_warning", lambda: None)() is None:
-        mujoco.set_mju_user_warning(_ignore)
-
-
-def _ignore(*_: Any) -> None:
-    return None
+        mujoco.set_mju_user_warning(lambda *_: None)
 
 
 def _takes_mode(make: Callable[..., Any]) -> bool:
@@ -189,5 +190,62 @@ def _takes_mode(make: Callable[..., Any]) -> bool:
     return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in known)
 
 
-def _first_line(error: Exception) -> str:
-    return first_line(error) or type(error).__name__
+def measure_normal(
+    make: Callable[[], gym.Env[Any, Any]],
+    cap: int | None = None,
+    *,
+    episodes: int = 20,
+    steps: int = 10_000,
+) -> Normal:
+    """Measure mean and variance of what is observed, in seeded episodes of random policies.
+
+    The policies are linear in what is normalized by the episodes before, with weights of
+    standard deviation 1: like those that a search draws first. In four significant digits; a
+    number that never changes has variance 1. No episode begins beyond so many `steps`.
+    """
+    env = make()
+    title = title_of(env)
+    try:
+        running: Any = next(w for w in stack(env) if isinstance(w, NormalizeObservation))
+        policy, rng = LinearPolicy.for_env(env, clip=True), np.random.default_rng(0)
+        taken = 0
+        for number in range(episodes):
+            act = policy.bind(rng.normal(size=policy.n_parameters))
+            made = episode(env, act, number, min(cap or steps, steps))
+            taken += made.length
+            if made.error is not None:
+                raise made.error
+            if taken >= steps:
+                break
+        mean, variance = running.obs_rms.mean, running.obs_rms.var
+    except LLMOptError:
+        raise
+    except Exception as error:
+        raise LLMOptError(
+            f"{title}: its observations cannot be normalized, as an episode raised "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    finally:
+        env.close()
+    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
+        raise LLMOptError(f"{title}: it shows numbers that are not finite")
+    # A number that never changes has what is left of Gymnasium's first guess at its variance.
+    variance = np.where(variance * taken < 1e-3 * (1.0 + mean**2), 1.0, variance)
+    means, variances = ([float(f"{x:.4g}") for x in np.ravel(v)] for v in (mean, variance))
+    return tuple(means), tuple(variances)
+
+
+def usual_sizes(make: Callable[[], gym.Env[Any, Any]], cap: int) -> np.ndarray | None:
+    """Measure the usual size of each observed number, in a few episodes of random policies.
+
+    That is the root of its mean square, 1 for one that is always 0; ``None`` where an episode
+    failed.
+    """
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, variance = measure_normal(
+                lambda: wrap(make(), (NORMALIZE,)), cap, episodes=10, steps=3000
+            )
+    except LLMOptError:  # an evaluation says what is wrong
+        return None
+    return np.sqrt(np.square(mean) + variance)

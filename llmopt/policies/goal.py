@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.words import MAX_WORDS, EnvironmentWords, describe_environment
+from llmopt.policies.words import EnvironmentWords, describe_environment
 from llmopt.policies.wrapping import acting_space, scaling
 
 Words = Literal["all", "names", "none"]
@@ -45,28 +45,26 @@ def describe_task(
     *,
     words: Words = "all",
     description: str = "",
-    observations: Sequence[str] = (),
-    actions: Sequence[str] = (),
-    threshold: bool = True,
-    max_chars: int = MAX_WORDS,
     ceiling: float | None = None,
     choices: bool = False,
     starts: bool = True,
+    **environment: Any,
 ) -> TaskWords:
-    """Say what is wanted of a policy, what the environment is, and what the parameters mean."""
+    """Say what is wanted of a policy, what the environment is, and what the parameters mean.
+
+    With ``words="names"`` the docstring is left out, with ``"none"`` all but `description`. Further
+    arguments are those of `describe_environment`.
+    """
     env = make()
     try:
-        environment = describe_environment(
+        told = describe_environment(
             env,
             words=description,
-            observations=observations,
-            actions=actions,
             docstring=words == "all",
-            threshold=threshold,
-            max_chars=max_chars,
             step_cap=step_cap,
             picture=draw_start(make, seeds[0]) if words == "all" else "",
             probe=None if policy.clips else make,
+            **environment,
         )
         scaled = scaling(env) is not None
         clipped = acting_space(env) is not env.action_space
@@ -74,16 +72,16 @@ def describe_task(
     finally:
         env.close()
     if words == "none":
-        return TaskWords(environment, (), (), scaled, description.strip())
+        return TaskWords(told, (), (), scaled, description.strip())
     table = isinstance(policy.observation_space, spaces.Discrete)
-    inputs = () if table else tuple(q.name for q in environment.observations)
-    outputs = tuple(q.name for q in environment.actions)
+    inputs = () if table else tuple(q.name for q in told.observations)
+    outputs = tuple(q.name for q in told.actions)
     meaning = describe_parameters(policy, choices=choices, scaled=scaled, clipped=clipped)
-    parts = [describe_goal(len(seeds), ceiling), environment.text, meaning]
+    parts = [describe_goal(len(seeds), ceiling), told.text, meaning]
     if inputs:
         parts.append(describe_starts(seen, inputs, policy.observation_space))
     text = "\n\n".join(part for part in parts if part)
-    return TaskWords(environment, inputs, outputs, scaled, text)
+    return TaskWords(told, inputs, outputs, scaled, text)
 
 
 def _first_seen(env: gym.Env[Any, Any], seeds: Sequence[int]) -> list[np.ndarray]:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from llmopt.errors import ParameterError, SpaceError
 from llmopt.policies.layers import Layer
-from llmopt.policies.wrapping import acting_space
+from llmopt.policies.wrapping import acting_space, title_of
 
 MAX_PARAMETERS = 10_000
 """Larger policies are refused: no prompt holds them."""
@@ -78,8 +78,7 @@ class LinearPolicy:
         if isinstance(env_or_spaces, tuple):
             title, (seen, acts) = "", env_or_spaces
         else:
-            spec, kind = env_or_spaces.spec, type(env_or_spaces.unwrapped)
-            title = f"{spec.id if spec is not None else kind.__name__}: "
+            title = f"{title_of(env_or_spaces)}: "
             seen, acts = env_or_spaces.observation_space, acting_space(env_or_spaces)
         policy = cls(seen, acts, bias, clip)
         if policy.n_parameters > MAX_PARAMETERS:

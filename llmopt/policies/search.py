@@ -31,7 +31,7 @@ from llmopt.errors import BudgetExceededError, NoTrialsError, SearchStopped, Sto
 from llmopt.history import Kind, Trial
 from llmopt.loop import say_what_is_kept
 from llmopt.optimizer import LLMOptimizer
-from llmopt.policies.environment import EnvLike, EnvMaker
+from llmopt.policies.environment import EnvLike, EnvMaker, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.evaluation import Evaluation, Evaluator
 from llmopt.policies.fresh import FreshStarts
@@ -43,7 +43,6 @@ from llmopt.policies.saved import save_policy
 from llmopt.policies.starts import HELD_OUT_STARTS, MAX_STARTS, held_out_seeds, selection_seeds
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
-from llmopt.policies.wrapping import usual_sizes
 from llmopt.sanity import Sanity
 from llmopt.search.eventlog import read_events
 from llmopt.search.refine import FINISHES

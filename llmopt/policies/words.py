@@ -28,7 +28,7 @@ from llmopt.policies.docstrings import (
 )
 from llmopt.policies.naming import Quantity, names_of
 from llmopt.policies.physics import describe_physics
-from llmopt.policies.wrapping import acting_space, scaling, stack
+from llmopt.policies.wrapping import acting_space, scaling, stack, title_of
 from llmopt.text import clean, cut
 
 MAX_WORDS = 6000
@@ -42,6 +42,7 @@ _SAME_RETURN = {
     "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
     "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
 }  # fmt: skip
+_NO_ARGUMENTS = ("render_mode", "max_episode_steps")  # of an environment itself
 _SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
 
 
@@ -107,10 +108,13 @@ def describe_environment(
     seen = names_of(env, sections, "observation", observations)
     done = names_of(env, sections, "action", actions)
     spec = env.spec
-    title = spec.id if spec is not None else type(env.unwrapped).__name__
-    head = [f"Environment: {title}{_made_with(env)}."]
-    head += _facts(env, step_cap)
-    must = [*head, *(_threshold(env, step_cap) if threshold else [])]
+    title = title_of(env)
+    made_with = {} if spec is None else spec.kwargs
+    given = [f"{k}={_brief(v)}" for k, v in made_with.items() if k not in _NO_ARGUMENTS]
+    head = f"Environment: {title}{', made with ' * bool(given)}{', '.join(given)}."
+    must = [head, *_facts(env, step_cap)]
+    if threshold and (solved := solved_from(env, step_cap)) is not None:
+        must += [f"A mean return of {solved:g} counts as solved; more may be possible."]
     must += _ceiling(env, sections, step_cap)
     if isinstance(env.observation_space, spaces.Discrete):
         states = int(env.observation_space.n)
@@ -131,18 +135,10 @@ def describe_environment(
         must += _probe(probe)
     must += _wrappers(env)
     must += _scaled(env, seen)
-    rest = chosen(sections, doc, spec.kwargs if spec is not None else {}) if docstring else []
+    rest = chosen(sections, doc, made_with) if docstring else []
     text = clean(_fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars))
     named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
     return EnvironmentWords(title, seen, done, named, text)
-
-
-def _made_with(env: gym.Env[Any, Any]) -> str:
-    kwargs = {} if env.spec is None else env.spec.kwargs
-    shown = {k: v for k, v in kwargs.items() if k not in ("render_mode", "max_episode_steps")}
-    if not shown:
-        return ""
-    return ", made with " + ", ".join(f"{k}={_brief(v)}" for k, v in shown.items())
 
 
 def _brief(value: Any) -> str:
@@ -180,13 +176,6 @@ def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | 
         return None
     usual, limit = gym.registry[spec.id].max_episode_steps, _limit(env, step_cap)
     return spec.reward_threshold if limit == usual else None
-
-
-def _threshold(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
-    solved = solved_from(env, step_cap)
-    if solved is None:
-        return []
-    return [f"A mean return of {solved:g} counts as solved; more may be possible."]
 
 
 def _as_registered(env: gym.Env[Any, Any]) -> bool:

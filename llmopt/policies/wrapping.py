@@ -5,7 +5,8 @@ arguments: ``"ClipAction"``, ``"RescaleObservation=-1,1"``, ``"RepeatAction=4"``
 around an environment from left to right, the innermost first.
 
 `NormalizeObservation` is frozen: its mean and variance are given, or measured once, in seeded
-episodes of random policies (`measure_normal`). A policy then means the same in every episode.
+episodes of random policies (`environment.measure_normal`). A policy then means the same in every
+episode.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.errors import LLMOptError, did_you_mean
-from llmopt.policies.episode import episode
-from llmopt.text import first_line
 
 Env: TypeAlias = gym.Env[Any, Any]
 Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -31,8 +30,6 @@ RESCALE = "RescaleObservation=-1,1"
 CLIP = "ClipAction"
 
 _WIDEST = 1e6  # bounds beyond it are no bounds
-_EPISODES = 20  # of random policies, for the mean and variance of what is observed
-_STEPS = 10_000  # of those episodes together
 
 
 class WrapperError(LLMOptError, ValueError):
@@ -57,14 +54,14 @@ def wrap(env: Env, wrappers: Sequence[str], normal: Normal | None = None) -> Env
             env = kind(env, *arguments)
         except Exception as error:
             raise WrapperError(
-                f"the wrapper {text!r} does not go around {_title(env)} "
+                f"the wrapper {text!r} does not go around {title_of(env)} "
                 f"({type(error).__name__}: {error}): observations are {env.observation_space}, "
                 f"actions {env.action_space}"
             ) from error
         if name == NORMALIZE and normal is not None:
             mean, variance = (np.array(x, dtype=np.float64) for x in normal)
             if mean.shape != (env.observation_space.shape or ()):
-                raise WrapperError(f"{_title(env)}: means of {mean.shape} numbers do not fit it")
+                raise WrapperError(f"{title_of(env)}: means of {mean.shape} numbers do not fit it")
             measured: Any = env  # Gymnasium's NormalizeObservation
             measured.obs_rms.mean, measured.obs_rms.var = mean, variance
             measured.update_running_mean = False
@@ -120,7 +117,8 @@ def _bounds_to(env: Env, low: float, high: float) -> list[Any]:
     return [np.where(bounded, low, space.low), np.where(bounded, high, space.high)]
 
 
-def _title(env: Env) -> str:
+def title_of(env: Env) -> str:
+    """Return the id of an environment, or its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
@@ -190,7 +188,8 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
 
     What is observed is ``(own - centre) / size``; ``None`` where nothing is scaled.
     """
-    maps = _maps(env)
+    kinds = gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation
+    maps: list[Any] = [layer for layer in stack(env) if isinstance(layer, kinds)]
     if not maps:
         return None
     shape = env.observation_space.shape or ()
@@ -200,85 +199,3 @@ def scaling(env: Env) -> tuple[np.ndarray, np.ndarray] | None:
     slope = np.asarray(one, dtype=np.float64) - zero
     size = np.divide(1.0, slope, out=np.ones(shape), where=slope != 0)
     return np.ravel(-zero * size), np.ravel(size)
-
-
-def _maps(env: Env) -> list[Any]:
-    """Return the scaling wrappers, the innermost first."""
-    kinds = gym.wrappers.RescaleObservation | gym.wrappers.NormalizeObservation
-    return [layer for layer in stack(env) if isinstance(layer, kinds)]
-
-
-def measure_normal(
-    make: Callable[[], Env],
-    cap: int | None = None,
-    *,
-    episodes: int = _EPISODES,
-    steps: int = _STEPS,
-) -> Normal:
-    """Measure mean and variance of what is observed, in seeded episodes of random policies.
-
-    The policies are linear in what is normalized by the episodes before, with weights of
-    standard deviation 1: like those that a search draws first. In four significant digits; a
-    number that never changes has variance 1.
-    """
-    env = make()
-    try:
-        running = next(m for m in _maps(env) if isinstance(m, gym.wrappers.NormalizeObservation))
-        rng = np.random.default_rng(0)
-        acts = acting_space(env)
-        n_in = int(np.prod(env.observation_space.shape or ()))
-        n_out = int(acts.n) if isinstance(acts, spaces.Discrete) else int(np.prod(acts.shape or ()))
-        taken = 0
-        for number in range(episodes):
-            weights, bias = rng.normal(size=(n_in, n_out)), rng.normal(size=n_out)
-
-            def act(observation: Any, weights: Any = weights, bias: Any = bias) -> Any:
-                output = np.ravel(observation).astype(np.float64) @ weights + bias
-                if isinstance(acts, spaces.Discrete):
-                    return int(output.argmax()) + int(acts.start)
-                action = output.reshape(acts.shape or ()).astype(acts.dtype)
-                return (
-                    np.clip(action, acts.low, acts.high) if isinstance(acts, spaces.Box) else action
-                )
-
-            made = episode(env, act, number, min(cap or steps, steps))
-            taken += made.length
-            if made.error is not None:
-                raise made.error
-            if taken >= steps:
-                break
-        mean, variance = running.obs_rms.mean, running.obs_rms.var
-    except LLMOptError:
-        raise
-    except Exception as error:
-        raise LLMOptError(
-            f"{_title(env)}: its observations cannot be normalized, as an episode raised "
-            f"{type(error).__name__}: {first_line(error)}"
-        ) from error
-    finally:
-        env.close()
-    if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
-        raise LLMOptError(f"{_title(env)}: it shows numbers that are not finite")
-    # A number that never changes has what is left of Gymnasium's first guess at its variance.
-    variance = np.where(variance * taken < 1e-3 * (1.0 + mean**2), 1.0, variance)
-    return _digits(mean), _digits(variance)
-
-
-def usual_sizes(make: Callable[[], Env], cap: int) -> np.ndarray | None:
-    """Measure the usual size of each observed number, in a few episodes of random policies.
-
-    That is the root of its mean square, 1 for one that is always 0; ``None`` where an episode
-    failed.
-    """
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean, variance = measure_normal(
-                lambda: wrap(make(), (NORMALIZE,)), cap, episodes=10, steps=3000
-            )
-    except LLMOptError:  # an evaluation says what is wrong
-        return None
-    return np.sqrt(np.square(mean) + variance)
-
-
-def _digits(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(f"{x:.4g}") for x in np.ravel(values))
