@@ -27,23 +27,18 @@ if TYPE_CHECKING:
     from llmopt.code.sandbox.sandbox import Limits, Sandbox, WorkerLimits
 
 _HOMES = {
-    "candidate": ("Candidate", "CodeTrial", "Strategy"),
-    "checks": ("Function", "Output"),
-    "failure": (
-        "CandidateError",
-        "NoCandidateError",
-        "SandboxError",
-        "SandboxUnavailableError",
-        "UnsandboxedWarning",
-    ),
-    "reward.gencode": ("GenCode",),
-    "language": ("LanguageFeedback",),
-    "code_optimizer": ("CodeOptimizer",),
-    "policy": ("evaluate_policy", "improve", "policy_function"),
-    "reward.reward": ("improve_reward", "reward_function", "train_linear"),
-    "sandbox.sandbox": ("Limits", "Sandbox", "WorkerLimits"),
+    "candidate": "Candidate CodeTrial Strategy",
+    "checks": "Function Output",
+    "failure": "CandidateError NoCandidateError SandboxError SandboxUnavailableError "
+    "UnsandboxedWarning",
+    "reward.gencode": "GenCode",
+    "language": "LanguageFeedback",
+    "code_optimizer": "CodeOptimizer",
+    "policy": "evaluate_policy improve policy_function",
+    "reward.reward": "improve_reward reward_function train_linear",
+    "sandbox.sandbox": "Limits Sandbox WorkerLimits",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "Candidate",

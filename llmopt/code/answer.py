@@ -46,13 +46,7 @@ _DECODER = json.JSONDecoder(strict=False)  # models put raw line ends into strin
 
 @dataclass(frozen=True)
 class CodeAnswer:
-    """What was read.
-
-    Attributes:
-        source: Python source.
-        explanation: What the model said about it.
-        values: Numbers and choices beside the code, by name; empty if there are none.
-    """
+    """What was read: the code, the model's words, and values beside the code by name."""
 
     source: str
     explanation: str = ""

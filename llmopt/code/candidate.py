@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from llmopt.arguments import one_of, whole_number
@@ -17,6 +17,7 @@ Origin = Literal["llm", "user"]
 STRATEGIES = ("hill-climb", "best-of-n", "beam")
 
 
+@dataclass(repr=False, eq=False)
 class Candidate:
     """Source that a model wrote, callable as if it were a function.
 
@@ -36,35 +37,22 @@ class Candidate:
         parent: Number of the candidate it was to improve, if any.
         fingerprint: See `llmopt.code.sandbox.analysis.analyse`.
         origin: Who wrote the source: ``"llm"``, the model of this search, or ``"user"``.
-
-    Attributes:
-        source: As given. All arguments but `sandbox` are attributes.
     """
 
-    def __init__(
-        self,
-        source: str,
-        functions: Sequence[Function],
-        sandbox: Callable[[], Sandbox] = Sandbox,
-        *,
-        number: int = 0,
-        params: Any = None,
-        variables: Mapping[str, Any] | None = None,
-        explanation: str = "",
-        parent: int | None = None,
-        fingerprint: str = "",
-        origin: Origin = "llm",
-    ) -> None:
-        self.source = source
-        self.functions = tuple(functions)
-        self.number = number
-        self.params = params
-        self.variables = dict(variables or {})
-        self.explanation = explanation
-        self.parent = parent
-        self.fingerprint = fingerprint
-        self.origin: Origin = origin
-        self._make = sandbox
+    source: str
+    functions: Sequence[Function]
+    sandbox: Callable[[], Sandbox] = Sandbox
+    _: KW_ONLY
+    number: int = 0
+    params: Any = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    explanation: str = ""
+    parent: int | None = None
+    fingerprint: str = ""
+    origin: Origin = "llm"
+
+    def __post_init__(self) -> None:
+        self.functions = tuple(self.functions)
         self._sandbox: Sandbox | None = None
         self._loaded = False
 
@@ -98,8 +86,7 @@ class Candidate:
     def reset(self) -> None:
         """Load the source anew, which clears the names that it has set.
 
-        The worker stays. State that code hides elsewhere, such as in a module, is cleared by
-        `close` alone.
+        State that code hides elsewhere, such as in a module, is cleared by `close` alone.
 
         Raises:
             CandidateError: It cannot be loaded.
@@ -122,20 +109,12 @@ class Candidate:
         return self.call(self.functions[0].name, *args, **kwargs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the function of that name and check its result.
-
-        Raises:
-            CandidateError: It failed, or its result is not as asked for.
-        """
+        """Call the function of that name and check its result; raises as `__call__`."""
         function = self._function(name)
         return function.output.read(self._ready().call(name, *args, **kwargs))
 
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
-        """Call a function once for each row of columns (see `Sandbox.call_columns`).
-
-        Raises:
-            CandidateError: It failed, or its result is not as asked for.
-        """
+        """Call a function once for each row of columns (see `Sandbox.call_columns`)."""
         read = self._function(name).output.read
         return [read(value) for value in self._ready().call_columns(name, columns)]
 
@@ -153,7 +132,7 @@ class Candidate:
 
     def _worker(self) -> Sandbox:
         if self._sandbox is None:
-            self._sandbox = self._make()
+            self._sandbox = self.sandbox()
         return self._sandbox
 
     def _ready(self) -> Sandbox:

@@ -183,11 +183,9 @@ def component_means(
 ) -> dict[str, float]:
     """Return the mean per step of a reward, as ``"total"``, and of each of its components.
 
-    `known` holds the names of earlier components, and takes the new ones.
-
-    Raises:
-        CandidateError: There are more names than `MAX_COMPONENTS`. Fresh names at every step would
-            fill the memory of this process.
+    `known` holds the names of earlier components, and takes the new ones. More than
+    `MAX_COMPONENTS` raise `CandidateError`: fresh names at every step would fill the memory of this
+    process.
     """
     sums: dict[str, list[float]] = {"total": [reward for reward, _ in results]}
     for _, parts in results:
@@ -274,8 +272,9 @@ def check(
     if any(function.samples for function in functions):
         sandbox.load(source, variables)
         for function, results in zip(functions, first, strict=True):
-            for k, (sample, before) in enumerate(zip(function.samples, results, strict=True)):
-                after = function.output.read(sandbox.call(function.name, *sample))
+            for k, (before, after) in enumerate(
+                zip(results, _trial(sandbox, function), strict=True)
+            ):
                 if not _same(before, after):
                     raise CandidateError(
                         f"{function.name} is not deterministic: on sample input {k + 1} it "
@@ -287,11 +286,7 @@ def check(
 
 
 def inspect_source(sandbox: Sandbox, source: str, functions: Sequence[Function]) -> str:
-    """Check what can be seen without running the source; return its fingerprint.
-
-    Raises:
-        CandidateError: What is wrong, in words for the model.
-    """
+    """Check what can be seen without running the source; return its fingerprint."""
     found = sandbox.analyse(source)
     problem = found["error"]
     if problem is not None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 
-from llmopt.arguments import whole_number
+from llmopt.arguments import check_names, whole_number
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.code.answer import encodable
@@ -36,7 +36,7 @@ from llmopt.code.failure import CandidateError, NoCandidateError
 from llmopt.code.prompt import CodePrompt
 from llmopt.code.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.code.writer import Writer
-from llmopt.errors import LLMOptError, NoTrialsError, RewardError, did_you_mean
+from llmopt.errors import LLMOptError, NoTrialsError, RewardError
 from llmopt.history import Direction, Usage, why_no_best
 from llmopt.search.eventlog import Event
 from llmopt.search.limits import Limits
@@ -124,13 +124,7 @@ class CodeOptimizer(StoredSearch):
         storage: str | os.PathLike[str] | None = None,
         **options: Unpack[CodeOptions],
     ) -> None:
-        unknown = set(options) - set(CodeOptions.__annotations__)
-        if unknown:
-            name = min(unknown)
-            raise TypeError(
-                f"CodeOptimizer has no argument {name!r}: "
-                + did_you_mean(name, CodeOptions.__annotations__)
-            )
+        check_names("CodeOptimizer", options, CodeOptions.__annotations__)
 
         def given(*names: str) -> dict[str, Any]:
             return {name: value for name, value in options.items() if name in names}
@@ -392,11 +386,7 @@ class CodeOptimizer(StoredSearch):
         return self._tell(candidate, params, **told)
 
     def tell_failure(self, candidate: Candidate | str, reason: CandidateError | str) -> CodeTrial:
-        """Report that a candidate has no score; the model is told why.
-
-        Raises:
-            LLMOptError: As `tell`.
-        """
+        """Report that a candidate has no score, and why; raises as `tell`."""
         words = reason.feedback() if isinstance(reason, CandidateError) else encodable(reason)
         return self._tell(candidate, None, feedback=words)
 

@@ -45,14 +45,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Refused:
-    """An answer was not used.
-
-    Attributes:
-        number: Number of the candidate that it was to become.
-        text: The answer, as it was sent back.
-        reason: What was wrong with it, in words for the model.
-        kind: A word for that.
-    """
+    """An answer that was to become candidate `number`, why it was not used, and in a word."""
 
     number: int
     text: str
@@ -153,11 +146,8 @@ class CodeState:
 def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLike[str]) -> int:
     """Return the seed of a stored search, and say what it goes on with.
 
-    Args:
-        start: Its first event.
-        own: The first event of the search that is to go on with it.
-        seed: The seed that it must have; ``None`` for any.
-        path: The file, for messages.
+    `own` is the first event of the search that is to go on with it, with `seed`, or ``None`` for
+    any.
 
     Raises:
         StorageError: It is no code search, or another one.
@@ -183,11 +173,7 @@ def check_start(start: Line, own: Line, seed: int | None, path: str | os.PathLik
 def replay(
     lines: Sequence[Line], state: CodeState, meter: Meter, path: str | os.PathLike[str]
 ) -> None:
-    """Bring a fresh state and its meter to where a search ended.
-
-    Raises:
-        StorageError: An event is not as llmopt wrote it.
-    """
+    """Bring a fresh state and its meter to where a search ended, or raise `StorageError`."""
     ledger = Ledger(meter)
 
     def take(line: Line) -> None:

@@ -177,13 +177,10 @@ class LanguageFeedback(gym.Wrapper[Any, Any, Any, Any], gym.utils.RecordConstruc
         return out, float(reward), terminated, truncated, info
 
     def reword(self, *key: int) -> None:
-        """Begin the wording anew, as the paraphrase seed and the key have it.
+        """Begin the wording anew, from the paraphrase seed and numbers of 0 or more.
 
-        After it the words do not depend on what was said before, so that a search that was
-        killed goes on in the same words.
-
-        Args:
-            *key: Numbers, at least 0, such as a candidate's and an episode's.
+        So a search that was killed goes on in the same words: its key may be a candidate's number
+        and an episode's.
         """
         if self._paraphrase_seed is not None:
             self._rng = np.random.default_rng([self._paraphrase_seed, *key])

@@ -16,11 +16,9 @@ from llmopt.sanity import Sanity
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a candidate.
+    """What came of a candidate: its score, and feedback; without a score the reason.
 
     Attributes:
-        reward: Its score; ``None`` for a failure.
-        words: Feedback, or the reason of the failure.
         ties: As `CodeOptimizer.tell` takes them, and `samples`.
         broken: Whether the environment failed, and not the code.
         made: What was measured, for whoever watches.

@@ -286,19 +286,12 @@ def run_episode(
 ) -> CodeEpisode:
     """Run one episode with the environment in this process, and keep what there is to tell.
 
-    Args:
-        act: The policy.
-        env: The environment; with a `LanguageFeedback` around it, its words are kept. Its
-            attribute ``distance``, if it has one, names the entry of ``info`` that says how
-            far success is.
-        seed: Seed of the start.
-        cap: Largest number of steps.
-        success: Judges success from the return and the last info, in place of ``info["success"]``.
-        watch: Called at every step, such as an `EpisodeStatistics`.
-        number: The episode's number, from 0.
+    With a `LanguageFeedback` around the environment its words are kept. Its attribute ``distance``,
+    if it has one, names the entry of ``info`` that says how far success is. `success` judges from
+    the return and the last info, in place of ``info["success"]``; `watch` is called at every step.
 
     Raises:
-        LLMOptError: A worker could not be set up, through no fault of the policy.
+        LLMOptError: The machine failed, and not the policy, such as a worker that cannot start.
     """
     story = _Story(env, watch)
     made = episode(_Typed(env), act, seed, cap, story, number=number)

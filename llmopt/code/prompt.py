@@ -113,12 +113,9 @@ class CodePrompt:
     ) -> tuple[Message, ...]:
         """Return the conversation that asks for the next candidate.
 
-        Args:
-            current: The try to improve; a number below 0 marks code that was never scored.
-            trials: All tries so far.
-            budget: Tokens that it may take; the memory is shortened to fit.
-            count: Counts tokens.
-            turn: Which try this is and how many there are, if that is known.
+        `current` is the try to improve; a number below 0 marks code that was never scored. The
+        memory of trials is shortened until `budget` tokens hold it. `turn` is which try this is of
+        how many.
 
         Raises:
             PromptTooLongError: It does not fit even with no memory in it.

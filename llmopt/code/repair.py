@@ -25,11 +25,8 @@ def use_or_repair(
 ) -> T:
     """Return the result of an answer, or of one of its repairs.
 
-    `use` raises `UnusableError`; `ask_again` sends an answer back with the reason and returns the
-    next one, or ``None`` where it cannot be sent back.
-
-    Raises:
-        UnusableError: The last answer cannot be used either.
+    `use` raises `UnusableError`, and so does this where the last answer cannot be used either.
+    `ask_again` sends an answer back with the reason; it returns the next one, or ``None``.
     """
     for turn in range(repairs + 1):
         try:

@@ -80,11 +80,7 @@ class Starts:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Starts:
-        """Return what `to_dict` made a dict of.
-
-        Raises:
-            StorageError: It is something else.
-        """
+        """Return what `to_dict` made a dict of; anything else is a `StorageError`."""
         secret, seed, words = (data.get(name) for name in ("secret", "seed", "words"))
         sound = isinstance(secret, str) and 0 < len(secret) <= _BITS // 4
         if (secret is None or sound) and type(seed) is int and seed >= 0 and words in (1, 4):

@@ -71,18 +71,12 @@ class Writer:
         refuse: Callable[[Refused], None],
         turn: tuple[int, int] | None = None,
     ) -> list[Candidate]:
-        """Return up to `n` candidates that have passed every check.
+        """Return up to `n` candidates from `number` on that have passed every check.
 
-        Args:
-            state: What the search knows. The reasons of answers that it refused before this ask
-                was cut off stand: the same code may fail in another way now, which would change
-                the next request.
-            number: Number of the first candidate.
-            current: The code to improve, if any.
-            waiting: Candidates that were handed out and not told.
-            n: Samples to ask for.
-            refuse: Told of each answer that was not used and was not refused before.
-            turn: Which try this is and how many there are, if that is known.
+        Refusals before an ask was cut off stand in `state`, and are kept: the same code may fail in
+        another way now, which would change the next request. `refuse` is told of new ones.
+        `waiting` were handed out and not told; `turn` is which try this is and how many there are,
+        if that is known.
 
         Raises:
             NoCandidateError: No answer could be used.

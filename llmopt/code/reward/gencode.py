@@ -41,15 +41,7 @@ SIGNATURE = "reward_func(observations, is_success, is_failure)"
 
 @dataclass(repr=False, eq=False)
 class State:
-    """A reward function and its results, as VIRAL keeps them.
-
-    Attributes:
-        idx: Its index.
-        reward_func: A callable that runs the code in its worker.
-        reward_func_str: Its source.
-        policy: The policy trained under it, once there is one.
-        performances: That policy's measures, likewise.
-    """
+    """A reward function (a callable, and its source) and its results, as VIRAL keeps them."""
 
     idx: int
     reward_func: Callable[..., Any] | None = None
@@ -113,10 +105,7 @@ class GenCode(Metered):
         self._make = partial(Sandbox, limits, allow_unsandboxed=allow_unsandboxed)
 
     def get(self, response: str) -> State:
-        """Return a new state with the reward function of an answer.
-
-        Args:
-            response: What the model answered.
+        """Return a new state with the reward function of a model's answer.
 
         Raises:
             CandidateError: It cannot be used, repairs included.
@@ -130,12 +119,7 @@ class GenCode(Metered):
     def get_runnable_function(self, error: str | None = None) -> Candidate:
         """Clean, compile and test the answer; have it repaired where that fails.
 
-        Args:
-            error: What was wrong with the answer; then a repair is asked for first.
-
-        Raises:
-            CandidateError: It cannot be used, repairs included.
-            BudgetExceededError: A cap is reached.
+        With `error`, what was wrong with the answer, a repair is asked for first. Raises as `get`.
         """
         answer = self.response or ""
         if error is not None:
@@ -161,18 +145,11 @@ class GenCode(Metered):
             raise UnusableError(reason) from error
 
     def get_clean_response(self) -> None:
-        """Cut the code out of ``self.response``, changing no word of it.
-
-        Raises:
-            ParseError: There is no function in it. (It is a ``ValueError``, as in VIRAL.)
-        """
+        """Cut the code out of ``self.response``, or raise `ParseError`, a ``ValueError``."""
         self.response = read_answer(self.response or "", [Function(self._signature).name]).source
 
     def compile_reward_function(self) -> Candidate:
-        """Load the code into a worker.
-
-        Returns:
-            A callable; each call runs in the worker, and its result is checked.
+        """Load the code into a worker, which each call asks.
 
         Raises:
             CandidateError: It does not parse or load, or has no function that fits.
@@ -197,11 +174,7 @@ class GenCode(Metered):
     def test_reward_function(
         self, reward_function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> None:
-        """Call a reward function once.
-
-        Raises:
-            CandidateError: It failed, or returned no finite number.
-        """
+        """Call a reward once; `CandidateError` unless it returns a finite number."""
         logger.debug("reward function output: %s", reward_function(*args, **kwargs))
 
     def _test_on_samples(self, function: Candidate) -> None:

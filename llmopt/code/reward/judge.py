@@ -47,14 +47,10 @@ def mean_of(judged: Sequence[PolicyScore]) -> float | None:
 def judge(
     env_id: str, policy: Sequence[float] | Path, seeds: Sequence[int], cap: int = STEP_CAP
 ) -> PolicyScore:
-    """Run a policy in a fresh process.
+    """Run a policy in a fresh process, with an episode from each seed.
 
-    Args:
-        env_id: Gymnasium id.
-        policy: Flat parameters, as `llmopt.policies.linear.LinearPolicy` orders them,
-            with a bias; or a file that `llmopt.code.reward.sb3.train_sb3` saved.
-        seeds: Seed of each episode's start.
-        cap: Largest number of steps of an episode.
+    It is flat parameters, as `llmopt.policies.linear.LinearPolicy` orders them, with a bias; or a
+    file that `llmopt.code.reward.sb3.train_sb3` saved.
 
     Raises:
         LLMOptError: The process failed.

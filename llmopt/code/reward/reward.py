@@ -75,11 +75,7 @@ def reward_function(
 ) -> Function:
     """Describe the reward that is wanted, with sample steps from an environment.
 
-    Args:
-        env: The environment; some random steps are made in it.
-        doc: What observations and actions hold.
-        samples: Sample steps.
-        seed: Seed of the samples.
+    `doc` says what observations and actions hold; `samples` random steps are made from `seed`.
     """
     steps = itertools.islice(random_steps(env, seed), samples)
     seen = tuple(seen_by_a_reward(*step) for step in steps)
@@ -164,11 +160,7 @@ def train_linear(
 
 
 def require_linear(env: gym.Env[Any, Any]) -> None:
-    """Raise if `train_linear` cannot work on an environment.
-
-    Raises:
-        LLMOptError: The spaces do not fit a linear policy, or the package `cma` is missing.
-    """
+    """Raise `LLMOptError` if `train_linear` cannot work on an environment, or lacks `cma`."""
     CMA(-1.0, 1.0, LinearPolicy.for_env(env).n_parameters)
 
 

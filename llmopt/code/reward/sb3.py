@@ -43,13 +43,7 @@ def _algorithm(name: str) -> Any:
 
 
 def require_sb3(algorithm: str, env: gym.Env[Any, Any]) -> None:
-    """Raise if `train_sb3` cannot work on an environment.
-
-    Raises:
-        ImportError: stable-baselines3 is not installed.
-        LLMOptError: There is no such algorithm, or it does not take such actions or
-            observations.
-    """
+    """Raise `ImportError` or `LLMOptError` if `train_sb3` cannot work on an environment."""
     _algorithm(algorithm)
     if not isinstance(env.observation_space, gym.spaces.Box | gym.spaces.Discrete):
         raise LLMOptError(
@@ -79,9 +73,8 @@ def sb3_words(algorithm: str, episodes: int, cap: int) -> str:
 class CandidateReward(gym.Wrapper[Any, Any, Any, Any]):
     """Gives a candidate's reward in place of the environment's.
 
-    Attributes:
-        log: For each finished episode the mean per step of each component, the
-            environment's own return, and the length.
+    `log` has for each finished episode the mean per step of each component, the environment's own
+    return, and the length.
     """
 
     def __init__(self, env: gym.Env[Any, Any], candidate: Candidate, cap: int) -> None:
@@ -148,8 +141,7 @@ def train_sb3(
     Raises:
         ImportError: stable-baselines3 is not installed.
         CandidateError: The reward failed.
-        LLMOptError: There is no such algorithm, it does not take such actions, or no episode
-            ended.
+        LLMOptError: The algorithm does not exist or fit, or no episode ended.
     """
     require_sb3(algorithm, env)
     wrapped = CandidateReward(env, candidate, cap)

@@ -18,18 +18,12 @@ _DYNAMIC = ("eval", "exec", "compile", "open", "input", "__import__", "breakpoin
 
 
 def analyse(source: str) -> dict[str, Any]:
-    """Describe a source.
+    """Describe a source as plain data.
 
-    Args:
-        source: Python source.
-
-    Returns:
-        ``error`` (``None`` or a dict with ``message``, ``line`` and ``text``), ``functions``
-        (top-level ones: ``name``, ``line``, ``positional``, ``required``, ``keyword_only``,
-        ``varargs``, ``varkw``, ``is_async``, ``is_generator``), ``imports`` (pairs of module and
-        line, wherever they stand), ``builtins`` (pairs of name and line: uses of `open`, `eval`
-        and the like) and ``fingerprint``, equal for sources that differ in comments, layout,
-        docstrings, type hints and the names of variables only.
+    ``error`` is ``None`` or has ``message``, ``line`` and ``text``. ``functions`` are the top-level
+    ones. ``imports``, wherever they stand, and ``builtins`` (`open`, `eval` and the like) are pairs
+    of name and line. ``fingerprint`` is equal for sources that differ in comments, layout,
+    docstrings, type hints and the names of variables only.
     """
     found: dict[str, Any] = {
         "error": None, "functions": [], "imports": [], "builtins": [], "fingerprint": ""

@@ -30,11 +30,7 @@ WORKER = str(Path(worker.__file__).resolve())
 
 
 class Channel:
-    """One worker process, which leads a session and a group of its own.
-
-    Raises:
-        SandboxError: The system starts no process.
-    """
+    """One worker process, which leads a session and a group of its own."""
 
     def __init__(self, message_bytes: int) -> None:
         self._limit = message_bytes
@@ -70,12 +66,9 @@ class Channel:
     def exchange(self, kind: int, value: Any, seconds: float) -> tuple[int, Any]:
         """Send a request and return the answer's kind and value.
 
-        The worker is killed if anything is wrong with the answer, and on Ctrl-C too: half a
-        message is no state to go on from.
-
-        Raises:
-            CandidateError: No proper answer came in time.
-            SandboxError: The request is too large.
+        The worker is killed if no proper answer comes in time (`CandidateError`), and on Ctrl-C
+        too: half a message is no state to go on from. A request that is too large raises
+        `SandboxError`.
         """
         payload = wire.encode(value)
         if len(payload) > self._limit:

@@ -95,11 +95,8 @@ class ConfinementError(RuntimeError):
 class Support:
     """What this machine offers.
 
-    Attributes:
-        landlock: Landlock version of the kernel; 0 for none.
-        seccomp: Whether seccomp filters can be installed.
-        problems: Why confinement is not to be had; empty if it is. That Landlock is missing is
-            no problem.
+    `landlock` is the kernel's version of it, 0 for none. `problems` say why confinement is not to
+    be had; that Landlock is missing is none.
     """
 
     landlock: int
@@ -127,10 +124,9 @@ def support() -> Support:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill the calling process when the thread that started it ends.
+    """Have the kernel kill this process when the thread that started it ends (Linux only).
 
-    Nothing that a confined process can call undoes it. Off Linux it does nothing. Where the parent
-    is another process than `parent` already, this one ends.
+    Nothing that a confined process can call undoes it. Without that `parent` this process ends.
     """
     if sys.platform.startswith("linux"):
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -141,12 +137,8 @@ def die_with(parent: int) -> None:
 def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
     """Set resource limits that the process cannot raise again, and a last alarm clock.
 
-    Limits that are lower already stay so. Off Linux, those that the system refuses are left.
-
-    Args:
-        memory_bytes: Cap on the address space, on top of what is in use already.
-        cpu_seconds: Processor seconds after which the kernel kills the process.
-        wall_seconds: Seconds after which it is killed even if its parent is gone.
+    `memory_bytes` are on top of what is in use. Limits that are lower already stay so. Off Linux,
+    those that the system refuses are left.
     """
     import resource
 
@@ -180,14 +172,8 @@ def set_limits(memory_bytes: int, cpu_seconds: int, wall_seconds: int) -> None:
 def confine(partly: bool = False) -> tuple[str, ...]:
     """Confine the calling process for good, and check that it holds.
 
-    Args:
-        partly: Apply what there is, where a part is not to be had.
-
-    Returns:
-        What is missing; nothing unless `partly`.
-
-    Raises:
-        ConfinementError: Some part is not to be had, or did not hold, and not `partly`.
+    With `partly` what there is is applied, and what is missing is returned; else a part that is not
+    to be had raises `ConfinementError`.
     """
     found = support()
     problems: list[str] = []

@@ -187,11 +187,7 @@ class Sandbox:
         return found
 
     def load(self, source: str, variables: Mapping[str, Any] | None = None) -> None:
-        """Run a source from its first line to its last, in a namespace of its own.
-
-        Args:
-            source: Python source.
-            variables: Names that it finds bound.
+        """Run a source in a namespace of its own, in which `variables` are bound.
 
         Raises:
             CandidateError: It raised, took too long, or its process died.
@@ -203,10 +199,7 @@ class Sandbox:
         self._exchange(self._channel, worker.LOAD, (source, dict(variables or {})))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a function of the loaded source.
-
-        Returns:
-            Its result: data as `llmopt.code.sandbox.wire` describes, whatever it claims to be.
+        """Call a function of the loaded source; return plain data, whatever it claims to be.
 
         Raises:
             CandidateError: It raised, took too long, or its process died.
@@ -214,11 +207,7 @@ class Sandbox:
         return self._exchange(self._channel, worker.CALL, (name, list(args), kwargs))
 
     def call_columns(self, name: str, columns: Sequence[Any]) -> list[Any]:
-        """Call a function once for each row, with the arguments given as columns.
-
-        Args:
-            name: The function.
-            columns: For each argument an array, whose first axis is the rows, or a list.
+        """Call a function once for each row, with a column of values for each argument.
 
         Raises:
             CandidateError: As `call`; the limit of seconds is for all rows.
@@ -311,11 +300,7 @@ def _text(value: Any, most: int) -> str:
 
 
 def require_confinement(allow_unsandboxed: bool) -> None:
-    """Raise if untrusted code cannot be confined here and that was not waived.
-
-    Raises:
-        SandboxUnavailableError: So it is.
-    """
+    """Raise `SandboxUnavailableError` if confinement is not to be had, and not waived."""
     problems = support().problems
     if problems and not allow_unsandboxed:
         raise SandboxUnavailableError(

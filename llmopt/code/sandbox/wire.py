@@ -36,13 +36,7 @@ class WireError(ValueError):
 
 
 def encode(value: Any) -> bytes:
-    """Return the bytes of a value.
-
-    NumPy scalars go as Python numbers.
-
-    Raises:
-        WireError: The value, or one inside it, is of a type that is not sent.
-    """
+    """Return the bytes of a value; `WireError` for a type that is not sent."""
     parts: list[bytes] = []
     _write(value, parts.append, 0)
     return b"".join(parts)
@@ -115,12 +109,9 @@ def _write_array(value: np.ndarray[Any, Any], put: Any) -> None:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value of bytes that may have been made to do harm.
+    """Return the value of bytes that may have been made to do harm; else raise `WireError`.
 
     Memory stays in proportion to ``len(data)``. Arrays are copies and can be written to.
-
-    Raises:
-        WireError: The bytes are not exactly one value.
     """
     try:
         value, end = _read(data, 0, 0)
