@@ -566,6 +566,8 @@ class TestConditional:
         assert study.trials[-1].params == {"d": 2, "k": "b", "v": 4}
         assert sampler.usage.requests == 2
         assert sampler.usage.rejected == {"incomplete": 1}
+        assert "drawn at random, as nobody knew of it: v = " in requests(sampler)[1].text
+        assert requests(sampler)[1].text.count("as nobody knew of it") == 2
         said = "1 of the points that you gave before: not measured"
         assert [said in r.text for r in requests(sampler)] == [False, True]
 

@@ -202,9 +202,13 @@ class StudyHistory:
         if values is None:
             return _Row(frozen, None)
         rewards, state, reason = _outcome(frozen, len(directions))
-        remarks = [reason, *(text_of(words) for words in told_of(frozen.user_attrs, "feedback"))]
+        remarks = [
+            reason,
+            self._drawn(frozen),
+            *(text_of(words) for words in told_of(frozen.user_attrs, "feedback")),
+        ]
         if self._curves:
-            remarks[1:1] = [curve_of(frozen, directions[0]), duration_of(frozen)]
+            remarks[2:2] = [curve_of(frozen, directions[0]), duration_of(frozen)]
         broken = violated(frozen)
         if broken:
             shown = ", ".join(f"{n} = {c:g}" for n, c in broken.items())
@@ -233,6 +237,15 @@ class StudyHistory:
         when = frozen.datetime_complete or datetime.min
         told = (when.replace(tzinfo=None), frozen.number)
         return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
+
+    def _drawn(self, frozen: FrozenTrial) -> str:
+        """Say which parameters of a model's point came up in its trial, and were drawn there."""
+        proposed = read_proposal(frozen.system_attrs)
+        if read_note(frozen, "source") != "llm" or not proposed:
+            return ""
+        new = [n for n in self.space.distributions if n in frozen.params and n not in proposed]
+        shown = ", ".join(f"{name} = {frozen.params[name]!r}" for name in new)
+        return f"drawn at random, as nobody knew of it: {shown}" if new else ""
 
 
 def _source(source: Any) -> Source:
