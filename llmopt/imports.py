@@ -23,9 +23,9 @@ from llmopt.errors import LLMOptError, ParameterError, StorageError, did_you_mea
 from llmopt.files import open_file, read_text
 from llmopt.history import Direction, Trial
 from llmopt.optuna_trials import PREFIX, stderr_of, text_of, told_of, violated, violation_of
+from llmopt.resume import start_of, stored_trials
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Told
-from llmopt.search.resume import start_of, stored_trials
 from llmopt.space import Categorical, Space, Value
 from llmopt.text import short
 

@@ -39,12 +39,12 @@ from llmopt.history import Direction, Kind, Params, Proposal, Trial
 from llmopt.imports import Importer, ImportReport, notes_on, read_source
 from llmopt.optimizer_base import OptimizerBase
 from llmopt.prompt import Prompt, check_prompt_for
+from llmopt.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
 from llmopt.search.eventlog import read_events
 from llmopt.search.events import Asked, Queued, Returned, Told, read_directions, read_told
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
-from llmopt.search.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.stored_search import as_written
 from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space

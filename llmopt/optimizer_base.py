@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import os
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -17,6 +18,7 @@ from llmopt.files import write_bytes_atomically
 from llmopt.history import Direction, History, Params, Proposal, Trial, Usage, why_no_best
 from llmopt.prompt import Prompt
 from llmopt.prompt.evidence import Evidence
+from llmopt.resume import FORMAT, check_same, replay, start_of
 from llmopt.search.cma import several_objectives
 from llmopt.search.emitter import ModelEmitter
 from llmopt.search.eventlog import Event, line_of
@@ -25,7 +27,6 @@ from llmopt.search.joining import Joiner
 from llmopt.search.locks import Lock
 from llmopt.search.meter import Meter
 from llmopt.search.refine import Finish, RefineEmitter, can_finish, finish_of
-from llmopt.search.resume import FORMAT, check_same, replay, start_of
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import StoredSearch, as_written
@@ -310,8 +311,17 @@ class OptimizerBase(StoredSearch, Generic[Params]):
 
     def _start_event(self) -> Event:
         """Return the first line of a storage file: what the search is."""
-        points, given, asked = self._warmup_points, self._options, self._model.options
-        start: Event = {
+        points, encode = self._warmup_points, self.space.to_json_values
+        now = vars(self._options) | vars(self._model.options) | vars(self.limits)
+        now |= {"warmup": self._n_warmup, "batch_size": self.batch_size}
+        now["start"] = [[words, encode(values)] for words, values in self._start]
+        options = {"warmup_points": None if points is None else list(map(encode, points))}
+        for each in fields(SearchOptions):
+            stored, value = each.metadata.get("stored"), now[each.name]
+            rare = value in (None, False, [], each.default)  # it says nothing
+            if stored == "always" or (stored and not rare):
+                options[each.name] = value
+        return {
             "event": "start",
             "format": FORMAT,
             "llmopt": __version__,
@@ -320,35 +330,8 @@ class OptimizerBase(StoredSearch, Generic[Params]):
             "prompt": self.prompt.to_dict(),
             "client": client_name(self.client),
             "seed": self.seed,
-            "options": {
-                "warmup": self._n_warmup,
-                "warmup_points": None
-                if points is None
-                else list(map(self.space.to_json_values, points)),
-                "warmup_distribution": given.warmup_distribution,
-                "batch_size": self.batch_size,
-                "total": asked.total,
-                "description": asked.description,
-                "attempts": asked.attempts,
-                "out_of_range": asked.out_of_range,
-                "partner": given.partner,
-                "requests": given.requests,
-                "noisy": asked.noisy,
-                "task": given.task,
-            },
+            "options": options,
         }
-        rare = {
-            "start": [[words, self.space.to_json_values(values)] for words, values in self._start],
-            "may_stop": asked.may_stop,
-            "points": None if asked.points == "auto" else asked.points,
-            "numeric": asked.numeric,
-            "on_error": None if asked.on_error == "raise" else asked.on_error,
-            "max_requests": self.limits.max_requests,
-            "max_tokens": self.limits.max_tokens,
-            "max_cost": self.limits.max_cost,
-        }
-        start["options"] |= {k: v for k, v in rare.items() if v not in (None, False, [])}
-        return start
 
     def _search_info(self, storage: str | os.PathLike[str] | None) -> Search:
         start = self._start_event()

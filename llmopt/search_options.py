@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from llmopt.arguments import MOST_AT_ONCE, one_of, whole_or_auto
+from llmopt.arguments import MOST_AT_ONCE, whole_or_auto
 from llmopt.client.base import Client
-from llmopt.search.ask_options import AskArguments, AskOptions
+from llmopt.search.ask_options import AskArguments, AskOptions, option
 from llmopt.search.scheduler import Partners, checked_partners
 from llmopt.text import short
 from llmopt.trackers.base import Callback, check_callbacks
@@ -81,14 +81,16 @@ class SearchOptions(AskOptions):
     """
 
     model: Client | str | None = None
-    warmup: int | Literal["auto"] | Sequence[Any] = "auto"
-    warmup_distribution: Literal["uniform", "normal"] = "uniform"
-    start: Mapping[str, Any] | Sequence[Any] = ()
+    warmup: int | Literal["auto"] | Sequence[Any] = option("auto", "always")
+    warmup_distribution: Literal["uniform", "normal"] = option(
+        "uniform", "always", choices=("uniform", "normal")
+    )
+    start: Mapping[str, Any] | Sequence[Any] = option((), "rarely")
     constraints: str | Iterable[str] = ()
-    batch_size: int = 1
-    partner: Partners = None
-    requests: int | None = None
-    task: Mapping[str, Any] | None = None
+    batch_size: int = option(1, "always", changes=True, whole=(1, MOST_AT_ONCE))
+    partner: Partners = option(None, "always")  # noqa: RUF009
+    requests: int | None = option(None, "always", whole=(1,))
+    task: Mapping[str, Any] | None = option(None, "always")
     import_trials: Any = None
     storage: str | os.PathLike[str] | None = None
     durable: bool = True
@@ -96,15 +98,12 @@ class SearchOptions(AskOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._whole("batch_size", 1, MOST_AT_ONCE)
-        one_of("warmup_distribution", self.warmup_distribution, ("uniform", "normal"))
         if isinstance(self.warmup, (str, Mapping)) and self.warmup != "auto":
             raise ValueError(
                 f"warmup={self.warmup!r}: expected a whole number, 'auto', or a sequence of points"
             )
         if not isinstance(self.warmup, Iterable):
             object.__setattr__(self, "warmup", whole_or_auto("warmup", self.warmup, 0))
-        self._whole("requests", 1, optional=True)
         object.__setattr__(self, "partner", checked_partners(self.partner))
         check_callbacks(self.callbacks)
         object.__setattr__(self, "task", _as_json("task", self.task))

@@ -9,7 +9,6 @@ from typing import Any, Literal, Self, TypedDict
 
 from llmopt.arguments import (
     MOST_AT_ONCE,
-    MOST_COUNT,
     check_names,
     describe,
     one_of,
@@ -37,6 +36,16 @@ class AskArguments(TypedDict, total=False):
     max_requests: int | None
     max_tokens: int | None
     max_cost: float | None
+
+
+def option(default: Any, stored: Literal["always", "rarely"], **rules: Any) -> Any:
+    """Return the field of an option that the file of a search holds.
+
+    One that is stored rarely is left out of it where it says nothing. `rules`: whether a stored
+    search may go on with another value (`changes`); the values that there are (`choices`), or the
+    least and the largest whole number (`whole`), beside ``None`` or ``"auto"`` as the default.
+    """
+    return dataclasses.field(default=default, metadata={"stored": stored, **rules})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,39 +84,35 @@ class AskOptions:
         ValueError: An option has a value that it cannot have.
     """
 
-    description: str = ""
-    total: int | None = None
-    attempts: int = 3
-    out_of_range: Literal["clip", "reject"] = "clip"
-    on_error: Literal["raise", "fallback"] = "raise"
-    noisy: bool = False
-    may_stop: bool | None = None
-    points: int | Literal["auto"] = "auto"
-    numeric: bool = False
-    max_requests: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
+    description: str = option("", "always", changes=True)
+    total: int | None = option(None, "always", changes=True, whole=(1,))
+    attempts: int = option(3, "always", changes=True, whole=(1, MOST_AT_ONCE))
+    out_of_range: Literal["clip", "reject"] = option(
+        "clip", "always", changes=True, choices=("clip", "reject")
+    )
+    on_error: Literal["raise", "fallback"] = option(
+        "raise", "rarely", changes=True, choices=("raise", "fallback")
+    )
+    noisy: bool = option(False, "always", choices=(True, False))
+    may_stop: bool | None = option(None, "rarely", changes=True, choices=(True, False, None))
+    points: int | Literal["auto"] = option(
+        "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
+    )
+    numeric: bool = option(False, "rarely", changes=True, choices=(True, False))
+    max_requests: int | None = option(None, "rarely", changes=True)
+    max_tokens: int | None = option(None, "rarely", changes=True)
+    max_cost: float | None = option(None, "rarely", changes=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "description", describe(self.description))
-        self._whole("total", 1, optional=True)
-        self._whole("attempts", 1, MOST_AT_ONCE)
-        one_of("out_of_range", self.out_of_range, ("clip", "reject"))
-        one_of("on_error", self.on_error, ("raise", "fallback"))
-        for name in ("noisy", "numeric"):
-            one_of(name, getattr(self, name), (True, False))
-        one_of("may_stop", self.may_stop, (True, False, None))
-        points = whole_or_auto("points", self.points, 1, MOST_IN_ANSWER)
-        object.__setattr__(self, "points", points)
+        for each in dataclasses.fields(self):
+            name, value = each.name, getattr(self, each.name)
+            if "choices" in each.metadata:
+                one_of(name, value, each.metadata["choices"])
+            if "whole" in each.metadata and (value is not None or each.default is not None):
+                check = whole_or_auto if each.default == "auto" else whole_number
+                object.__setattr__(self, name, check(name, value, *each.metadata["whole"]))
         _ = self.limits
-
-    def _whole(
-        self, name: str, least: int, most: int = MOST_COUNT, *, optional: bool = False
-    ) -> None:
-        """Check a whole number, and keep it as an ``int``."""
-        value = getattr(self, name)
-        if value is not None or not optional:
-            object.__setattr__(self, name, whole_number(name, value, least, most))
 
     @property
     def limits(self) -> Limits:

@@ -18,8 +18,8 @@ from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, Storage
 from llmopt.files import read_json, read_text
 from llmopt.history import Proposal, Trial
 from llmopt.optimizer import LLMOptimizer
+from llmopt.resume import start_of, stored_options
 from llmopt.search.eventlog import read_events
-from llmopt.search.resume import start_of, stored_options
 from llmopt.search.stored_search import as_written
 from llmopt.service.description import read_description
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from llmopt.client.scripted import ScriptedClient
@@ -17,6 +18,7 @@ from llmopt.search.events import Asked, Queued, Snapshot, read_event
 from llmopt.search.meter import Meter
 from llmopt.search.state import SearchState
 from llmopt.search.stored_search import Ledger, as_written
+from llmopt.search_options import SearchOptions
 from llmopt.space import Space
 from llmopt.text import short
 
@@ -81,11 +83,7 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 # What says how the model is asked: stored points mean the same whatever it is.
 _MAY_CHANGE = ("client", "seed", "prompt")
-_MAY_CHANGE_OPTIONS = frozenset(
-    {"description", "batch_size", "attempts", "out_of_range", "on_error", "may_stop"}
-    | {"points", "numeric"}
-    | {"total", "max_requests", "max_tokens", "max_cost"}
-)
+_MAY_CHANGE_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata.get("changes")}
 
 
 def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_given: bool) -> None:
@@ -129,10 +127,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
 
 
 # All that a file may say of a search: no file, no model and nothing that runs.
-_STORED_OPTIONS = _MAY_CHANGE_OPTIONS | frozenset(
-    {"warmup", "warmup_points", "warmup_distribution", "start", "partner", "requests", "noisy"}
-    | {"task"}
-)
+_STORED_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata} | {"warmup_points"}
 
 
 class StoredPoints(list[tuple[str, list[Any]]]):
