@@ -94,9 +94,6 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        argv: Arguments without the program's name; those of the process if not given.
-
     Returns:
         The exit status: 0 for success, 2 for an error that the message explains, 130 after
         Ctrl-C, 141 if the reader of the output went away.

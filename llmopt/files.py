@@ -56,10 +56,7 @@ def open_file(path: str | os.PathLike[str], *, links: bool = True) -> BinaryIO:
 
 
 def open_to_append(path: str | os.PathLike[str]) -> FileIO:
-    """Open a regular file, made where it is missing, to read it and to append to it, unbuffered.
-
-    A link is not followed: what is appended lands in the folder that the name says.
-    """
+    """Open a regular file, no link, made where it is missing, to read and to append, unbuffered."""
     return open(path, "a+b", buffering=0, opener=_open_in_place)
 
 
@@ -154,16 +151,15 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_bytes_atomically(
     path: Path, data: bytes, *, durable: bool = False, anew: bool = False
 ) -> None:
-    """Write a file in one step, and make its folder.
+    """Write a file in one step, and make its folder; an older file, or a link there, is replaced.
 
     Args:
-        path: The file; an older one is replaced, and so is a link, which is not followed.
+        path: The file.
         data: The content.
         durable: Whether to wait until it is on the disk.
-        anew: Whether there must be no such file yet.
+        anew: Whether there must be no such file yet, or it is a `FileExistsError`.
 
     Raises:
-        FileExistsError: There is one, with `anew`.
         StorageError: It could not be written; an older file is left as it was.
     """
     # A name that nobody can guess, and no link at its place: two writers do not meet.
@@ -267,10 +263,7 @@ def unseal(text: bytes) -> tuple[bytes, bool]:
 
 
 def write_json_atomically(path: Path, data: Mapping[str, Any], **options: Any) -> None:
-    """Write a JSON object with a checksum in one step, and wait until it is on the disk.
-
-    It has at least one entry; the options are those of `json.dumps`.
-    """
+    """Write a JSON object with a checksum in one step and durably; options go to `json.dumps`."""
     text = json.dumps(data, **{"indent": 1, **options}).encode()
     write_bytes_atomically(path, seal(text) + b"\n", durable=True)
 

@@ -1,9 +1,5 @@
 """Trials of an earlier search, read from a storage file, an Optuna study or a table.
 
-    optimizer.import_trials("yesterday.jsonl")
-    optimizer.import_trials(study, names={"learning_rate": "lr"})
-    optimizer.import_trials([{"lr": 0.1, "reward": 0.7}, {"lr": 0.01, "reward": 0.9}])
-
 What each row became is reported: a reward counts for the point that it was measured at, so that a
 row whose point is not one of the space is refused, unless the caller says how to change it.
 """
@@ -100,10 +96,7 @@ class Source:
 def read_source(
     source: Any, directions: tuple[Direction, ...], rewards: Mapping[str, str]
 ) -> Source:
-    """Read trials, and check that they are of a search in the same direction.
-
-    `rewards` says what columns of rewards are called here; see `Importer`.
-    """
+    """Read trials of the same direction; `rewards` is what `Importer` says."""
     found = _read_source(source, len(directions), rewards)
     if found.directions is not None and found.directions != directions:
         raise ParameterError(
@@ -253,20 +246,9 @@ def _as_number(value: Any) -> Any:
 
 
 class Importer:
-    """Brings the rows of a source into a space.
+    """Brings the rows of a source into a space, with the options of `LLMOptimizer.import_trials`.
 
-    Args:
-        space: The space.
-        names: See `LLMOptimizer.import_trials`.
-        fill: See there.
-        out_of_range: See there.
-        objectives: How many rewards a trial has.
-
-    Attributes:
-        rewards: What columns of rewards are called here: the part of `names` that says so.
-
-    Raises:
-        ParameterError: `names` or `fill` names no parameter of the space.
+    Its `rewards` is the part of `names` that says what columns of rewards are called.
     """
 
     def __init__(
@@ -293,9 +275,9 @@ class Importer:
     def read(
         self, source: Source, trials: Sequence[Trial], check: Callable[..., Told]
     ) -> tuple[list[Told], tuple[ImportedRow, ...]]:
-        """Return what is to be recorded, and what became of each row.
+        """Return what is to be recorded, checked as `tell` does, and what became of each row.
 
-        Each trial that the search has makes one equal row a known one; `check` is that of `tell`.
+        Each trial that the search has makes one equal row a known one.
         """
         unknown = [name for name in self._names if name not in source.names]
         if unknown and source.rows:

@@ -1,7 +1,4 @@
-"""What the trials of an Optuna study say, read with no import of Optuna.
-
-The adapter and `import_trials` read the same things here: words, standard errors, constraints.
-"""
+"""What the trials of an Optuna study say, for the adapter and `import_trials`, without Optuna."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ WAITED = PREFIX + "waited"
 
 
 def text_of(value: Any, most: int = MOST_TEXT) -> str:
-    """Return what a storage holds as text, at most `most` characters of it; ``""`` for nothing.
-
-    A storage may hold anything; what has no JSON form counts as nothing, and what fits into no
-    prompt or file is written out.
-    """
+    """Return what a storage holds as text, cut and clean; ``""`` for what has no JSON form."""
     if value is None:
         return ""
     if not isinstance(value, str):

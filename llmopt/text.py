@@ -41,10 +41,7 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an exception's text, clean and cut; it may be empty.
-
-    The exception may be of somebody else's class, whose own method fails.
-    """
+    """Return the first line of an exception's text, clean and cut, even if its own method fails."""
     try:
         text = str(error).strip()
     except Exception:
@@ -58,12 +55,9 @@ def cut(text: str, most: int) -> str:
 
 
 def cut_sentences(text: str, most: int, longest: int) -> str:
-    """Return the whole sentences of a text that fit, and the first one in any case.
+    """Return the whole sentences of a line that fit `most` characters.
 
-    Args:
-        text: One line.
-        most: Characters of all sentences.
-        longest: Characters of the first one, which is cut beyond them.
+    The first one is there in any case, at most `longest` characters of it.
     """
     if len(text) <= most:
         return text
@@ -79,15 +73,7 @@ def short(value: object) -> str:
 
 
 def describe_curve(curve: Iterable[tuple[float, float]], direction: str) -> str:
-    """Return the values of a curve in one line, thinned: early ones lie closer together.
-
-    Args:
-        curve: Pairs of a step and the value there, in order.
-        direction: ``"minimize"`` or ``"maximize"``: which value is named as the best.
-
-    Returns:
-        The line; nothing for fewer than two values.
-    """
+    """Return the values of (step, value) pairs in one line, thinned: early ones lie closer."""
     pairs = list(curve)
     if len(pairs) < 2:
         return ""
@@ -111,10 +97,7 @@ average of more than about 6 characters a token: twice that is no count of the t
 
 
 def least_tokens(text: str) -> int:
-    """Under-estimate the tokens of a text: a count below it cannot be one of this text.
-
-    Of a short text, no count is disputed: 64 characters are taken as nothing.
-    """
+    """Under-estimate the tokens of a text; 64 characters are taken as nothing."""
     return max(0, len(_REPEATED.sub(r"\1", "".join(text.split()))) - 64) // MOST_CHARACTERS
 
 
