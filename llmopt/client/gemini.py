@@ -214,13 +214,4 @@ def _text_at(details: object, name: str) -> str:
 
 def retry_delay(details: object) -> float | None:
     """Seconds to wait that a Google error body names (google.rpc.RetryInfo), or ``None``."""
-    if isinstance(details, Mapping):
-        if "retryDelay" in details:
-            return parse_duration(details["retryDelay"])
-        details = list(details.values())
-    if isinstance(details, list):
-        for item in details:
-            found_delay = retry_delay(item)
-            if found_delay is not None:
-                return found_delay
-    return None
+    return parse_duration(_text_at(details, "retryDelay"))

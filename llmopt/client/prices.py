@@ -207,21 +207,10 @@ def _converted(prices: Any) -> Price | None:
 
 
 def _prices_file() -> dict[str, Price]:
-    """Prices in the file that the environment names, if it names one; read anew if it changed."""
+    """Prices in the file that the environment names, if it names one."""
     path = os.environ.get(PRICES_VARIABLE)
-    if not path:
-        return {}
     try:
-        changed = os.stat(path).st_mtime_ns
-    except OSError:
-        changed = 0
-    return _read_file(path, changed)
-
-
-@functools.lru_cache(maxsize=4)
-def _read_file(path: str, changed: int) -> dict[str, Price]:
-    try:
-        data = read_json(read_text(path))
+        data = read_json(read_text(path)) if path else {}
         return {str(name): Price(**price) for name, price in data.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PriceError(

@@ -264,26 +264,18 @@ class RemoteClient:
         A slow server, and a key that may not list models, are left to the first request.
         """
         self.current_price()
-        endpoint = self._endpoint()
-        key = self._find_key(endpoint)
-        self._check_address(endpoint)
-        load(self.module, self.package)
+        key = self._find_key(self._endpoint())
+        sdk, endpoint = self._connected(key)
         if not self._ready:
-            failure = self._look(key)
+            failure = self._look(sdk, key, endpoint)
             if failure is not None:
                 failure.requests = failure.unpriced = 0
                 raise failure
             self._ready = True
 
-    def _check_address(self, endpoint: Endpoint) -> None:
-        if endpoint.trouble:
-            kind = MissingKeyError if endpoint.lacking else ClientError
-            raise kind(f"{self.name}: {endpoint.trouble}", requests=0)
-
-    def _look(self, key: Secret) -> ClientError | None:
+    def _look(self, sdk: Any, key: Secret, endpoint: Endpoint) -> ClientError | None:
         """Return what is sure to stop the first request, ``None`` if nothing is known to."""
         fault, missing = None, ""
-        sdk, endpoint = self._connected(key)
         try:
             with unlogged():
                 missing = within(2 * ASIDE_SECONDS, partial(self._missing, sdk, endpoint))
@@ -356,7 +348,9 @@ class RemoteClient:
         endpoint = self._endpoint()
         with self._lock:
             if self._connection is None or self._connection[:3] != (os.getpid(), key, endpoint):
-                self._check_address(endpoint)
+                if endpoint.trouble:
+                    kind = MissingKeyError if endpoint.lacking else ClientError
+                    raise kind(f"{self.name}: {endpoint.trouble}", requests=0)
                 made = self._connect(key, endpoint)
                 self._connection = (os.getpid(), key, endpoint, made)
             return self._connection[3], self._connection[2]
