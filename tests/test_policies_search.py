@@ -27,6 +27,7 @@ from llmopt.policies import (
 )
 from llmopt.space import Categorical
 
+UNIT = {"kind": "box", "shape": [2], "dtype": "float32", "low": 0, "high": 1}
 SWING = {"car_directional_force<-car_vel": 20.0}
 
 
@@ -494,24 +495,11 @@ def test_a_saved_policy_is_the_same(observed, acts, bias, tmp_path):
         {"format": "other"},
         {"parameters": [1.0]},
         {"parameters": ["x"] * 3},
-        {
-            "observation_space": {
-                "kind": "box",
-                "shape": [10**9],
-                "dtype": "float32",
-                "low": 0,
-                "high": 1,
-            }
-        },
-        {
-            "observation_space": {
-                "kind": "box",
-                "shape": [2],
-                "dtype": "object",
-                "low": 0,
-                "high": 1,
-            }
-        },
+        {"observation_space": {**UNIT, "shape": [10**9]}},
+        {"observation_space": {**UNIT, "dtype": "object"}},
+        {"observing": [{"wrapper": "RecordVideo", "arguments": {}, "space": UNIT}]},
+        {"observing": [{"wrapper": "RescaleObservation", "arguments": {}, "space": UNIT}]},
+        {"acting": [{"wrapper": "ClipAction", "arguments": {"x": {}}, "space": UNIT}]},
         {"action_space": {"kind": "pickle"}},
         {"inputs": 3},
     ],

@@ -22,11 +22,23 @@ from llmopt.errors import SpaceError
 MAX_SIZE = 10_000_000
 """Numbers of one observation or action in a file."""
 
+_OBSERVING = {
+    "FlattenObservation", "ReshapeObservation", "DtypeObservation", "RescaleObservation",
+    "NormalizeObservation",
+}  # fmt: skip
+_ACTING = {"RescaleAction", "ClipAction"}
 # They end episodes, look on, or change rewards: a policy acts in the same way without them.
 _ASIDE = {
     "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo",
     "HumanRendering", "RenderCollection", "TransformReward", "ClipReward", "NormalizeReward",
 }  # fmt: skip
+
+
+class _Shell(gym.Env[Any, Any]):
+    """What a wrapper needs to know of an environment to do its arithmetic."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self.observation_space = self.action_space = space
 
 
 @dataclass(frozen=True)
@@ -53,108 +65,66 @@ def layers_of(env: gym.Env[Any, Any], count: int) -> tuple[tuple[Layer, ...], tu
             break
         name, kind = type(env).__name__, type(env)
         own = kind is getattr(gym.wrappers, name, None)
-        if own and name in _READ:
-            watched, data = _READ[name](env)
-            (observing if watched else acting).append(layer(data))
+        if own and name in _OBSERVING:
+            observing.append(layer(_to_dict(env, env.env.observation_space)))
+        elif own and name in _ACTING:
+            acting.append(layer(_to_dict(env, env.env.action_space)))
         elif not (own and name in _ASIDE):
             raise SpaceError(
                 f"the wrapper {name} cannot travel in a policy's file: a file holds "
-                f"{', '.join(sorted(_READ))}. Let the policy act in search.make_env(), or search "
-                "without this wrapper"
+                f"{', '.join(sorted(_OBSERVING | _ACTING))}. Let the policy act in "
+                "search.make_env(), or search without this wrapper"
             )
         env = env.env
     return tuple(observing[::-1]), tuple(acting)
 
 
+def _to_dict(wrapper: Any, space: spaces.Space[Any]) -> dict[str, Any]:
+    """Return one of Gymnasium's wrappers around what has such a space, in JSON's types."""
+    arguments = {k: v for k, v in wrapper._saved_kwargs.items() if k != "env"}
+    for key, value in arguments.items():
+        if key == "dtype":
+            arguments[key] = str(np.dtype(value))
+        elif key != "shape":
+            arguments[key] = _array_to_dict(value)
+    data = {
+        "wrapper": type(wrapper).__name__,
+        "arguments": arguments,
+        "space": space_to_dict(space),
+    }
+    if isinstance(wrapper, gym.wrappers.NormalizeObservation):
+        if wrapper.update_running_mean:
+            raise SpaceError(
+                "the wrapper NormalizeObservation goes on to measure, so that a policy in it means "
+                'something else at every step: name it in wrappers=["NormalizeObservation"], which '
+                "freezes it"
+            )
+        data["mean"] = _array_to_dict(wrapper.obs_rms.mean)
+        data["variance"] = _array_to_dict(wrapper.obs_rms.var)
+    return data
+
+
 def layer(data: Mapping[str, Any]) -> Layer:
-    """Return the layer that its data describe."""
-    kind = data["kind"]
-    if kind == "flatten":
-        space = space_from_dict(data["space"])
-        return Layer(data, lambda seen: spaces.flatten(space, seen))
-    if kind == "reshape":
-        shape = _shape(data["shape"])
-        return Layer(data, lambda seen: np.reshape(seen, shape))
-    if kind == "dtype":
-        dtype = _dtype(data["dtype"])
-        return Layer(data, lambda seen: dtype.type(seen))
-    if kind == "normalize":
-        mean, variance = _array(data["mean"]), _array(data["variance"])
-        size = np.sqrt(variance + float(data["epsilon"]))
-        if not (size > 0).all():
+    """Return the layer that its data describe, with the wrapper's own arithmetic.
+
+    Raises:
+        KeyError, TypeError, ValueError: They describe none.
+    """
+    name, space = str(data["wrapper"]), space_from_dict(data["space"])
+    if name not in _OBSERVING | _ACTING:
+        raise ValueError(f"a layer of wrapper {name!r}")
+    read: dict[str, Callable[[Any], Any]] = {"dtype": _dtype, "shape": _shape}
+    arguments = {str(k): read.get(k, _array)(v) for k, v in data["arguments"].items()}
+    try:
+        wrapper = getattr(gym.wrappers, name)(_Shell(space), **arguments)
+    except Exception as error:  # Gymnasium has its own classes, and assertions
+        raise ValueError(f"{name}: {error}") from error
+    if name == "NormalizeObservation":
+        wrapper.obs_rms.mean, wrapper.obs_rms.var = _array(data["mean"]), _array(data["variance"])
+        wrapper.update_running_mean = False
+        if not (wrapper.obs_rms.var + wrapper.epsilon > 0).all():
             raise ValueError("a variance is not positive")
-        return Layer(data, lambda seen: np.float32((seen - mean) / size))
-    first, second = _array(data["first"]), _array(data["second"])
-    if kind == "scale":
-        return Layer(data, lambda seen: first * seen + second)
-    if kind == "unscale":
-        if not first.all():
-            raise ValueError("a scale is 0")
-        return Layer(data, lambda action: (action - second) / first)
-    if kind == "clip":
-        return Layer(data, lambda action: np.clip(action, first, second))
-    raise ValueError(f"a layer of kind {kind!r}")
-
-
-def _scale(low: Any, high: Any, box: spaces.Box) -> dict[str, Any]:
-    """Return slope and constant by which Gymnasium maps a box to other bounds, to the last bit."""
-    low, high = np.broadcast_to(low, box.shape), np.broadcast_to(high, box.shape)
-    has_low, has_high = np.isfinite(low), np.isfinite(high)
-    both = has_low & has_high
-    wide = getattr(np, "float128", np.float64)
-    slope, constant = np.ones(box.shape, box.dtype), np.zeros(box.shape, box.dtype)
-    slope[both] = (high[both] - low[both]) / (
-        box.high[both].astype(wide) - box.low[both].astype(wide)
-    )
-    constant[has_high] = high[has_high] - box.high[has_high]
-    constant[has_low] = slope[has_low] * -box.low[has_low] + low[has_low]
-    return {"first": _array_to_dict(slope), "second": _array_to_dict(constant)}
-
-
-def _rescale(env: Any, kind: str, box: spaces.Box, low: str, high: str) -> dict[str, Any]:
-    saved = env._saved_kwargs
-    return {"kind": kind, **_scale(saved[low], saved[high], box)}
-
-
-def _normalize(env: Any) -> dict[str, Any]:
-    if env.update_running_mean:
-        raise SpaceError(
-            "the wrapper NormalizeObservation goes on to measure, so that a policy in it means "
-            'something else at every step: name it in wrappers=["NormalizeObservation"], which '
-            "freezes it"
-        )
-    mean, variance = _array_to_dict(env.obs_rms.mean), _array_to_dict(env.obs_rms.var)
-    epsilon = float(env.epsilon)
-    return {"kind": "normalize", "mean": mean, "variance": variance, "epsilon": epsilon}
-
-
-def _clip(env: Any) -> dict[str, Any]:
-    box = env.env.action_space
-    return {"kind": "clip", "first": _array_to_dict(box.low), "second": _array_to_dict(box.high)}
-
-
-# Wrapper -> whether it is of observations, and its data.
-_READ: dict[str, Callable[[Any], tuple[bool, dict[str, Any]]]] = {
-    "FlattenObservation": lambda env: (
-        True,
-        {"kind": "flatten", "space": space_to_dict(env.env.observation_space)},
-    ),
-    "ReshapeObservation": lambda env: (True, {"kind": "reshape", "shape": list(env.shape)}),
-    "DtypeObservation": lambda env: (
-        True,
-        {"kind": "dtype", "dtype": str(np.dtype(env.observation_space.dtype))},
-    ),
-    "RescaleObservation": lambda env: (
-        True,
-        _rescale(env, "scale", env.env.observation_space, "min_obs", "max_obs"),
-    ),
-    "NormalizeObservation": lambda env: (True, _normalize(env)),
-    "RescaleAction": lambda env: (
-        False,
-        _rescale(env, "unscale", env.env.action_space, "min_action", "max_action"),
-    ),
-    "ClipAction": lambda env: (False, _clip(env)),
-}
+    return Layer(data, wrapper.observation if name in _OBSERVING else wrapper.action)
 
 
 # -- spaces and arrays in JSON ----------------------------------------------------------------
@@ -243,9 +213,9 @@ def _array_to_dict(values: Any) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "values": _bounds(array)}
 
 
-def _array(data: Mapping[str, Any]) -> np.ndarray:
+def _array(data: Mapping[str, Any]) -> Any:
     shape, dtype = _shape(data["shape"]), _dtype(data["dtype"])
     values = _spread(data["values"], shape).astype(dtype)
     if np.isnan(values).any():
         raise ValueError("a number of a layer is not a number")
-    return values
+    return values[()]  # what has no shape is a scalar
