@@ -17,12 +17,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llmopt.arguments import MOST_COUNT, whole_number
+from llmopt.arguments import MOST_COUNT
 from llmopt.benchmarks.engine.asking import draw_warmup, repeatable
 from llmopt.benchmarks.engine.cell import Cell, Line
 from llmopt.benchmarks.engine.contest import Contest, Entrant, Terms
+from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.pool import load_model, run_pool
-from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES
 from llmopt.benchmarks.engine.records import WARMUP, Records
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
@@ -69,10 +69,8 @@ def make_cell(
     finalists: int = FINALISTS,
 ) -> Cell:
     """Make a cell; the model and its batch are left out where the method has no use for them."""
-    given = locals()
+    check_ranges(locals(), _RANGES, BenchConfigError)
     try:
-        for name, (least, most) in _RANGES.items():
-            whole_number(name, given[name], least, most)
         check_names([method])
     except ValueError as error:
         raise BenchConfigError(str(error)) from None

@@ -21,8 +21,8 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES, Kind
 from llmopt.benchmarks.engine.cell import Cell
+from llmopt.benchmarks.engine.options import add_search_options
 from llmopt.benchmarks.engine.pool import load_model
-from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
 from llmopt.benchmarks.report.table import Table
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", type=Path, metavar="FILE", help="results (default: bench.jsonl, or the suite's)")
     add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
-    add("--model", default="smollm2", metavar="M", help="model to ask (default: smollm2)")
+    add_search_options(parser)
     add_option_argument(parser)
     add_config_argument(parser)
     add_track_argument(parser)
@@ -76,26 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tasks", nargs="+", metavar="TASK", help=f"{aliases}, or any Gymnasium id")
     add("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N-1 (default: 5)")
     add("--evaluations", type=int, default=100, metavar="N", help="of each cell (default: 100)")
-    add("--episodes", type=int, metavar="K", help="of one evaluation (default: the task's own)")
     add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
-    add("--heldout", type=int, default=100, metavar="H", help="fresh starts (default: 100)")
-    add("--box", type=float, nargs=2, metavar=("LOW", "HIGH"), help="bounds of every parameter")
-    add(
-        "--wrap",
-        dest="wrappers",
-        nargs="+",
-        metavar="WRAPPER",
-        help="Gymnasium wrappers in place of the tasks' own, as of llmopt run",
-    )
-    add("--raw", dest="wrappers", action="store_const", const=(), help="no wrappers")
-    add(
-        "--finalists",
-        type=int,
-        default=FINALISTS,
-        metavar="N",
-        help=f"best few policies that are compared on fresh starts (default: {FINALISTS})",
-    )
-    add("--bias", action=argparse.BooleanOptionalAction, help="policy with or without a bias")
+    parser.set_defaults(model="smollm2")
 
 
 def _default_methods(model: str) -> tuple[str, ...]:
@@ -186,22 +168,15 @@ def _cells(args: argparse.Namespace) -> list[Cell]:
     if not args.tasks:
         raise BenchConfigError("nothing to run: give --tasks TASK ... or --suite NAME")
     methods = args.methods or _default_methods(args.model)
+    given = {n: getattr(args, n) for n in ("episodes", "heldout", "finalists", "batch", "bias")}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in ("box", "wrappers"):
+        if getattr(args, name) is not None:
+            given[name] = tuple(getattr(args, name))
+    given |= {name: getattr(args, name) for name in ("model", "max_tokens", "warmup")}
     return [
         make_cell(
-            task=task,
-            method=method,
-            seed=seed,
-            evaluations=args.evaluations,
-            episodes=get_task(task).episodes if args.episodes is None else args.episodes,
-            warmup=args.warmup,
-            heldout=args.heldout,
-            box=args.box and (args.box[0], args.box[1]),
-            bias=args.bias,
-            wrappers=None if args.wrappers is None else tuple(args.wrappers),
-            finalists=args.finalists,
-            model=args.model,
-            batch=1 if args.batch is None else args.batch,
-            max_tokens=args.max_tokens,
+            task, method, seed, args.evaluations, **{"episodes": get_task(task).episodes, **given}
         )
         for task in args.tasks
         for seed in range(args.seeds)

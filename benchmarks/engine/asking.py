@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,15 +12,17 @@ from llmopt.benchmarks.engine.search import Outcome
 from llmopt.benchmarks.methods.model import parameter_space, shown_decimals
 from llmopt.benchmarks.methods.protocol import Problem
 from llmopt.benchmarks.methods.table import MethodSpec
-from llmopt.benchmarks.tasks.description import task_words
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client, Reply, Request, Wrapper
 from llmopt.client.local import LocalClient
 from llmopt.history import History
+from llmopt.policies.goal import TaskWords, describe_task
 from llmopt.policies.linear import LinearPolicy
 from llmopt.policies.starts import stream
+from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.prompt import Prompt, Situation, get_prompt
 from llmopt.prompt.columns import ColumnsPrompt
+from llmopt.prompt.describe import SHORT_FEEDBACK_CHARS
 
 WORDS = "words"
 """The prompt that is told names, standard errors and what each policy did."""
@@ -41,6 +45,36 @@ def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.n
     drawn = rng.normal((low + high) / 2, (high - low) / 4, (count, n))
     points: np.ndarray = np.clip(drawn.round(shown_decimals(low, high)), low, high)
     return points
+
+
+def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:
+    """Describe a task: the table's words first, then what the environment says of itself."""
+    return _task_words(task, tuple(seeds))
+
+
+@functools.lru_cache(maxsize=8)
+def _task_words(task: Task, seeds: tuple[int, ...]) -> TaskWords:
+    with contextlib.closing(task.make_env()) as env:
+        policy, cap = task.policy(env), task.step_cap(env)
+    return describe_task(
+        task.make_env,
+        policy,
+        seeds,
+        cap,
+        description=task.description,
+        observations=task.observes,
+        actions=task.acts,
+    )
+
+
+def episode_statistics(
+    task: Task, policy: LinearPolicy, seeds: Sequence[int], *, named: bool
+) -> EpisodeStatistics:
+    """Return what watches an evaluation and says what the policy did, with the task's names."""
+    if not named:
+        return EpisodeStatistics(policy, max_chars=SHORT_FEEDBACK_CHARS)
+    words = task_words(task, seeds)
+    return EpisodeStatistics(policy, words.inputs, words.outputs, max_chars=MAX_FEEDBACK)
 
 
 def make_problem(

@@ -21,6 +21,7 @@ from llmopt.benchmarks.engine.asking import (
     FEEDBACK_PROMPTS,
     WORDS,
     check_prompt,
+    episode_statistics,
     make_problem,
     prompt_name,
 )
@@ -29,7 +30,6 @@ from llmopt.benchmarks.engine.search import FINAL_ROUNDS, Asked, Outcome, search
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
-from llmopt.benchmarks.tasks.description import episode_statistics, task_words
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.errors import StorageError
 from llmopt.history import Usage
@@ -123,9 +123,8 @@ class Contest:
         for index in range(len(done), len(points)):
             params, returns = points[index]
             if returns:
-                self._keep(
-                    Record(WARMUP, index, tuple(params), tuple(returns), (), source="loaded")
-                )
+                known = Evaluation(tuple(returns), ())
+                self._keep(Record.of(WARMUP, index, params, known, source="loaded"))
             else:
                 self._evaluate(WARMUP, index, params, by_model=False, source=WARMUP)
 
@@ -189,14 +188,9 @@ class Contest:
                 "completion_tokens": proposal.completion_tokens,
                 "model_seconds": proposal.seconds,
             }
-        record = self._evaluate(
-            name,
-            asked.index,
-            asked.params.tolist(),
-            by_model=proposal is not None,
-            cpu_seconds=asked.cpu_seconds,
-            **facts,
-        )
+        facts["cpu_seconds"] = asked.cpu_seconds
+        params, by_model = asked.params.tolist(), proposal is not None
+        record = self._evaluate(name, asked.index, params, by_model=by_model, **facts)
         return self._told(entrant, record)
 
     def _told(self, entrant: Entrant, record: Record) -> Outcome:
@@ -215,10 +209,10 @@ class Contest:
     ) -> Record:
         started = time.process_time()
         readers = [e for e in self._entrants.values() if method in (WARMUP, e.name) and e.reads]
-        statistics = {}
-        for named in {entrant.named for entrant in readers}:
-            words = task_words(self.task, self.seeds) if named else None
-            statistics[named] = episode_statistics(self.policy, words)
+        statistics = {
+            named: episode_statistics(self.task, self.policy, self.seeds, named=named)
+            for named in {entrant.named for entrant in readers}
+        }
         shown = self.kept.wants_steps(method, by_model=by_model)
         steps: list[str] = []
 
@@ -230,17 +224,8 @@ class Contest:
 
         watched = watch if shown or statistics else None
         outcome = self._evaluator.evaluate(params, self.seeds, watched)
-        record = Record(
-            method,
-            index,
-            tuple(map(float, params)),
-            outcome.returns,
-            outcome.lengths,
-            outcome.failure,
-            evaluation_seconds=outcome.seconds,
-            cpu_seconds=cpu_seconds + time.process_time() - started,
-            **facts,
-        )
+        cpu_seconds += time.process_time() - started
+        record = Record.of(method, index, params, outcome, cpu_seconds=cpu_seconds, **facts)
         # Words come first: a kill in between makes them again, and a record is never without.
         for named, watcher in statistics.items():
             self.kept.add_words(record, watcher.text(outcome), named)
@@ -281,16 +266,7 @@ class Contest:
     ) -> Record:
         """Evaluate a policy on starts that the search did not have."""
         outcome = self._evaluator.evaluate(params, seeds)
-        return Record(
-            method,
-            index,
-            tuple(params),
-            outcome.returns,
-            outcome.lengths,
-            outcome.failure,
-            source=source,
-            evaluation_seconds=outcome.seconds,
-        )
+        return Record.of(method, index, params, outcome, source=source)
 
 
 def step_line(observation: Any, action: Any, reward: float) -> str:

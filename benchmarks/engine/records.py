@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,15 @@ class Record:
     model_seconds: float = 0.0  # likewise for the seconds spent waiting for the model
     evaluation_seconds: float = 0.0  # wall-clock seconds of the episodes
     cpu_seconds: float = 0.0  # processor seconds of proposing and evaluating
+
+    @classmethod
+    def of(
+        cls, method: str, index: int, params: Iterable[float], outcome: Evaluation, **facts: Any
+    ) -> Record:
+        """Make the record of an evaluation."""
+        found = (outcome.returns, outcome.lengths, outcome.failure)
+        point = tuple(map(float, params))
+        return cls(method, index, point, *found, evaluation_seconds=outcome.seconds, **facts)
 
     @property
     def evaluation(self) -> Evaluation:

@@ -17,8 +17,7 @@ import numpy as np
 
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.figures import best_so_far
-from llmopt.benchmarks.tasks.table import TASKS
-from llmopt.benchmarks.tasks.targets import TARGETS
+from llmopt.benchmarks.tasks.table import TARGETS, TASKS
 from llmopt.errors import LLMOptError
 
 
@@ -50,6 +49,21 @@ class Runs:
     lines: Mapping[int, Mapping[str, Any]] = field(repr=False)  # raw lines by seed
 
     @property
+    def group(self) -> str:
+        """``"model"``, ``"ablation"`` or ``"baseline"``."""
+        return METHODS[self.method].group if self.method in METHODS else "baseline"
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the method sends requests."""
+        return self.method in METHODS and METHODS[self.method].asks_model
+
+    @property
+    def line(self) -> Mapping[str, Any]:
+        """Some raw line, for what is the same in all of them."""
+        return next(iter(self.lines.values()))
+
+    @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds, in order."""
         return tuple(sorted(self.lines))
@@ -67,7 +81,7 @@ class Runs:
     @property
     def to_target(self) -> list[float]:
         """Evaluations until the target was reached, warm-up included; infinite if never."""
-        target = TARGETS.get(str(next(iter(self.lines.values()))["env_id"]))
+        target = TARGETS.get(str(self.line["env_id"]))
         if target is None:
             return [math.nan] * len(self.lines)
         return [evaluations_to(curve, target) for curve in self.curves]
@@ -104,6 +118,11 @@ Grouped = Mapping[ProblemKey, Mapping[str, Runs]]
 """Runs by problem and label, as `group` returns them."""
 
 
+def every(grouped: Grouped) -> list[Runs]:
+    """Return the runs of all problems and methods, in order."""
+    return [own for runs in grouped.values() for own in runs.values()]
+
+
 def score(line: Mapping[str, Any]) -> float:
     """Return the score of one run: its best point's mean return on held-out starts.
 
@@ -122,7 +141,7 @@ def label_of(line: Mapping[str, Any]) -> str:
     return METHODS[method].label.format(model=model) if method in METHODS else method
 
 
-def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]:
+def group(raw: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs]]:
     """Sort raw lines by problem and method label, both in the order of tables.
 
     No run is lost: where lines of one label differ in how the model was asked, each way is
@@ -130,32 +149,26 @@ def group(lines: Iterable[Mapping[str, Any]]) -> dict[ProblemKey, dict[str, Runs
     """
     grouped: dict[ProblemKey, dict[str, dict[int, Mapping[str, Any]]]] = defaultdict(dict)
     methods: dict[str, str] = {}
-    lines = list(lines)
+    lines = [(line, label_of(line), _asking(line["cell"])) for line in raw]
     ways: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for line in lines:
-        ways[label_of(line)].append(_asking(line["cell"]))
-    for line in lines:
+    for _, label, way in lines:
+        ways[label].append(way)
+    for line, label, way in lines:
         cell = line["cell"]
-        key = ProblemKey(
-            line["task"], cell["evaluations"], cell["episodes"], cell["warmup"], cell["heldout"]
-        )
-        label = label_of(line)
+        budget = (cell[name] for name in ("evaluations", "episodes", "warmup", "heldout"))
+        key = ProblemKey(line["task"], *budget)
         differ = [len(set(column)) > 1 for column in zip(*ways[label], strict=True)]
-        label += "".join(
-            f", {part}" for part, other in zip(_asking(cell), differ, strict=True) if other
-        )
+        parts = [part for part, other in zip(way, differ, strict=True) if other]
+        label = ", ".join([label, *parts])
         methods[label] = cell["method"]
         grouped[key].setdefault(label, {}).setdefault(cell["seed"], line)
-    order = list(METHODS)
-
-    def place(label: str) -> tuple[int, str]:
-        method = methods[label]
-        return order.index(method) if method in order else len(order), label
-
+    order = [*METHODS, *methods.values()]
+    labels = sorted(methods, key=lambda label: (order.index(methods[label]), label))
     return {
         key: {
             label: Runs(key, label, methods[label], grouped[key][label])
-            for label in sorted(grouped[key], key=place)
+            for label in labels
+            if label in grouped[key]
         }
         for key in sorted(grouped, key=lambda k: (_task_place(k.task), k))
     }
@@ -184,7 +197,7 @@ def evaluations_to(curve: np.ndarray, target: float) -> float:
 
 def problem_title(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     """Return a problem's name for readers."""
-    line = any_line(runs)
+    line = next(iter(runs.values())).line
     low, high = line["box"]
     parts = [line["env_id"]]
     form = str(line["task"]).removeprefix(parts[0]).split("/")[1:]
@@ -215,11 +228,6 @@ def titles(grouped: Grouped) -> dict[ProblemKey, str]:
     return names
 
 
-def any_line(runs: Mapping[str, Runs]) -> Mapping[str, Any]:
-    """Return some raw line of a problem, for what is the same in all of them."""
-    return next(iter(next(iter(runs.values())).lines.values()))
-
-
 def first_model(grouped: Grouped) -> str | None:
     """Return the label of the headline model's method, or ``None``.
 
@@ -229,11 +237,10 @@ def first_model(grouped: Grouped) -> str | None:
     problems: Counter[tuple[int, str]] = Counter()
     counts: Counter[tuple[int, str]] = Counter()
     order = list(METHODS)
-    for runs in grouped.values():
-        for label, method_runs in runs.items():
-            if group_of(method_runs) == "model":
-                problems[order.index(method_runs.method), label] += 1
-                counts[order.index(method_runs.method), label] += len(method_runs.lines)
+    for runs in every(grouped):
+        if runs.group == "model":
+            problems[order.index(runs.method), runs.label] += 1
+            counts[order.index(runs.method), runs.label] += len(runs.lines)
     return min(counts, key=lambda k: (-problems[k], k[0], -counts[k]))[1] if counts else None
 
 
@@ -269,19 +276,14 @@ def notes(grouped: Grouped) -> list[str]:
             f"Unfinished: {count} runs that other methods of the same problem have are missing, so "
             f"that medians of a problem are not over the same seeds. {text}"
         )
-    everyone = dict.fromkeys(label for runs in grouped.values() for label in runs)
-    part = [
-        f"{label} ({sum(label in runs for runs in grouped.values())})"
-        for label in everyone
-        if any(label not in runs for runs in grouped.values())
-    ]
+    shown = Counter(runs.label for runs in every(grouped))
+    part = [f"{label} ({count})" for label, count in shown.items() if count < len(grouped)]
     if part:
         texts.append(f"Not on all of the {len(grouped)} problems: {', '.join(part)}.")
     unjudged = [
-        f"{label} on {named[key]}, seed {seed}"
-        for key, runs in grouped.items()
-        for label, method_runs in runs.items()
-        for seed, line in sorted(method_runs.lines.items())
+        f"{runs.label} on {named[runs.problem]}, seed {seed}"
+        for runs in every(grouped)
+        for seed, line in sorted(runs.lines.items())
         if line["heldout"] is None
     ]
     if unjudged:
@@ -304,8 +306,3 @@ def seed_list(seeds: Sequence[int]) -> str:
         f"{a}" if a == b else f"{a}{', ' if b == a + 1 else ' to '}{b}" for a, b in spans
     )
     return f"seed{'s' if len(seeds) > 1 else ''} {text}"
-
-
-def group_of(runs: Runs) -> str:
-    """Return ``"model"``, ``"ablation"`` or ``"baseline"``."""
-    return METHODS[runs.method].group if runs.method in METHODS else "baseline"

@@ -15,9 +15,9 @@ from llmopt.benchmarks.report.lines import (
     ProblemKey,
     ReportError,
     Runs,
+    every,
     first_model,
     group,
-    group_of,
     notes,
     titles,
 )
@@ -59,22 +59,14 @@ def markdown(lines: Sequence[Mapping[str, Any]], source: str = "") -> str:
 
 def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
     """Make the main table: each problem's model, the usual rivals and the best baseline."""
-    present = {
-        method_runs.method: label
-        for runs in grouped.values()
-        for label, method_runs in runs.items()
-    }
+    present = {runs.method: runs.label for runs in every(grouped)}
     usual = [present[method] for method in ("cma", "random") if method in present]
     shown = [*([model] if model else []), *usual]
     head = ["problem", "budget", *shown, "best baseline"]
     rows = []
     for key, runs in grouped.items():
-        medians = {
-            label: float(np.median(method_runs.heldout)) for label, method_runs in runs.items()
-        }
-        baselines = [
-            label for label, method_runs in runs.items() if group_of(method_runs) == "baseline"
-        ]
+        medians = {label: float(np.median(own.heldout)) for label, own in runs.items()}
+        baselines = [label for label, own in runs.items() if own.group == "baseline"]
         best = max(baselines, key=medians.__getitem__, default=None)
         top = max((medians[x] for x in (*shown, best) if x in medians), default=math.inf)
         cells = [
@@ -105,22 +97,15 @@ def _markdown_problems(grouped: Grouped, model: str | None) -> list[str]:
 
 def _ablations_of(model: str, grouped: Grouped) -> list[str]:
     """Return the labels of a model's ablations: its own prompt, asked of it or of no model."""
-    labelled = {
-        label: method_runs for runs in grouped.values() for label, method_runs in runs.items()
-    }
-
-    def name_of(method_runs: Runs) -> str:
-        return str(next(iter(method_runs.lines.values()))["model"])
-
+    labelled = {runs.label: runs for runs in every(grouped)}
     main = labelled[model]
-    ablations = []
-    for label, method_runs in labelled.items():
-        spec = METHODS.get(method_runs.method)
-        asked = METHODS[main.method]
-        if spec and spec.group == "ablation" and spec.prompt == asked.prompt:
-            if not spec.asks_model or name_of(method_runs) == name_of(main):
-                ablations.append(label)
-    return ablations
+    return [
+        label
+        for label, runs in labelled.items()
+        if runs.group == "ablation"
+        and METHODS[runs.method].prompt == METHODS[main.method].prompt
+        and (not runs.asks_model or runs.line["model"] == main.line["model"])
+    ]
 
 
 def _markdown_ablations(grouped: Grouped, model: str) -> list[str]:
@@ -187,22 +172,21 @@ def methods_table(grouped: Grouped, model: str | None) -> tuple[str, Table]:
 def _markdown_costs(grouped: Grouped) -> list[str]:
     """Say what the models cost, and how many of their points they did not deliver."""
     owns: dict[str, list[Runs]] = {}
-    for runs in grouped.values():
-        for label, method_runs in runs.items():
-            if method_runs.method in METHODS and METHODS[method_runs.method].asks_model:
-                owns.setdefault(label, []).append(method_runs)
+    for runs in every(grouped):
+        if runs.asks_model:
+            owns.setdefault(runs.label, []).append(runs)
     text: list[str] = []
     for label, many in owns.items():
-        count = sum(len(method_runs.lines) for method_runs in many)
+        count = sum(len(runs.lines) for runs in many)
         spent = {
-            name: sum(method_runs.total("usage", name) for method_runs in many) / count
+            name: sum(runs.total("usage", name) for runs in many) / count
             for name in ("requests", "prompt_tokens", "completion_tokens")
         }
-        costs = [method_runs.cost for method_runs in many]
+        costs = [runs.cost for runs in many]
         total = sum(c for c in costs if c is not None)
         cost = f"${total / count:.4f}" if total else "no money"
         cost = "an unknown cost" if None in costs else cost
-        sources = [line["sources"] for method_runs in many for line in method_runs.lines.values()]
+        sources = [line["sources"] for runs in many for line in runs.lines.values()]
         lost = sum(counts.get("fallback", 0) for counts in sources)
         asked = lost + sum(counts.get("llm", 0) for counts in sources)
         text += [
@@ -217,7 +201,7 @@ def _markdown_costs(grouped: Grouped) -> list[str]:
 
 def _budget(key: ProblemKey, runs: Mapping[str, Runs]) -> str:
     """Return evaluations and seeds; the least and the most seeds where methods differ."""
-    counts = sorted({len(method_runs.lines) for method_runs in runs.values()})
+    counts = sorted({len(own.lines) for own in runs.values()})
     seeds = "–".join(str(c) for c in dict.fromkeys((counts[0], counts[-1])))
     return _JOINED.join((f"{key.evaluations:,}", "×", seeds))
 

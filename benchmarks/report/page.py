@@ -14,24 +14,22 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from llmopt._version import __version__
-from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.report.figures import comparison
 from llmopt.benchmarks.report.lines import (
     Grouped,
     ProblemKey,
     ReportError,
     Runs,
-    any_line,
+    every,
     first_model,
     group,
-    group_of,
     notes,
     titles,
 )
 from llmopt.benchmarks.report.markdown import methods_table
 from llmopt.benchmarks.report.stats import compare, quartiles
 from llmopt.benchmarks.report.table import Column, Table, number
-from llmopt.benchmarks.tasks.targets import TARGETS
+from llmopt.benchmarks.tasks.table import TARGETS
 
 _CURVES = 6  # methods drawn in colour; the others are grey
 _SAID = 40  # explanations shown of one run
@@ -39,53 +37,26 @@ _SAMPLER = "columns-gaussian"  # the ablation without a model that is drawn in c
 
 Gif = Callable[[Mapping[str, Any]], bytes | None]
 
-COLUMNS = (
-    Column(
-        "method",
-        False,
-        "who searched; “no model”: something else draws what the model's prompt allows",
-    ),
-    Column(
-        "held-out return",
-        True,
-        "mean return of the best policy on starts that no search saw, median over seeds "
-        "[quartiles]: the score",
-    ),
-    Column(
-        "selection return",
-        True,
-        "mean return of the same policy on the starts that chose it, which flatters it: for "
-        "comparison only",
-    ),
-    Column(
-        "target reached", True, "seeds whose best policy reached the target on the selection starts"
-    ),
-    Column(
-        "evaluations to target",
-        True,
-        "policies evaluated until then, warm-up included, median over seeds; “> N” where half"
-        " of the seeds or more never did",
-    ),
-    Column("episodes a run", True, "selection episodes, warm-up included, mean over seeds"),
-    Column("requests a run", True, "calls sent to the model, mean over seeds"),
-    Column("prompt tokens", True, "tokens sent to the model in a run, mean over seeds"),
-    Column("answer tokens", True, "tokens that the model wrote in a run, mean over seeds"),
-    Column(
-        "cost a run",
-        True,
-        "US dollars by list prices, mean over seeds; “unknown” where there is no price",
-    ),
-    Column("seconds proposing", True, "seconds of a run not spent in episodes, mean over seeds"),
-    Column(
-        "fallback",
-        True,
-        "share of the points that the model did not deliver and that were drawn at random in its "
-        "place",
-    ),
-    Column(
-        "failed", True, "evaluations of all seeds that had no return; shown where there are any"
-    ),
-)
+_HINTS = {
+    "method": "who searched; “no model”: something else draws what the model's prompt allows",
+    "held-out return": "mean return of the best policy on starts that no search saw, median over "
+    "seeds [quartiles]: the score",
+    "selection return": "mean return of the same policy on the starts that chose it, which "
+    "flatters it: for comparison only",
+    "target reached": "seeds whose best policy reached the target on the selection starts",
+    "evaluations to target": "policies evaluated until then, warm-up included, median over seeds; "
+    "“> N” where half of the seeds or more never did",
+    "episodes a run": "selection episodes, warm-up included, mean over seeds",
+    "requests a run": "calls sent to the model, mean over seeds",
+    "prompt tokens": "tokens sent to the model in a run, mean over seeds",
+    "answer tokens": "tokens that the model wrote in a run, mean over seeds",
+    "cost a run": "US dollars by list prices, mean over seeds; “unknown” where there is no price",
+    "seconds proposing": "seconds of a run not spent in episodes, mean over seeds",
+    "fallback": "share of the points that the model did not deliver and that were drawn at random "
+    "in its place",
+    "failed": "evaluations of all seeds that had no return; shown where there are any",
+}
+COLUMNS = tuple(Column(name, name != "method", hint) for name, hint in _HINTS.items())
 """What a problem's table shows of each method."""
 
 
@@ -109,7 +80,7 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
     return environment.get_template("page.html.j2").render(
         version=__version__,
         versions=sorted({f"{k} {v}" for line in lines for k, v in line["versions"].items()}),
-        seeds=sum(len(r.seeds) for runs in grouped.values() for r in runs.values()),
+        seeds=sum(len(runs.seeds) for runs in every(grouped)),
         notes=notes(grouped),
         columns=COLUMNS,
         overall=_overall(grouped, named, model) if len(grouped) > 1 else None,
@@ -127,7 +98,7 @@ def page(lines: Sequence[Mapping[str, Any]], *, gif: Gif | None = None) -> str:
 def _problem(
     anchor: str, key: ProblemKey, runs: Mapping[str, Runs], title: str, always: Sequence[str]
 ) -> dict[str, Any]:
-    line = any_line(runs)
+    line = next(iter(runs.values())).line
     figure = comparison(
         {label: r.curves for label, r in runs.items()},
         {label: r.heldout for label, r in runs.items()},
@@ -151,7 +122,7 @@ def _problem(
 
 def _in_colour(grouped: Grouped, model: str | None) -> tuple[str, ...]:
     """Choose the labels that have the same colour on every problem."""
-    labels = {label: r for runs in grouped.values() for label, r in runs.items()}
+    labels = {runs.label: runs for runs in every(grouped)}
     first = [] if model is None else [model]
     for method in (_SAMPLER, "cma", "random"):
         first += [label for label, r in labels.items() if r.method == method][:1]
@@ -197,7 +168,7 @@ def _method_row(runs: Runs) -> list[str]:
     has_target = not any(map(math.isnan, runs.to_target))
     points = runs.problem.evaluations + runs.problem.warmup
     to_target = f"> {points:,}" if math.isinf(median) else f"{median:,.0f}"
-    asks = runs.method in METHODS and METHODS[runs.method].asks_model
+    asks = runs.asks_model
     asked = (runs.mean("usage", f"{n}") for n in ("requests", "prompt_tokens", "completion_tokens"))
     cost = "–"
     if asks:
@@ -225,24 +196,22 @@ def _spread(values: Any) -> str:
 
 def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:
     """Show the best policy of each task, and the model's own where it is another."""
-    best: dict[tuple[str, str], tuple[float, str, Mapping[str, Any]]] = {}
-    for runs in grouped.values():
-        for method_runs in runs.values():
-            kinds = ["any"] + (["model"] if group_of(method_runs) == "model" else [])
-            for line in method_runs.lines.values():
-                if line["heldout"] is None:
+    shown: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for models in (False, True):
+        best: dict[str, tuple[float, str, Mapping[str, Any]]] = {}
+        for runs in every(grouped):
+            for line in runs.lines.values():
+                if line["heldout"] is None or (models and runs.group != "model"):
                     continue
-                for kind in kinds:
-                    leader = best.get((line["env_id"], kind))
-                    if leader is None or line["heldout"] > leader[0]:
-                        best[line["env_id"], kind] = line["heldout"], method_runs.label, line
-    chosen: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for (env_id, _), (_, label, line) in best.items():
-        known = chosen.setdefault(env_id, [])
-        if all(line is not other for _, other in known):
-            known.append((label, line))
+                leader = best.get(line["env_id"])
+                if leader is None or line["heldout"] > leader[0]:
+                    best[line["env_id"]] = line["heldout"], runs.label, line
+        for env_id, (_, label, line) in best.items():
+            known = shown.setdefault(env_id, [])
+            if all(line is not other for _, other in known):
+                known.append((label, line))
     films = []
-    for env_id, pairs in chosen.items():
+    for env_id, pairs in shown.items():
         for label, line in pairs:
             picture = gif(line)
             if picture is not None:
@@ -254,35 +223,25 @@ def _films(grouped: Grouped, gif: Gif) -> list[dict[str, str]]:
 def _explanations(grouped: Grouped, named: Mapping[ProblemKey, str]) -> list[dict[str, Any]]:
     """Return what each model said in its first run with words, on each problem."""
     parts = []
-    for key, runs in grouped.items():
-        for label, method_runs in runs.items():
-            said = [(s, x) for s, x in sorted(method_runs.lines.items()) if x["explanations"]]
-            if not said:
-                continue
-            seed, line = said[0]
-            texts = line["explanations"]
-            step = max(1, -(-len(texts) // _SAID))
-            parts.append(
-                {
-                    "title": f"{label}, {named[key]}, seed {seed}",
-                    "count": len(texts),
-                    "texts": [(i + 1, _return_of(line, i), text) for i, text in texts[::step]],
-                }
-            )
+    for runs in every(grouped):
+        for seed, line in sorted(runs.lines.items()):
+            if texts := line["explanations"]:
+                step = max(1, -(-len(texts) // _SAID))
+                shown = [(i + 1, _return_of(line, i), text) for i, text in texts[::step]]
+                title = f"{runs.label}, {named[runs.problem]}, seed {seed}"
+                parts.append({"title": title, "count": len(texts), "texts": shown})
+                break
     return parts
 
 
 def _silent(grouped: Grouped) -> list[str]:
     """Return the models that said nothing on some problem."""
-    return list(
-        dict.fromkeys(
-            label
-            for runs in grouped.values()
-            for label, method_runs in runs.items()
-            if group_of(method_runs) == "model"
-            and not any(line["explanations"] for line in method_runs.lines.values())
-        )
+    silent = (
+        runs.label
+        for runs in every(grouped)
+        if runs.group == "model" and not any(x["explanations"] for x in runs.lines.values())
     )
+    return list(dict.fromkeys(silent))
 
 
 def _return_of(line: Mapping[str, Any], index: int) -> str:

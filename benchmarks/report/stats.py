@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata, trim_mean, wilcoxon
 
-from llmopt.benchmarks.report.lines import Grouped, ProblemKey, Runs, first_model, score
+from llmopt.benchmarks.report.lines import Grouped, ProblemKey, Runs, every, first_model, score
 
 RESAMPLES = 2000
 
@@ -101,7 +101,7 @@ def compare(grouped: Grouped) -> Comparison:
             ranked[label].append(row)
             strata[label].append(values)
     labels = tuple(shared) if problems else ()
-    everyone = dict.fromkeys(label for runs in met.values() for label in runs)
+    everyone = dict.fromkeys(runs.label for runs in every(met))
     return Comparison(
         labels,
         instances,
@@ -155,7 +155,7 @@ class Duel:
 
 def duels(grouped: Grouped, label: str) -> list[Duel]:
     """Compare one method with each other one, pair by pair."""
-    others = dict.fromkeys(o for runs in grouped.values() for o in runs if o != label)
+    others = dict.fromkeys(runs.label for runs in every(grouped) if runs.label != label)
     gaps: dict[str, list[float]] = {}
     for other in others:
         for runs in grouped.values():

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.search import FINAL_ROUNDS, FINALISTS
+from llmopt.benchmarks.engine.options import add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what is searched, by whom and how; `config_of` reads them."""
     add = parser.add_argument
-    add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
+    add_search_options(parser)
     add(
         "--prompt",
         metavar="P",
@@ -83,50 +83,10 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="evaluations of each method (default: 40); with --resume, more of a finished run",
     )
     add(
-        "--episodes",
-        type=int,
-        metavar="K",
-        help="episodes of one evaluation (default: the task's own, 20 for mountaincar, mostly 5)",
-    )
-    add(
         "--warmup",
         type=_count_or_folder,
         metavar="N|DIR",
         help="points shared by all methods before the search, drawn or loaded (default: 20)",
-    )
-    add(
-        "--bias",
-        action=argparse.BooleanOptionalAction,
-        help="policy with or without a bias (default: the task's)",
-    )
-    add(
-        "--box",
-        type=float,
-        nargs=2,
-        metavar=("LOW", "HIGH"),
-        help="bounds of every parameter (default: -2 2 for scaled observations, else -6 6)",
-    )
-    add(
-        "--wrap",
-        dest="wrappers",
-        nargs="+",
-        metavar="WRAPPER",
-        help="Gymnasium wrappers in place of the task's own, the innermost first, such as "
-        "NormalizeObservation RescaleObservation=-1,1 ClipAction RepeatAction=4 MODULE:CLASS",
-    )
-    add(
-        "--raw",
-        dest="wrappers",
-        action="store_const",
-        const=(),
-        help="no wrappers: the published form, raw observations and parameters in [-6, 6]",
-    )
-    add(
-        "--finalists",
-        type=int,
-        metavar="N",
-        help="the best few policies of each method, of which the best on fresh starts is chosen "
-        f"(default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
     )
     add(
         "--methods",
@@ -142,7 +102,6 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         help="tell the model what each policy did in its episodes; words, props, props-plus "
         "and opro show it (default: for words)",
     )
-    add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")
     add_run_arguments(parser)
     add_config_argument(parser)
 

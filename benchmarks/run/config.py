@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.ranges import MOST_POINTS, RANGES, check_ranges
+from llmopt.benchmarks.engine.options import MOST_POINTS, RANGES, check_ranges
 from llmopt.benchmarks.engine.search import FINALISTS
 from llmopt.benchmarks.extras import package_versions
 from llmopt.benchmarks.methods.table import check_names
@@ -89,7 +89,9 @@ class RunConfig:
     requests: int | None = None
 
     def __post_init__(self) -> None:
-        check_ranges(self, RANGES, RunConfigError)
+        optional = {f.name for f in fields(self) if f.default is None}
+        given = {n: v for n, v in vars(self).items() if v is not None or n not in optional}
+        check_ranges(given, {n: r for n, r in RANGES.items() if n in given}, RunConfigError)
         if not isinstance(self.warmup, str) and not (
             isinstance(self.warmup, int) and 0 <= self.warmup <= MOST_POINTS
         ):

@@ -28,42 +28,44 @@ LEAST_PARAMETERS = 3_000_000_000
 
 
 class Contestants:
-    """The methods of a run, with the model that some of them ask."""
+    """The methods of a run, with the model that some of them ask; `client` replaces the config's.
+
+    Attributes:
+        entrants: The methods as they take part, by name in `RunConfig.methods`.
+        labels: What tables and pictures call each.
+        client: The model; ``None`` where no method asks one.
+        model: Its name.
+        prompt: The names of the prompts that it is asked with.
+    """
 
     def __init__(self, config: RunConfig, client: Client | None = None) -> None:
-        # by name in `RunConfig.methods`
-        self.specs = {name: METHODS[name] for name in config.methods if name in METHODS}
-        # the name from which each draws its seed
-        self.seed_names = {name: name for name in config.methods}
+        asks = [m for m in config.methods if m == "llm" or METHODS[m].asks_model]
         self._made = client is None
-        asks = len(self.specs) < len(config.methods) or any(
-            spec.asks_model for spec in self.specs.values()
-        )
-        # the model; `None` where no method asks one
         self.client = (get_client(config.model) if self._made else client) if asks else None
         self.model = "baselines" if self.client is None else client_name(self.client)
-        if "llm" in config.methods and self.client is not None:
-            prompt = prompt_for(config.prompt, model_facts(self.client))
-            self.specs["llm"] = prompt_spec(f"{{model}} ({prompt.name})", prompt)
-            self.seed_names["llm"] = f"llm-{prompt.name}"
+        self.entrants: dict[str, Entrant] = {}
+        for name in config.methods:
+            spec, seed_name = METHODS.get(name), name
+            if spec is None and self.client is not None:
+                prompt = prompt_for(config.prompt, model_facts(self.client))
+                spec = prompt_spec(f"{{model}} ({prompt.name})", prompt)
+                seed_name = f"llm-{prompt.name}"
+            if spec is not None:
+                self.entrants[name] = Entrant(name, spec, seed_name, config.statistics)
+        specs = {name: entrant.spec for name, entrant in self.entrants.items()}
         self.labels = {
-            name: self.specs[name].label.format(model=self.model)
-            if self.specs[name].asks_model
-            else name
-            for name in config.methods
+            n: s.label.format(model=self.model) if n in asks else n for n, s in specs.items()
         }
-        if len(set(self.seed_names.values())) < len(self.seed_names):
+        seeds = [entrant.seed_name for entrant in self.entrants.values()]
+        if len(set(seeds)) < len(seeds):
             raise RunConfigError(
-                f"the methods llm and {self.seed_names['llm']} are the same: leave one of them out"
+                f"the methods llm and {self.entrants['llm'].seed_name} are the same: leave one of "
+                "them out"
             )
-        prompts = [prompt_name(spec.prompt) for spec in self.specs.values() if spec.asks_model]
-        # the names of the prompts that it is asked with
+        prompts = [prompt_name(specs[name].prompt) for name in asks]
         self.prompt = "+".join(dict.fromkeys(prompts)) or "none"
+        self._asked = [specs[name] for name in asks]
         self._record, self._max_cost = config.record, config.max_cost
-        self.entrants = {
-            name: Entrant(name, self.specs[name], self.seed_names[name], config.statistics)
-            for name in config.methods
-        }
 
     def check_ready(self, resume: bool) -> None:
         """Look for what the model and its recording need; nothing is sent."""
@@ -72,7 +74,7 @@ class Contestants:
         Meter(self.client, Limits(max_cost=self._max_cost)).check_ready()
         facts = model_facts(self.client)
         small = facts.parameters is not None and facts.parameters < LEAST_PARAMETERS
-        chats = [prompt_name(s.prompt) for s in self.specs.values() if s.asks_model and _chats(s)]
+        chats = [prompt_name(spec.prompt) for spec in self._asked if _chats(spec)]
         if small and chats:
             suits = facts.default_prompt not in chats
             other = f"--prompt {facts.default_prompt} suits it, or take" if suits else "take"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from llmopt.benchmarks.engine.asking import (
     FEEDBACK_PROMPTS,
     WORDS,
+    episode_statistics,
     make_problem,
     prompt_name,
     usual_batch,
@@ -17,7 +20,6 @@ from llmopt.benchmarks.engine.asking import (
 from llmopt.benchmarks.methods.model import parameter_space
 from llmopt.benchmarks.run.command import add_config_options, config_of
 from llmopt.benchmarks.run.config import RunConfig
-from llmopt.benchmarks.tasks.description import episode_statistics, task_words
 from llmopt.benchmarks.tasks.fast import FastEvaluator
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.client.base import Client
@@ -48,22 +50,13 @@ def main(args: argparse.Namespace) -> int:
 def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
     """Estimate what ``llmopt run`` will ask its model for."""
     task = config.get_task()
-    env = task.make_env()
-    try:
+    with contextlib.closing(task.make_env()) as env:
         policy = task.policy(env)
-    finally:
-        env.close()
     asked = get_client(config.model) if client is None else client
     prompt = model_facts(asked).default_prompt if config.prompt == "auto" else config.prompt
     shown = get_prompt(prompt)
-    problem = make_problem(
-        task,
-        policy,
-        config.iterations,
-        (),
-        shown,
-        selection_seeds(config.seed, config.episodes or task.episodes),
-    )
+    seeds = selection_seeds(config.seed, config.episodes or task.episodes)
+    problem = make_problem(task, policy, config.iterations, (), shown, seeds)
     batch = config.batch or usual_batch(shown)
     told = config.statistics
     if told is None:
@@ -85,7 +78,7 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
             # Points from a folder are counted as if they were the usual number.
             warmup=config.warmup if isinstance(config.warmup, int) else 20,
             description=problem.description,
-            feedback=_feedback(task, config, prompt_name(shown) == WORDS) if told else "",
+            feedback=_feedback(task, config, seeds, prompt_name(shown) == WORDS) if told else "",
         )
         # One request gives several points; the cost stays over-estimated.
         return replace(
@@ -101,15 +94,14 @@ def estimate_run(config: RunConfig, client: Client | None = None) -> Estimate:
         raise too_many from error
 
 
-def _feedback(task: Task, config: RunConfig, named: bool) -> str:
+def _feedback(task: Task, config: RunConfig, seeds: Sequence[int], named: bool) -> str:
     """Return the words on a policy drawn at random, which is evaluated for them, and some more.
 
     Of a policy that a model designed there is more to tell: its oscillation, its peaks.
     """
-    seeds = selection_seeds(config.seed, config.episodes or task.episodes)
     with FastEvaluator(task) as evaluator:
         policy = evaluator.policy
-        watcher = episode_statistics(policy, task_words(task, seeds) if named else None)
+        watcher = episode_statistics(task, policy, seeds, named=named)
         params = np.random.default_rng(config.seed).uniform(*task.box, policy.n_parameters)
         text = watcher.text(evaluator.evaluate(params, seeds, watch=watcher))
     return text + "\n" + text[: int(_MORE * len(text))]

@@ -125,11 +125,10 @@ def run(
         if not ended or config.iterations > read_config(path)["run"].get("iterations", 0):
             contestants.check_ready(resume)  # else nothing is asked any more
             seeds = selection_seeds(config.seed, terms.episodes)
-            for spec in contestants.specs.values():
-                check_prompt(spec, task, evaluator.policy, config.iterations, seeds)
-        points = None  # a run that was begun has its own
-        if not (resume and has_points(path)):
-            points = warmup_points(config, task, evaluator.policy.n_parameters)
+            for entrant in contestants.entrants.values():
+                check_prompt(entrant.spec, task, evaluator.policy, config.iterations, seeds)
+        begun = resume and has_points(path)  # such a run has its own points
+        points = None if begun else warmup_points(config, task, evaluator.policy.n_parameters)
         if resume and not is_empty(path):
             check_same(config, path)
             folder = RunFolder(path)
@@ -141,8 +140,7 @@ def run(
                 announce(path)
             folder.policy = evaluator.policy
             planned = int(folder.config.get("planned", config.iterations))
-            entrants = contestants.entrants.values()
-            contest = Contest(evaluator, terms, entrants, folder, planned)
+            contest = Contest(evaluator, terms, contestants.entrants.values(), folder, planned)
             return _Session(config, contest, folder, contestants, callbacks).all(points, progress)
 
 
@@ -177,21 +175,17 @@ class _Session:
         contest: Contest,
         folder: RunFolder,
         contestants: Contestants,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback],
     ) -> None:
-        self.callbacks = callbacks
-        self.config = config
-        self.contest, self.task = contest, contest.task
-        self.folder = folder
-        self.contestants = contestants
+        self.config, self.contest, self.task = config, contest, contest.task
+        self.folder, self.contestants, self.callbacks = folder, contestants, callbacks
         self.chosen: dict[str, Chosen | None] = {}
 
     def all(self, points: Sequence[WarmupPoint] | None, progress: bool) -> RunResult:
         points = self._kept_points(points)
         methods = self.config.methods
         total = len(points) + len(methods) * self.config.iterations
-        labels = {name: self.contestants.labels[name] for name in methods}
-        with Progress(total, labels, progress) as self.progress:
+        with Progress(total, self.contestants.labels, progress) as self.progress:
             self.progress.resume([r for kept in self.folder.records.values() for r in kept])
             self.folder.added = self.progress.step
             self.progress.tell(self.task.ranges(self.contest.policy))
@@ -214,7 +208,7 @@ class _Session:
             raise StorageError(f"cannot read {file} ({error!r}): restore it") from error
 
     def _search(self, name: str) -> None:
-        spec, label = self.contestants.specs[name], self.contestants.labels[name]
+        spec, label = self.contestants.entrants[name].spec, self.contestants.labels[name]
         self.folder.begin(name)
         self.progress.say(label)
         client = self.contestants.client_for(spec, functools.partial(self.progress.wait, label))
@@ -245,7 +239,7 @@ class _Session:
         }
         if spec.asks_model:  # the caps hold for all of the run's methods together
             usage = self.contest.usage
-            spent = [usage[n] for n in usage if self.contestants.specs[n].asks_model]
+            spent = [usage[n] for n in usage if self.contestants.entrants[n].spec.asks_model]
             caps = {
                 "max_requests": sum(u.requests for u in spent),
                 "max_tokens": sum(u.prompt_tokens + u.completion_tokens for u in spent),
@@ -287,30 +281,24 @@ class _Session:
         results = tuple(self._result(name) for name in self.config.methods)
         scored = [r for r in results if r.final is not None]
         best = max(scored, key=_final, default=None)
-        table = format_table(results, self.config, self.contest.terms.episodes)
-        if best is not None and self._stands_still(best):
-            table += f"{STANDS_STILL}\n"
-        elif best is not None:
-            table += self._unsolved(best)
-        path = self.folder.path
+        episodes = self.contest.terms.episodes
+        table = format_table(results, self.config, episodes)
+        if best is not None:
+            table += f"{STANDS_STILL}\n" if self._stands_still(best) else self._unsolved(best)
+        path, warmup = self.folder.path, self.folder.records[WARMUP]
         rows = json.dumps([asdict(r) for r in results], indent=2)
         write_text_atomically(path / SUMMARY, rows + "\n")
         write_text_atomically(path / "summary.txt", table)
-        warmup = self.folder.records[WARMUP]
-        write_bytes_atomically(
-            path / "learning_curve.png",
-            learning_curve(
-                {
-                    r.label: [p.mean for p in [*warmup, *self.folder.records[r.method]]]
-                    for r in results
-                },
-                warmup=len(warmup),
-                title=f"{self.task.id}, seed {self.config.seed}",
-                episodes=self.contest.terms.episodes,
-                heldout={r.label: r.heldout for r in results},
-            ),
+        points = {r.label: [*warmup, *self.folder.records[r.method]] for r in results}
+        curve = learning_curve(
+            {label: [point.mean for point in own] for label, own in points.items()},
+            warmup=len(warmup),
+            title=f"{self.task.id}, seed {self.config.seed}",
+            episodes=episodes,
+            heldout={r.label: r.heldout for r in results},
         )
-        asked = [r for r in scored if self.contestants.specs[r.method].asks_model]
+        write_bytes_atomically(path / "learning_curve.png", curve)
+        asked = [r for r in scored if self.contestants.entrants[r.method].spec.asks_model]
         drawn = max(asked, key=_final, default=best)
         if drawn is not None and not (self.config.gif and self._render(drawn)):
             drawn = None
@@ -318,27 +306,23 @@ class _Session:
 
     def _result(self, name: str) -> MethodResult:
         records = [*self.folder.records[WARMUP], *self.folder.records[name]]
+        played = [*records, *self.folder.finals.get(name, [])]
         chosen = self.chosen.get(name)
-        heldout = None if chosen is None else chosen.heldout
-        finals = self.folder.finals.get(name, [])
-        score = None if heldout is None else heldout.mean
-        error = None
-        if heldout is not None and score is not None and len(heldout.returns) > 1:
-            error = float(np.std(heldout.returns, ddof=1) / np.sqrt(len(heldout.returns)))
-        asks = self.contestants.specs[name].asks_model
+        heldout = None if chosen is None else chosen.heldout.evaluation
+        asks = self.contestants.entrants[name].spec.asks_model
         usage = self.contest.usage.get(name, Usage()) if asks else Usage()
         return MethodResult(
             method=name,
             label=self.contestants.labels[name],
             selection=None if chosen is None else chosen.record.mean,
             final=None if chosen is None else chosen.final,
-            heldout=score,
-            heldout_error=error,
-            episodes=sum(len(r.lengths) for r in [*records, *finals]),
-            steps=sum(sum(r.lengths) for r in [*records, *finals]),
+            heldout=None if heldout is None else heldout.mean,
+            heldout_error=None if heldout is None else heldout.standard_error,
+            episodes=sum(len(r.lengths) for r in played),
+            steps=sum(sum(r.lengths) for r in played),
             requests=usage.requests,
             tokens=usage.prompt_tokens + usage.completion_tokens,
-            seconds=sum(r.evaluation_seconds for r in [*records, *finals]) + usage.seconds,
+            seconds=sum(r.evaluation_seconds for r in played) + usage.seconds,
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
             params=None if chosen is None else chosen.record.params,
@@ -382,8 +366,8 @@ def _describe(
         "prompt": contestants.prompt,
         "selection_seeds": selection_seeds(config.seed, config.episodes or task.episodes),
         "method_seeds": {
-            name: list(method_seed(config.seed, seed_name).spawn_key)
-            for name, seed_name in contestants.seed_names.items()
+            name: list(method_seed(config.seed, entrant.seed_name).spawn_key)
+            for name, entrant in contestants.entrants.items()
         },
         "versions": run_versions(),
     }

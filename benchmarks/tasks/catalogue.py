@@ -47,14 +47,15 @@ def _each(names: str) -> tuple[str, ...]:
     return tuple(names.split("; "))
 
 
-def _published(env_id: str, alias: str, **form: Any) -> Task:
-    return Task(f"{env_id}/linear-v1", env_id, alias, **form)
+def _published(env_id: str, alias: str, target: float, **form: Any) -> Task:
+    return Task(f"{env_id}/linear-v1", env_id, alias, target=target, **form)
 
 
 _PUBLISHED: tuple[Task, ...] = (
     _published(
         "MountainCarContinuous-v0",
         "mountaincar",
+        90.0,
         episodes=20,  # as published; a start on five alone is soon learnt by heart
         description=(
             "A car in a valley between two hills. It observes its position and its velocity, "
@@ -71,6 +72,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Swimmer-v5",
         "swimmer",
+        300.0,
         camera="track",  # its own view stands still, and the swimmer leaves it
         description=(
             "A three-link swimmer in a viscous fluid. It observes the angles of its links and "
@@ -88,6 +90,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "CartPole-v1",
         "cartpole",
+        475.0,
         description=(
             "A pole stands on a cart. The position and velocity of the cart and the angle and "
             "angular velocity of the pole are observed; the cart is pushed left or right. Every "
@@ -102,6 +105,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "MountainCar-v0",
         "mountaincar-discrete",
+        -110.0,
         description=(
             "A car in a valley between two hills. It observes its position and its velocity, "
             "and pushes left, not at all, or right. The engine is too weak to climb directly. "
@@ -116,6 +120,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Pendulum-v1",
         "pendulum",
+        -300.0,
         description=(
             "A pendulum is to be swung up and held upright. The cosine and sine of its angle "
             "and its angular velocity are observed, and a torque between -2 and 2 is set. Every "
@@ -129,6 +134,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Acrobot-v1",
         "acrobot",
+        -100.0,
         description=(
             "A two-link pendulum with a motor at the middle joint. The cosines and sines of "
             "both angles and their velocities are observed; the torque is -1, 0 or 1. Every "
@@ -144,6 +150,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "InvertedPendulum-v5",
         "inverted-pendulum",
+        950.0,
         description=(
             "A pole stands on a cart on a rail. The position, the angle and both velocities are "
             "observed, and a force on the cart is set. Every step upright gives 1, at most 1000."
@@ -157,6 +164,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "InvertedDoublePendulum-v5",
         "inverted-double-pendulum",
+        9100.0,
         description=(
             "Two poles, one upon the other, stand on a cart. The position, the sines and "
             "cosines of the angles, the velocities and a constraint force are observed, and a "
@@ -173,6 +181,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Reacher-v5",
         "reacher",
+        -6.0,
         description=(
             "A two-joint arm is to reach a random target. The cosines and sines of its angles, "
             "the target, the velocities and the distance are observed, and two torques are set. "
@@ -189,6 +198,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Hopper-v5",
         "hopper",
+        1000.0,
         description=(
             "A one-legged robot is to hop to the right without falling. The height, angles and "
             "velocities of its body and joints are observed, and three torques are set. Every "
@@ -205,6 +215,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "Walker2d-v5",
         "walker2d",
+        1000.0,
         description=(
             "A two-legged robot in a plane is to walk to the right without falling. The height, "
             "angles and velocities are observed, and six torques are set. Every step upright "
@@ -226,6 +237,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "HalfCheetah-v5",
         "halfcheetah",
+        2000.0,
         description=(
             "A two-legged robot in a plane is to run to the right. The height, angles and "
             "velocities are observed, and six torques are set. The reward is the speed less a "
@@ -248,6 +260,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "FrozenLake-v1",
         "frozenlake",
+        0.7,
         bias=False,
         description=(
             "A walk over a frozen lake, a grid of 4 x 4 fields with holes. The field is "
@@ -263,6 +276,7 @@ _PUBLISHED: tuple[Task, ...] = (
     _published(
         "CliffWalking-v1",
         "cliffwalking",
+        -13.0,
         bias=False,
         max_steps=200,
         description=(

@@ -17,7 +17,10 @@ from llmopt.policies.environment import missing_environment
 from llmopt.policies.wrapping import NORMALIZE, check_wrapper, of_numbers
 from llmopt.text import first_line
 
-__all__ = ["TASKS", "Task", "UnknownTaskError", "get_task", "reaches_further"]
+TARGETS = {task.env_id: task.target for task in TASKS}
+"""Environment -> what counts as solved, for the column "evaluations to target" of a report."""
+
+__all__ = ["TARGETS", "TASKS", "Task", "UnknownTaskError", "get_task", "reaches_further"]
 
 
 class UnknownTaskError(LLMOptError, ValueError):

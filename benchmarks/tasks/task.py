@@ -35,6 +35,7 @@ class Task:
     # where it has none)
     max_steps: int | None = None
     episodes: int = 5  # starts of one evaluation, where nobody gives a number
+    target: float | None = None  # mean return on the selection starts that counts as solved
     description: str = ""  # the task in words, for prompts that carry a description
     # what each observed number is; for a table, how its states are numbered
     observes: tuple[str, ...] = ()
