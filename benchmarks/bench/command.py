@@ -21,7 +21,7 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import BATCH, EXPERIMENTS, SUITES, Kind
 from llmopt.benchmarks.engine.cell import Cell
-from llmopt.benchmarks.engine.options import add_search_options
+from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.engine.pool import load_model
 from llmopt.benchmarks.methods.table import METHODS, check_method
 from llmopt.benchmarks.report.lines import group, titles
@@ -42,27 +42,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--suite",
         choices=sorted(SUITES),
         help="a committed set of cells; of its tasks, methods and seeds --tasks, --methods and "
-        "--seeds take a part, and the options after --seeds do not matter",
+        "--seeds take a part, and the options of one search do not matter",
     )
     add("--out", type=Path, metavar="FILE", help="results (default: bench.jsonl, or the suite's)")
-    add("--jobs", type=int, default=1, metavar="N", help="cells run at once (default: 1)")
     add_search_options(parser)
     add_option_argument(parser)
     add_config_argument(parser)
     add_track_argument(parser)
-    add(
-        "--batch",
-        type=int,
-        metavar="N",
-        help=f"points of one request (default: 1, as of llmopt run; {BATCH} for a suite)",
-    )
-    add(
-        "--max-tokens",
-        type=int,
-        default=0,
-        metavar="N",
-        help="cap on a model's answer (default: 0, the prompt's own)",
-    )
+    numbers = {
+        "--batch": f"points of one request (default: 1, as of llmopt run; {BATCH} for a suite)",
+        "--max-tokens": "cap on a model's answer (default: 0, the prompt's own)",
+        "--jobs": "cells run at once (default: 1)",
+        "--seeds": "seeds 0 to N-1 (default: 5)",
+        "--evaluations": "of each cell (default: 100)",
+        "--warmup": "shared points (default: 20)",
+    }
+    add_numbers(parser, numbers)
+    parser.set_defaults(model="smollm2", jobs=1, max_tokens=0, seeds=5, evaluations=100, warmup=20)
     add(
         "--methods",
         nargs="+",
@@ -74,10 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="list the cells that are missing, and stop")
     aliases = ", ".join(t.alias for t in TASKS)
     add("--tasks", nargs="+", metavar="TASK", help=f"{aliases}, or any Gymnasium id")
-    add("--seeds", type=int, default=5, metavar="N", help="seeds 0 to N-1 (default: 5)")
-    add("--evaluations", type=int, default=100, metavar="N", help="of each cell (default: 100)")
-    add("--warmup", type=int, default=20, metavar="N", help="shared points (default: 20)")
-    parser.set_defaults(model="smollm2")
 
 
 def _default_methods(model: str) -> tuple[str, ...]:

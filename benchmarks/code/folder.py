@@ -89,31 +89,24 @@ class CodeRun:
 
     def write_candidate(self, trial: CodeTrial, measures: Mapping[str, Any]) -> None:
         """Write a candidate's source, score and feedback, and further measures of it."""
-        stem = self.path / "candidates" / f"{trial.number:03d}"
+        stem = self._candidate(trial.number)
         write_text_atomically(stem.with_suffix(".py"), trial.source)
-        _write_json(
-            stem.with_suffix(".json"),
-            {
-                "number": trial.number,
-                "score": trial.reward,
-                "parent": trial.parent,
-                "explanation": trial.explanation,
-                "feedback": trial.feedback,
-                "ties": trial.ties,
-                "samples": trial.samples,
-                **measures,
-            },
-        )
+        names = ("number", "parent", "explanation", "feedback", "ties", "samples")
+        told = {"score": trial.reward, **{name: getattr(trial, name) for name in names}}
+        _write_json(stem.with_suffix(".json"), {**told, **measures})
+
+    def _candidate(self, number: int) -> Path:
+        return self.path / "candidates" / f"{number:03d}"
 
     def write_missing(self, trials: Sequence[CodeTrial]) -> None:
         """Write the candidates that a kill came before."""
         for trial in trials:
-            if not (self.path / "candidates" / f"{trial.number:03d}.json").exists():
+            if not self._candidate(trial.number).with_suffix(".json").exists():
                 self.write_candidate(trial, {})
 
     def read_candidate(self, number: int) -> dict[str, Any]:
         """Return what `write_candidate` wrote beside a candidate's source."""
-        return read_json_object(self.path / "candidates" / f"{number:03d}.json")
+        return read_json_object(self._candidate(number).with_suffix(".json"))
 
     def write_held_out(self, measures: Mapping[str, Any]) -> None:
         """Write what the best candidate is worth on held-out starts."""

@@ -36,16 +36,24 @@ def check_ranges(
             raise kind(str(error)) from None
 
 
+def add_numbers(parser: argparse.ArgumentParser, options: Mapping[str, str]) -> None:
+    """Add options that are whole numbers, each with its help."""
+    for flag, words in options.items():
+        parser.add_argument(flag, type=int, metavar="N", help=words)
+
+
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which policies are searched, and how they are judged."""
     add = parser.add_argument
     add("--model", metavar="M", help="model to ask (default: smollm2, the embedded one)")
-    add(
-        "--episodes",
-        type=int,
-        metavar="K",
-        help="episodes of one evaluation (default: the task's own, 20 for mountaincar, mostly 5)",
-    )
+    numbers = {
+        "--episodes": "episodes of one evaluation (default: the task's own, 20 for mountaincar, "
+        "mostly 5)",
+        "--finalists": "the best few policies of each method, of which the best on fresh starts is "
+        f"chosen (default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
+        "--heldout": "fresh starts for the final score (default: 100)",
+    }
+    add_numbers(parser, numbers)
     add(
         "--bias",
         action=argparse.BooleanOptionalAction,
@@ -73,11 +81,3 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         const=(),
         help="no wrappers: the published form, raw observations and parameters in [-6, 6]",
     )
-    add(
-        "--finalists",
-        type=int,
-        metavar="N",
-        help="the best few policies of each method, of which the best on fresh starts is chosen "
-        f"(default: {FINALISTS}, each on {FINAL_ROUNDS} times --episodes of them; 0: none)",
-    )
-    add("--heldout", type=int, metavar="H", help="fresh starts for the final score (default: 100)")

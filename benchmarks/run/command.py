@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.options import add_search_options
+from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
 from llmopt.benchmarks.run.contestants import folder_to_resume
@@ -63,25 +63,14 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="P",
         help=f"{', '.join(PROMPTS)}, or a template's path (default: auto, what suits the model)",
     )
-    add(
-        "--batch",
-        type=int,
-        metavar="N",
-        help="points of one request to a model (default: 4 under columns, else 1)",
-    )
-    add(
-        "--requests",
-        type=int,
-        metavar="N",
-        help="requests to spend on the model, which proposes first; small changes of the best "
-        "point, at no cost, do the rest",
-    )
-    add(
-        "--iterations",
-        type=int,
-        metavar="N",
-        help="evaluations of each method (default: 40); with --resume, more of a finished run",
-    )
+    numbers = {
+        "--batch": "points of one request to a model (default: 4 under columns, else 1)",
+        "--requests": "requests to spend on the model, which proposes first; small changes of the "
+        "best point, at no cost, do the rest",
+        "--iterations": "evaluations of each method (default: 40); with --resume, more of a "
+        "finished run",
+    }
+    add_numbers(parser, numbers)
     add(
         "--warmup",
         type=_count_or_folder,

@@ -83,12 +83,11 @@ class RunFolder(Records):
         self._overall: dict[str, OverallLog] = {}
         self._words: EventLog | None = None
         with contextlib.ExitStack() as files:
-            self._trials, self._heldout, self._finals = (
-                files.enter_context(
-                    contextlib.closing(EventLog(path / name, durable=True, start=_RECORD))
-                )
-                for name in ("trials.jsonl", "heldout.jsonl", "finals.jsonl")
-            )
+            logs = {}
+            for name in ("trials", "heldout", "finals"):
+                logs[name] = EventLog(path / f"{name}.jsonl", durable=True, start=_RECORD)
+                files.callback(logs[name].close)
+            self._trials, self._heldout, self._finals = logs.values()
             for record in _records(self._trials):
                 rows = self.records.setdefault(record.method, [])
                 if record.index != len(rows):
@@ -111,15 +110,10 @@ class RunFolder(Records):
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """Start a run in a new or empty folder."""
         if not is_empty(path):
-            what = "a run" if (path / "config.json").exists() else "files of something else"
-            raise StorageError(
-                f"{path} already holds {what}: "
-                + (
-                    "give --resume to go on with it, or another folder"
-                    if what == "a run"
-                    else "give an empty or new folder with --out"
-                )
-            )
+            what, remedy = "files of something else", "give an empty or new folder with --out"
+            if (path / "config.json").exists():
+                what, remedy = "a run", "give --resume to go on with it, or another folder"
+            raise StorageError(f"{path} already holds {what}: {remedy}")
         write_json_atomically(path / "config.json", config, indent=2)
         return cls(path)
 
