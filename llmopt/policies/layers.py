@@ -114,7 +114,7 @@ def layer(data: Mapping[str, Any]) -> Layer:
     if name not in _OBSERVING | _ACTING:
         raise ValueError(f"a layer of wrapper {name!r}")
     read: dict[str, Callable[[Any], Any]] = {"dtype": _dtype, "shape": _shape}
-    arguments = {str(k): read.get(k, _array)(v) for k, v in data["arguments"].items()}
+    arguments = {str(k): (read.get(k) or _array)(v) for k, v in data["arguments"].items()}
     try:
         wrapper = getattr(gym.wrappers, name)(_Shell(space), **arguments)
     except Exception as error:  # Gymnasium has its own classes, and assertions
