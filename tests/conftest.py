@@ -13,6 +13,7 @@ from llmopt.client.endpoint import Endpoint
 from llmopt.client.keys import Secret
 from llmopt.client.local import LocalClient
 from llmopt.client.remote import RemoteClient
+from llmopt.code.sandbox.sandbox import WorkerLimits
 from llmopt.errors import ClientError
 
 
@@ -44,6 +45,9 @@ def _no_provider_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_configure() -> None:
+    # On a busy machine a worker may wait for seconds until it runs.
+    seconds = WorkerLimits.__init__.__defaults__ or ()
+    WorkerLimits.__init__.__defaults__ = (60.0, 600.0, *seconds[2:])
     # A shell starts its background jobs with Ctrl-C ignored, which children inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

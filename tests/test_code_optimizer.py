@@ -813,7 +813,7 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
 
         monkeypatch.setattr(log, "append", write)
         try:
-            while len(optimizer.trials) < 3:
+            while len(optimizer.trials) < 2:
                 try:
                     candidate = optimizer.ask()
                 except NoCandidateError:
@@ -829,9 +829,15 @@ def test_a_kill_at_every_write(tmp_path, monkeypatch, before):
 
     def answer(request):
         """Give each new request the next answer, and a request sent before the same one."""
-        texts = ["no", fenced("return 1.0"), "no", "no", fenced("return x.foo"),
-                 fenced("return 2.0"), fenced("return 3.0")]  # fmt: skip
-        return answers.setdefault(request.digest(), texts[min(len(answers), 6)])
+        texts = [
+            "no",
+            fenced("return 1.0"),
+            "no",
+            "no",
+            fenced("return x.foo"),
+            fenced("return 2.0"),
+        ]
+        return answers.setdefault(request.digest(), texts[min(len(answers), 5)])
 
     whole_client = ScriptedClient(answer)
     whole, writes = search(tmp_path / "whole.jsonl", whole_client)

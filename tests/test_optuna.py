@@ -783,7 +783,7 @@ class TestWorkers:
         barrier = threading.Barrier(2)
 
         def slow(request):
-            barrier.wait(10)
+            barrier.wait(120)
             return "x: 1.5, y: 1"
 
         started = study_of(make(), storage=storage, study_name="s")

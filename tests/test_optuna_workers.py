@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +66,13 @@ def storage_at(address: str) -> BaseStorage:
     return RDBStorage(place, engine_kwargs=waits)
 
 
-def work(address: str, log: Path) -> None:
-    """Evaluate trials until the study has enough, noting each begin and end in a file."""
+def work(address: str, log: Path, all_ready: Barrier) -> None:
+    """Evaluate trials until the study has enough, noting in a file where each one stands."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # Equal seeds, as when one script is started several times.
     sampler = LLMSampler(ScriptedClient(answer), n_startup_trials=STARTUP, seed=0)
     study = optuna.load_study(study_name="s", storage=storage_at(address), sampler=sampler)
+    all_ready.wait(WAIT)
     with log.open("a", buffering=1) as file:
 
         def objective(trial: optuna.Trial) -> float:
@@ -78,6 +80,7 @@ def work(address: str, log: Path) -> None:
             y = trial.suggest_int("y", 0, 99)
             file.write(f"begin {trial.number}\n")
             time.sleep(0.05)
+            file.write(f"value {trial.number}\n")
             return x + y
 
         def note(_: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
@@ -194,7 +197,8 @@ def test_no_trial_is_lost_and_none_repeated_when_a_worker_is_killed(address, tmp
     storage = storage_at(address)
     study = optuna.create_study(study_name="s", storage=storage)
     logs = [tmp_path / f"worker-{i}" for i in range(WORKERS)]
-    workers = [processes.Process(target=work, args=(address, log)) for log in logs]
+    ready = processes.Barrier(WORKERS)
+    workers = [processes.Process(target=work, args=(address, log, ready)) for log in logs]
     for worker in workers:
         worker.start()
     try:
@@ -218,7 +222,7 @@ def test_no_trial_is_lost_and_none_repeated_when_a_worker_is_killed(address, tmp
             event, number, *value = line.split()
             if event == "end":
                 assert complete[int(number)] == float(value[0])
-            else:
+            elif event == "begin":
                 assert begun.setdefault(int(number), i) == i
     assert begun.keys() == {t.number for t in trials}
     # The trial that was cut off stands in the storage, and no other does.
@@ -236,14 +240,17 @@ def _kill_in_a_trial(worker, log: Path) -> int:
     until = time.monotonic() + WAIT
     while time.monotonic() < until:
         lines = log.read_text().splitlines() if log.exists() else []
-        if len(lines) >= 7 and lines[-1].startswith("begin "):
-            os.kill(worker.pid, signal.SIGKILL)
-            worker.join()
-            # It may have told the trial between the look and the kill.
-            last = log.read_text().splitlines()[-1].split()
-            if last[0] == "begin":
-                return int(last[1])
-            pytest.fail("the worker was killed between two trials: the pause is too short")
+        if len(lines) >= 9 and lines[-1].startswith("begin "):
+            # It may have gone on since that look: it is stopped for another one.
+            os.kill(worker.pid, signal.SIGSTOP)
+            while Path(f"/proc/{worker.pid}/stat").read_text().rpartition(") ")[2][0] not in "TZ":
+                time.sleep(0.001)
+            event, number, *_ = log.read_text().splitlines()[-1].split()
+            if event == "begin":
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.join()
+                return int(number)
+            os.kill(worker.pid, signal.SIGCONT)
         time.sleep(0.001)
     pytest.fail(f"worker 0 did not get through three trials in {WAIT} s")
 

@@ -52,7 +52,7 @@ def honest():
 @pytest.fixture(scope="module")
 def attacker():
     """One worker for the attacks that it survives; every attack finds it as it was."""
-    with Sandbox(imports=EVIL) as box:
+    with Sandbox(WorkerLimits(call_seconds=60), imports=EVIL) as box:
         yield box
 
 
@@ -230,7 +230,7 @@ class TestDeath:
                     candidate()
                 assert caught.value.kind in ("timeout", "crash")
                 said.append("together" in str(caught.value))
-            assert said.index(True) >= 2
+            assert said.index(True) >= 1
             assert all(said[said.index(True) :])
             candidate.close()
             with pytest.raises(CandidateError, match="together"):

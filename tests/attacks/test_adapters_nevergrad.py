@@ -178,6 +178,6 @@ def test_a_forked_copy_goes_on_by_itself():
 
     worker = multiprocessing.get_context("fork").Process(target=child)
     worker.start()
-    worker.join(60)
+    worker.join()
     assert worker.exitcode == 0
     assert len(optimizer.history.trials) == 1
