@@ -203,11 +203,11 @@ class History:
     def _error(self, trial: Trial) -> float:
         if trial.evaluations == 1 and trial.stderr is not None:
             return trial.stderr
-        return self._deviation / math.sqrt(trial.evaluations)
+        return self.deviation / math.sqrt(trial.evaluations)
 
     @cached_property
-    def _deviation(self) -> float:
-        """Standard deviation of one measurement, from the repeats of all points together."""
+    def deviation(self) -> float:
+        """Standard deviation of one measurement, from all repeats together; 0 if there are none."""
         counts = np.array([t.evaluations for t in self.complete], dtype=float)
         told = np.array([t.stderr or 0.0 for t in self.complete])
         free = float((counts - 1).sum())

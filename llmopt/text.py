@@ -12,7 +12,9 @@ _SHORT = 200
 _CURVE = 10  # values of a curve that are shown, about
 _WORDS = re.compile(r"[A-Za-z]{2,}")
 _REPEATED = re.compile(r"(.)\1+")
-_SENTENCE = re.compile(r"(?<=[.!?;])[ ]+")  # between two sentences
+_SENTENCE = re.compile(
+    r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bcf\.)[ ]+"
+)  # between two
 _BLANKS = re.compile(r"[ \t]+")
 _UNUSUAL = re.compile(r"[^\n\t -~]")
 _USUAL = b"\n\t" + bytes(range(32, 127))

@@ -360,7 +360,7 @@ def test_a_prompt_offers_several_points_where_they_are_wanted():
         situation = Situation.after(History(), SPACE, ModelFacts("m", **facts), points=points)
         return get_prompt("words").prepare(situation).request
 
-    assert "One answer may give up to 4 points" in asked(4).text
+    assert "One answer may give 1 to 4 points" in asked(4).text
     assert "up to" not in asked(1).text
     form = asked(4, structured=True, schema=True).json_schema
     assert list(form["properties"]) == ["lesson", "analysis", "proposals"]

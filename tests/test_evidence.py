@@ -93,6 +93,15 @@ def test_digits_tell_a_drawn_point_from_the_best_before_it():
         assert "| 1.23456789 |" in rows(evidence(known))[0]
 
 
+def test_digits_tell_a_value_of_f_from_those_before_it():
+    near = tuple(
+        trial(i, (float(i), 0.5, 3), f) for i, f in enumerate((99.0, 17.34521, 17.34523, 17.34521))
+    )
+    values = [r.split(" | ")[1] for r in rows(evidence(near))]
+    assert values == ["99", "17.3452", "17.34523", "17.34521"]
+    assert evidence(near).ranking().startswith("#1 (99), #3 (17.34523), #2 (17.34521)")
+
+
 def test_digits_tell_a_value_of_f_from_the_best_one():
     close = tuple(
         trial(i, (float(i), 0.5, 3), f) for i, f in enumerate((1734.5201, 1734.5187, 1734.5187))
@@ -145,9 +154,11 @@ def test_a_lesson_may_be_withdrawn(said):
 
 def test_a_lesson_is_never_cut_in_a_sentence():
     first, second = "word " * 50 + "end.", "more " * 50 + "end."
-    long = "one " * 120 + "end."
+    long = "one " * 100 + "(e.g. 2 vs. 3); it is one; and one end."
     shown = notes(evidence(lessons(f"{first} {second}", f"{long} {first}")))
     assert [note.splitlines()[0] for note in shown] == [f"lesson: {first}", f"lesson: {long}"]
+    said = (trial(0, (1.0, 0.5, 3), 1.0, explanation=f"Hypothesis: {long} {first}"),)
+    assert notes(evidence(said)) == [f'hypothesis: "{long}"']
 
 
 def test_feedback_keeps_whole_lines():
@@ -180,6 +191,68 @@ def test_where_the_search_stands_names_the_latest_and_what_the_model_did_not_pro
     assert evidence().shown_again() == []  # the table has a column for each
 
 
+def test_every_point_keeps_one_line_of_what_was_seen():
+    seen = ("Mean return 3 over 2 starts.\n2 of 2 ended early with x below 0.", "it rose\nmore")
+    long = tuple(
+        trial(i, (i / 10, 0.5, 3), None if i == 3 else float(i), explanation="Hypothesis: h.",
+              feedback=("failed: too hot" if i == 3 else seen[i % 2]) + "\nmuch more" * 40)
+        for i in range(20)
+    )  # fmt: skip
+    shown = evidence(long, budget=3000)
+    note = dict(zip((row.split(" ")[0] for row in rows(shown)), notes(shown), strict=True))
+    assert note["#3"] == note["#5"] == "> 2 of 2 ended early with x below 0."
+    assert note["#4"] == "> failed: too hot"
+    assert note["#6"] == "> it rose"
+    assert len(note) == 20
+    assert note["#20"].startswith('hypothesis: "h."')
+    wordy = (replace(long[0], feedback="word " * 99), *long[1:])
+    assert len(notes(evidence(wordy, budget=3000))[0]) < 130
+
+
+def test_what_was_left_out_of_an_answer_is_told_with_the_reason():
+    answer = "\n".join(
+        f"Hypothesis: h\nStart from: {start}\nProposal: {values}"
+        for start, values in (
+            ("#1", "gain: 2"), ("#1", "gain: 2"), ("#9", "gain: 3"), ("#1", "gain: 99")
+        )
+    )  # fmt: skip
+    client = ScriptedClient([answer, "Start from: #1\nProposal: gain: 4"])
+    search = LLMOptimizer(SPACE, client, "words", warmup=0, points=4, out_of_range="reject")
+    search.tell({"gain": 1.0, "bias": 0.5, "steps": 3}, 1.0)
+    search.tell(search.ask(), 2.0)
+    search.ask()
+    (line,) = (x for x in client.requests[1].text.splitlines() if x.startswith("left out of that"))
+    assert "point 3 of the answer: there is no point #9 to start from" in line
+    assert "point 4 of the answer: `gain` = 99 is outside" in line
+    assert "gain: 2.0, bias: 0.50, steps: 3: this point was already tried" in line
+    assert notes_of(search.trials[1].explanation).hypothesis == "h"
+    assert "left out of that" not in client.requests[0].text
+
+
+def test_how_noisy_f_is_is_said():
+    def text(trials, noisy):
+        situation = Situation.after(
+            History(trials, noisy=noisy), SPACE, ModelFacts("m"), noisy=noisy
+        )
+        return get_prompt("words").prepare(situation).request.text
+
+    once = (trial(0, (1.0, 0.5, 3), 10.0),)
+    assert "f is exact: a point that was measured gives the same f again." in text(once, False)
+    assert "cannot be said yet: no point was measured twice" in text(once, True)
+    again = (*once, trial(1, (2.0, 0.5, 3), 14.0, stderr=0.5, evaluations=4))
+    assert "One measurement has a standard deviation of about 1." in text(again, True)
+    told = (trial(0, (1.0, 0.5, 3), 10.0, stderr=0.3),)
+    assert "The median standard error of a point is 0.3." in text(told, True)
+
+
+@pytest.mark.parametrize("options", [{}, {"may_stop": True, "points": 4}])
+def test_a_function_without_a_description_is_no_system(options):
+    bare = asked(**options)
+    for word in ("system", "mechanism", "design", "failure"):
+        assert word not in bare, word
+    assert "mechanism" in asked(description="A crane.", **options)
+
+
 LONG = tuple(
     trial(
         i,
@@ -204,7 +277,7 @@ def test_the_log_grows_at_its_end_is_cut_in_large_steps_and_keeps_the_best():
         assert shown.history.best.number + 1 in numbers
         assert shown.dropped == n - len(numbers)
         told = [lesson.partition(".")[0] for lesson in shown.lessons()]
-        full = [number for number, note in zip(numbers, notes(shown), strict=True) if note]
+        full = [n for n, note in zip(numbers, notes(shown), strict=True) if "hypothesis" in note]
         assert all(f"the {number - 1}th" not in told for number in full)
         assert told or not shown.dropped
         cuts += len(texts) > 1 and not texts[-1].startswith(texts[-2])
@@ -313,11 +386,14 @@ def test_a_new_point_stays_new():
 @pytest.mark.parametrize(
     ("rewards", "said"),
     [
-        ((1.0, 100.0, 90.0, 91.0, 95.0, 99.0, 98.0), "Your latest 5 experiments gained nothing."),
+        (
+            (1.0, 100.0, 90.0, 91.0, 95.0, 99.0, 98.0),
+            "Your latest 5 answers (5 experiments) gained nothing.",
+        ),
         (
             (1.0, 100.0, 100.01, 91.0, 95.0, 99.0, 98.0),
-            "Your latest 5 experiments gained 0.01, less than a thousandth of all that was gained "
-            "since #1 (99.01).",
+            "Your latest 5 answers (5 experiments) gained 0.01, less than a thousandth of all that "
+            "was gained since #1 (99.01).",
         ),
         ((1.0, 100.0, 101.0, 91.0, 95.0, 99.0, 98.0), ""),
         ((1.0, 100.0, 100.0), ""),
@@ -330,8 +406,31 @@ def test_a_standstill_is_said(rewards, said):
     assert evidence(trials).standstill() == said
     situation = Situation.after(History(trials), SPACE, ModelFacts("m"), may_stop=True)
     text = get_prompt("words").prepare(situation).request.text
-    assert (f"{said} Try another mechanism" in text) is bool(said)
+    assert (f"{said} Try another region" in text) is bool(said)
     assert "Failed:" not in text
+
+
+def answers(*points):
+    """Return trials of answers: the rewards of each answer's points."""
+    found = [trial(0, (0.0, 0.5, 3), 100.0, source="warmup")]
+    for number, rewards in enumerate(points):
+        for k, reward in enumerate(rewards):
+            said = ("Lesson: l.\n" if k == 0 else "") + "Hypothesis: h.\nStart from: #1"
+            values = (len(found) / 4, 0.5, 3)
+            more = {"explanation": said, "prompt_tokens": 100.0 * (number + 1)}
+            found.append(trial(len(found), values, reward, **more))
+    return tuple(found)
+
+
+def test_an_answer_is_judged_as_a_whole():
+    scan = [90.0] * 4
+    assert evidence(answers([101.0], scan, scan)).standstill() == ""
+    told = evidence(answers([101.0], scan, scan, [95.0])).standstill()
+    assert told == "Your latest 3 answers (9 experiments) gained nothing."
+    assert evidence(answers([101.0], scan, scan, [95.0, 102.0, 90.0])).standstill() == ""
+    whole = answers([101.0], scan, scan, scan)
+    measured = Evidence(History(whole[:-1], ((0.1, 0.2, 3),)), SPACE, LABELS, whole[:-1])
+    assert measured.standstill() == ""  # a point of the latest scan is still being measured
 
 
 def test_points_within_the_noise_are_said():

@@ -166,6 +166,7 @@ def test_a_policy_is_finished_and_checked_on_fresh_starts():
         assert search.finish.fresh > 0
         assert str(search.finish).endswith("on fresh starts: kept")
         assert "ended the search" in search.stopped
+        assert search.left == {"evaluations": 0}
         assert search.evaluate().mean > -0.01
         assert len(search.optimizer.client.requests) == 2
 

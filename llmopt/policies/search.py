@@ -205,6 +205,7 @@ class PolicySearch(FreshStarts):
         if options.get("may_stop") is None:
             options["may_stop"] = True
         self.stopped = ""
+        self._wanted = 0
         self.optimizer = LLMOptimizer(
             self._parameters.space,
             client,
@@ -273,7 +274,7 @@ class PolicySearch(FreshStarts):
             ClientError: The model could not be asked.
             BrokenTaskError: The first five evaluations failed, and none before this call succeeded.
         """
-        evaluations = whole_number("evaluations", evaluations, 0)
+        evaluations = self._wanted = whole_number("evaluations", evaluations, 0)
         report = _print_trial if progress is True else progress or None
         if progress is True and not self.optimizer.trials:
             print(self.ranges, flush=True)
@@ -362,6 +363,12 @@ class PolicySearch(FreshStarts):
             return optimizer._tell(optimizer._read_failure(params, reason), kind)
         told = optimizer._read_told(params, outcome.mean, feedback=text, samples=outcome.returns)
         return optimizer._tell(told, kind)
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What is left of the budget of `run`; see `llmopt.SearchResult.left`."""
+        evaluations = max(0, self._wanted - self._spent())
+        return {"evaluations": evaluations, **self.optimizer.limits.left(self.optimizer.usage)}
 
     @property
     def best(self) -> Trial[dict[str, Any]]:

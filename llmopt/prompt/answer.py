@@ -59,6 +59,7 @@ _PART = re.compile(
     rf"(?:s?[ ]{_NUMBERS}[ ]withdrawn|(?:[ ]\w{{1,12}}){{0,3}})"
     rf"{_AFTER}(?::|[–—-](?=[ ])|$)"
     rf"|(?P<start>start(?:ing)?[ ]from){_AFTER}(?::|(?=#?\d{{1,7}}[ \t.*_`]*$))"
+    rf"|(?P<left>left[ ]out){_AFTER}:"
     rf"|(?P<other>critique|plan|rationale|expected|next steps?|proposal){_AFTER}:){_AFTER}",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -100,6 +101,7 @@ class Answer:
         values: The values that it gives, by the place of the parameter.
         stop: Whether it ends the search.
         trouble: Why its values cannot be read; empty if they can.
+        dropped: Which other points of the answer were left out, and why.
     """
 
     lesson: str = ""
@@ -109,6 +111,7 @@ class Answer:
     values: Mapping[int, Value] = field(default_factory=dict)
     stop: bool = False
     trouble: str = ""
+    dropped: str = ""
 
     @property
     def explanation(self) -> str:
@@ -116,21 +119,24 @@ class Answer:
         lesson = cut_sentences(self.lesson, MAX_NOTE, MAX_NOTE)
         hypothesis = cut(self.hypothesis, MAX_NOTE)
         start = f"#{self.start}" if isinstance(self.start, int) else self.start or ""
-        if not (lesson or hypothesis or start):
+        dropped = cut(self.dropped, MAX_NOTE)
+        if not (lesson or hypothesis or start or dropped):
             return cut(self.analysis, MAX_EXPLANATION)
-        analysis = cut(self.analysis, MAX_EXPLANATION - len(lesson) - len(hypothesis) - 80)
+        most = MAX_EXPLANATION - len(lesson) - len(hypothesis) - len(dropped) - 90
+        analysis = cut(self.analysis, most)
         lines = [f"Lesson: {lesson}"] if lesson else []
         if analysis:
             lines.append(analysis if _PART.match(analysis) else f"Analysis: {analysis}")
         lines += [f"Hypothesis: {hypothesis}"] if hypothesis else []
-        return "\n".join([*lines, f"Start from: {start}"] if start else lines)
+        lines += [f"Start from: {start}"] if start else []
+        return "\n".join([*lines, f"Left out: {dropped}"] if dropped else lines)
 
 
 @lru_cache(maxsize=4096)
 def notes_of(text: str) -> Answer:
     """Return the parts of an explanation, or of what precedes the point of an answer."""
     lessons: list[str] = []
-    hypothesis = ""
+    hypothesis = dropped = ""
     start: Start = None
     found = list(_PART.finditer(text))
     rest = [text[: found[0].start()] if found else text]
@@ -139,6 +145,9 @@ def notes_of(text: str) -> Answer:
         said = text[part.end() : last].lstrip("\n")
         if part["start"]:
             start = start_in(said)
+            continue
+        if part["left"]:
+            dropped = " ".join(said.split())
             continue
         name = (part["name"] or "").lower()
         if not name.startswith(("lesson", "hypothes")):
@@ -157,7 +166,8 @@ def notes_of(text: str) -> Answer:
         elif name != "lesson":
             hypothesis = note
     analysis = "\n".join(said.strip() for said in rest if said.strip())
-    return Answer(" ".join(dict.fromkeys(lessons)), analysis, hypothesis, start)
+    lesson = " ".join(dict.fromkeys(lessons))
+    return Answer(lesson, analysis, hypothesis, start, dropped=dropped)
 
 
 def _is_proposal(mark: re.Match[str]) -> bool:
@@ -239,15 +249,15 @@ class AnswerReader:
         """Return the points of an answer in its order; the bad ones among them are dropped."""
         good: dict[int, Reading] = {}  # by their numbers
         troubles: list[ParseError] = []
+        dropped: list[str] = []
         for number, block in enumerate(blocks, self.first):
             try:
                 reading = self._check(self._read(block), good)
+                if len(good) == self.most and not reading.stop:
+                    raise ParseError(f"at most {self.most} points are taken from one answer", "")
             except ParseError as error:
                 troubles.append(error)
-                continue
-            if len(good) == self.most and not reading.stop:
-                reason = f"at most {self.most} points are taken from one answer"
-                troubles.append(ParseError(reason, ""))
+                dropped.append(f"point {number - self.first + 1} of the answer: {error.reason}")
                 continue
             good[number] = reading
             if reading.stop:
@@ -255,8 +265,7 @@ class AnswerReader:
         if not good:
             raise troubles[0]
         reading, *more = good.values()
-        reasons = tuple(error.reason for error in troubles)
-        return replace(reading, more=tuple(more), dropped=reasons)
+        return replace(reading, more=tuple(more), dropped=tuple(dropped))
 
     def _read(self, block: Answer | str) -> Answer:
         if isinstance(block, Answer):
@@ -509,6 +518,11 @@ def start_of(explanation: str) -> int | None:
     """Return the number of the point that an answer starts from, if it names one."""
     start = notes_of(explanation).start
     return start if isinstance(start, int) else None
+
+
+def with_dropped(explanation: str, reasons: Sequence[str]) -> str:
+    """Return an explanation that tells which points of its answer were left out, and why."""
+    return replace(notes_of(explanation), dropped="; ".join(reasons)).explanation
 
 
 def with_start(explanation: str, number: int | None) -> str:

@@ -7,7 +7,8 @@ and a hypothesis with the change that it brought.
 
 An experiment's entry in the log is written once. It depends on the experiments before it alone,
 so that the next prompt begins with the same text and prefix caches hit. Where the log grows
-beyond its budget, much of it is dropped at once: the best and the latest experiments stay.
+beyond its budget, much of it is cut at once: the best and the latest experiments keep all that was
+seen, the others a row and one line.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from __future__ import annotations
 import heapq
 import math
 import re
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from llmopt.history import History, Trial
 from llmopt.prompt.answer import MAX_NOTE, WITHDRAWN, Answer, notes_of, zero_point
@@ -32,14 +34,16 @@ _COLUMNS = 16  # parameters that get a column each
 _LISTED = 24  # values in one cell that are listed by name
 _MAX_LESSON = 300
 _MAX_HYPOTHESIS = 240
+_MAX_BRIEF = 100  # characters of the one line that stays of a point's notes
 _RECALLED = 200  # latest trials that a point may have been made from, if its answer does not say
 _BRIEF = 330  # characters of feedback on a point that no model proposed, unless it was the best
 _STEP = 128  # the log is laid out anew after so many trials at least
 _BEST, _BEST_FULL, _LATEST = 12, 4, 3  # experiments that stay when others are dropped
 _RECENT = 48  # latest experiments whose rows stay, where there is room
 _SHOWN = 2  # best points whose values are shown again at the end, where the log has no columns
-_STANDSTILL = 5  # latest points of the model that tell whether it still gets on
+_ANSWERS, _POINTS = 3, 5  # latest answers, and points in them, that tell whether it still gets on
 _RANDOM = ("warmup", "fallback")
+_TELLING = re.compile(r"\b(?:ended early|fail\w*|violat\w*|error)\b", re.IGNORECASE)
 _TUNED = ("cma", "refine", "finish")
 _SOURCES = {
     "warmup": "warm-up",
@@ -74,7 +78,7 @@ class Evidence:
     feedback_limit: int = FEEDBACK_CHARS
     budget: int | None = None
     count: Callable[[str], int] = estimate_tokens
-    _made: dict[int, tuple[str, str, int, int]] = field(default_factory=dict, compare=False)
+    _made: dict[tuple[int, bool], tuple[str, int]] = field(default_factory=dict, compare=False)
 
     # -- the log --------------------------------------------------------------------------
 
@@ -127,7 +131,7 @@ class Evidence:
     def _shortened(
         self, trials: list[Trial], top: list[Trial]
     ) -> tuple[list[tuple[Trial, bool]], int]:
-        """Return what stays of the log, about half of the budget, and its size."""
+        """Return what stays of the log, about two thirds of the budget, and its size."""
         budget = self.budget or 0
         if len(self.history.directions) > 1:
             top = list(replace(self.history, trials=tuple(trials)).ranked[:_BEST])
@@ -137,24 +141,28 @@ class Evidence:
         chosen: dict[int, tuple[Trial, bool]] = {}
         used = 0
         rows = [*turns, *top, *trials[: -_RECENT - 1 : -1]]
-        for notes, wanted, most in ((True, turns, budget * 0.5), (False, rows, budget * 0.62)):
+        for notes, wanted, most in ((False, rows, budget * 0.45), (True, turns, budget * 0.58)):
             for trial in wanted:
+                known = chosen.get(trial.number)
                 size = self._entry(trial, notes)[1]
-                if trial.number not in chosen and used + size <= most:
+                size -= self._entry(*known)[1] if known else 0
+                if (notes or not known) and used + size <= most:
                     chosen[trial.number] = (trial, notes)
                     used += size
         return [chosen[number] for number in sorted(chosen)], used
 
     def _entry(self, trial: Trial, full: bool) -> tuple[str, int]:
-        """Return a trial's row, with its notes if they are wanted, and its tokens."""
-        made = self._made.get(trial.number)
+        """Return a trial's row with its notes, or with one line of them, and its tokens."""
+        if trial.number in self._done_with:
+            row = self._row(trial)
+            return row, self.count(row) + 1
+        made = self._made.get((trial.number, full))
         if made is None:
-            row, notes = self._row(trial), self._notes(trial)
-            made = (row, notes, self.count(row) + 1, self.count(notes) + 2 if notes else 0)
-            self._made[trial.number] = made
-        row, notes, tokens, more = made
-        full = full and bool(notes) and trial.number not in self._done_with
-        return (f"{row}\n{notes}\n", tokens + more) if full else (row, tokens)
+            notes = self._notes(trial) if full else self._brief(trial)
+            text = "\n".join([self._row(trial), *([notes] if notes else [])])
+            text += "\n" if notes and full else ""
+            made = self._made[trial.number, full] = text, self.count(text) + 1
+        return made
 
     @cached_property
     def _done_with(self) -> frozenset[int]:
@@ -179,19 +187,21 @@ class Evidence:
         moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
         return " | ".join([*head, self.difference(trial) + moved])
 
-    def score(self, trial: Trial, best: Trial | None, digits: int = 6) -> list[str]:
+    def score(self, trial: Trial, best: Trial | None, digits: int = 0) -> list[str]:
         """Return one cell for each objective: the value with its standard error.
 
         Where both were measured on the same starts, it is that of the difference from `best`.
-        The first value has as many digits as tell it from that of `best`.
+        The first value has so many digits at least, by default those that tell it from the values
+        before it, and as many as tell it from that of `best`.
         """
         objectives = len(self.history.directions)
         if trial.rewards is None or trial.state == "failed":
             return ["failed"] * objectives
         cells = [number(r) for r in trial.rewards]
+        digits = digits or telling(trial.rewards[0], self._nearest[trial.number], 6)
         if best is not None and best.rewards is not None:
             digits = telling(trial.rewards[0], best.rewards[0], digits)
-            cells[0] = number(trial.rewards[0], digits)
+        cells[0] = number(trial.rewards[0], digits)
         error = trial.stderr
         if self.paired and len(trial.samples) > 1:
             error = None if best is None or best is trial else paired_error(trial, best)
@@ -257,14 +267,22 @@ class Evidence:
         lines = []
         said = _thought(trial)
         if said.lesson and trial.number + 1 not in self._withdrawn:
-            lines.append(f"lesson: {_lesson(said.lesson)}")
+            lines.append(f"lesson: {_sentences(said.lesson, _MAX_LESSON)}")
         if said.hypothesis:
-            hypothesis = _quoted(said.hypothesis, _MAX_HYPOTHESIS)
+            hypothesis = _sentences(said.hypothesis, _MAX_HYPOTHESIS)
             lines.append(f'hypothesis: "{hypothesis}"{self._outcome(trial)}')
         elif said.explanation and self._outcome(trial):
             lines.append(f"outcome{self._outcome(trial)}")
+        if said.dropped:
+            lines.append(f"left out of that answer: {_quoted(said.dropped, MAX_NOTE)}")
         feedback = self._feedback(trial)
         return "\n".join([*lines, *([feedback] if feedback else [])])
+
+    def _brief(self, trial: Trial) -> str:
+        """Return the line of feedback that tells most: of an end or a failure, or the first one."""
+        lines = [" ".join(line.split()) for line in trial.feedback.strip().splitlines()]
+        ends = (line for line in lines if _TELLING.search(line[:60]))
+        return quoted(cut(next(ends, lines[0] if lines else ""), _MAX_BRIEF))
 
     @cached_property
     def _withdrawn(self) -> frozenset[int]:
@@ -320,6 +338,23 @@ class Evidence:
             rank = self.history.rank(trial)
             if rank < least and trial.kind != "check":
                 best, least = trial, rank
+        return found
+
+    @cached_property
+    def _nearest(self) -> list[float | None]:
+        """For each trial the nearest other value of f before it."""
+        seen: list[float] = []
+        found = []
+        for trial in self.history.trials:
+            near: float | None = None
+            if trial.rewards is not None and trial.state == "complete":
+                value = trial.rewards[0]
+                at = bisect_left(seen, value), bisect_right(seen, value)
+                around = (*seen[max(0, at[0] - 1) : at[0]], *seen[at[1] : at[1] + 1])
+                near = min([(abs(v - value), v) for v in around], default=(0.0, None))[1]
+                if at[0] == at[1]:
+                    seen.insert(at[0], value)
+            found.append(near)
         return found
 
     @cached_property
@@ -415,7 +450,7 @@ class Evidence:
         """Return the best trials by number with their values of f, best first."""
         best = self._ranked[:n]
         values = [t.rewards[0] for t in best if t.rewards]
-        digits = max((telling(v, values[0], 6) for v in values), default=6)
+        digits = max((telling(a, b, 6) for a, b in pairwise(values)), default=6)
         scores = (self.score(t, best[0], digits) for t in best)
         shown = [f"#{t.number + 1} ({', '.join(s)})" for t, s in zip(best, scores, strict=True)]
         if len(self.history.directions) == 1:
@@ -433,13 +468,47 @@ class Evidence:
         said = " on fresh starts" if trial.kind == "check" else self._outcome(trial)
         return f"#{trial.number + 1} ({', '.join(cells)}){said}"
 
+    @cached_property
+    def _answers(self) -> list[list[Trial]]:
+        """The model's points by answer, but for an answer of which some are still measured.
+
+        A point is of the answer before it where it has a hypothesis alone, and cost the same.
+        """
+        found: list[list[Trial]] = []
+        for trial in self.history.trials:
+            if trial.source != "llm":
+                continue
+            said = _thought(trial)
+            alone = said.hypothesis and not (said.lesson or said.analysis)
+            if found and alone and _costs(found[-1][-1]) == _costs(trial):
+                found[-1].append(trial)
+            else:
+                found.append([trial])
+        return found[:-1] if self.history.pending else found
+
+    def noise(self) -> str:
+        """Say how far measurements of one point lie apart, where it is known."""
+        told = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
+        if deviation := self.history.deviation:
+            return f"One measurement has a standard deviation of about {rough(deviation)}."
+        if told:
+            return f"The median standard error of a point is {rough(told[len(told) // 2])}."
+        return "How large the noise is cannot be said yet: no point was measured twice."
+
     def standstill(self) -> str:
-        """Say so where the model's latest points lie within the noise, or gain next to nothing."""
-        trials, best = self.history.trials, next(iter(self._ranked), None)
-        latest = [t for t in trials if t.source == "llm"][-_STANDSTILL:]
-        if len(latest) < _STANDSTILL or best is None or len(self.history.directions) > 1:
+        """Say so where the model's latest answers lie within the noise, or gain next to nothing.
+
+        An answer is judged as a whole: a scan is not over at its first point.
+        """
+        best = next(iter(self._ranked), None)
+        count = _ANSWERS
+        while sum(map(len, self._answers[-count:])) < _POINTS and count < len(self._answers):
+            count += 1
+        latest = [t for answer in self._answers[-count:] for t in answer]
+        few = len(self._answers) < count or len(latest) < _POINTS
+        if few or best is None or len(self.history.directions) > 1:
             return ""
-        said = f"Your latest {_STANDSTILL} experiments"
+        said = f"Your latest {count} answers ({len(latest)} experiments)"
         if all(t is best or within_noise(t, best) for t in latest):
             return (
                 f"{said} lie within the noise: none differs from the best by two standard errors."
@@ -491,7 +560,7 @@ class Evidence:
         passed = noted | {number - 1 for number in self._withdrawn}
         kept: dict[str, int] = {}
         for trial in self.history.trials[-_RECALLED:]:
-            text = _lesson(_thought(trial).lesson)
+            text = _sentences(_thought(trial).lesson, _MAX_LESSON)
             if text and trial.number not in passed:
                 kept.pop(text, None)  # it is said again
                 kept[text] = trial.number + 1
@@ -513,9 +582,14 @@ def _quoted(note: str, most: int) -> str:
     return cut(" ".join(text.split()), most)
 
 
-def _lesson(text: str) -> str:
-    """Return a lesson as it is shown again, in whole sentences."""
-    return cut_sentences(_quoted(text, MAX_NOTE), _MAX_LESSON, MAX_NOTE)
+def _sentences(text: str, most: int) -> str:
+    """Return a note as it is shown again, in whole sentences."""
+    return cut_sentences(_quoted(text, MAX_NOTE), most, MAX_NOTE)
+
+
+def _costs(trial: Trial) -> tuple[float, ...]:
+    """Return the share of its request that a point has: the same for all of an answer."""
+    return trial.prompt_tokens, trial.completion_tokens, trial.seconds
 
 
 def number(value: float, digits: int = 6) -> str:
@@ -565,9 +639,9 @@ def within_noise(trial: Trial, best: Trial) -> bool:
     return abs(trial.rewards[0] - best.rewards[0]) < 2 * error
 
 
-def telling(value: float, other: float, least: int) -> int:
+def telling(value: float, other: float | None, least: int) -> int:
     """Return how many digits, at least `least` and at most 12, tell a value from another one."""
-    gap = abs(value - other)
+    gap = 0.0 if other is None else abs(value - other)
     if not 0 < gap < abs(value) < math.inf:
         return least
     return min(max(math.ceil(math.log10(abs(value) / gap)) + 2, least), 12)

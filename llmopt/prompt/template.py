@@ -377,7 +377,7 @@ _SHOWN = {
     Entry: tuple(entry_field.name for entry_field in fields(Entry)),
     Evidence: (
         "header", "log", "dropped", "has_errors", "paired", "drawn", "lessons", "ranking",
-        "shown_again", "latest", "standstill", "failed",
+        "shown_again", "latest", "standstill", "failed", "noise",
     ),
 }  # fmt: skip
 """What templates may use of the objects that they get."""
@@ -385,7 +385,7 @@ _SHOWN = {
 _WHY: dict[str, Any] = {"reasons": ("Explanation",)}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "words": {
-        "log_tokens": 10_000,
+        "log_tokens": 9_000,
         "answer_last": True,
         "changes": True,
         "reasons": ("Lesson", "Analysis", "Hypothesis", "Start from"),

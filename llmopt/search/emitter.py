@@ -32,7 +32,7 @@ from llmopt.errors import (
 )
 from llmopt.history import History, Proposal, Source
 from llmopt.prompt import Complaint, Prompt, Query, Situation, check_prompt_for, prompt_for
-from llmopt.prompt.answer import notes_of
+from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
 from llmopt.search.ask_options import AskArguments, AskOptions
@@ -57,6 +57,7 @@ _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
 _MOST_SAID = 20  # points whose words are shown
 _LONGEST_WORDS = 300  # characters of them
+_SHORT = 120  # characters of a point that was left out
 _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
 _UNUSABLE = {
     "filter": "the answer was withheld by the provider's content filter",
@@ -391,7 +392,7 @@ class ModelEmitter(Metered):
             self._meter.count_rejection("unreadable")
             logger.warning("one of several points of an answer is left out: %s", why)
         found: list[Proposal] = []
-        trouble: ParseError | None = None
+        dropped, trouble = [*first.dropped], None
         for reading in first.each:
             if reading.stop:
                 return found, self._end(reading)
@@ -399,8 +400,12 @@ class ModelEmitter(Metered):
                 found.append(self._point(space, query, reading, completion, seen))
             except ParseError as error:
                 trouble = trouble or error
+                shown = describe_params(reading.values, space, self.labels(space))
+                dropped.append(f"{cut(shown, _SHORT)}: {error.reason.partition('; ')[0]}")
         if trouble is not None and not found:
             raise trouble
+        if dropped:  # the model reads it beside the last point
+            found[-1] = replace(found[-1], explanation=with_dropped(found[-1].explanation, dropped))
         return found, None
 
     def _end(self, reading: Reading) -> SearchStopped:
