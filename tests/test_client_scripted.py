@@ -39,38 +39,36 @@ def shout(request: Request) -> str:
     return request.text.upper()
 
 
+def fail(request: Request) -> ClientError:
+    return ClientError("down", retryable=True)
+
+
 class TestScriptedClient:
-    def test_every_kind_of_answer(self):
-        ready = Reply((Completion("cut", "length"),), model="m", cost=0.5)
-        client = ScriptedClient(["one", ["a", "b"], ready, ValueError("boom"), shout])
+    @pytest.mark.parametrize(
+        ("script", "n", "given"),
+        [
+            (["one", ["a", "b"]], 4, [["one"], ["a", "b"]]),
+            ([["a", "b", "c"]], 2, [["a", "b"]]),  # no more than are asked for
+            ([shout, lambda request: ["x", "y"]], 2, [["HELLO"], ["x", "y"]]),
+            (shout, 1, [["HELLO"]] * 3),
+            ("abc", 1, [["abc"]]),  # one text is one reply, not its letters
+        ],
+    )
+    def test_answers(self, script, n, given):
+        client = ScriptedClient(script)
         assert isinstance(client, Client)
-        assert texts(client.complete(ask(n=4))) == ["one"]
-        assert texts(client.complete(ask(n=4))) == ["a", "b"]
-        assert client.complete(ask()) is ready
+        assert [texts(client.complete(ask(n=n))) for _ in given] == given
+
+    def test_replies_and_errors_are_given_as_they_are_and_requests_kept(self):
+        ready = Reply((Completion("cut", "length"),), model="m", cost=0.5)
+        client = ScriptedClient([ready, ValueError("boom"), fail])
+        requests = [ask("1"), ask("2"), ask("3")]
+        assert client.complete(requests[0]) is ready
         with pytest.raises(ValueError, match="boom"):
-            client.complete(ask())
-        assert texts(client.complete(ask("loud"))) == ["LOUD"]
-
-    def test_a_function_may_give_any_answer(self):
-        def fail(request: Request) -> ClientError:
-            return ClientError("down", retryable=True)
-
-        client = ScriptedClient([fail, lambda request: ["x", "y"]])
+            client.complete(requests[1])
         with pytest.raises(ClientError, match="down"):
-            client.complete(ask())
-        assert texts(client.complete(ask(n=2))) == ["x", "y"]
-
-    def test_no_more_samples_than_asked(self):
-        client = ScriptedClient([["a", "b", "c"]])
-        assert texts(client.complete(ask(n=2))) == ["a", "b"]
-
-    def test_keeps_the_requests(self):
-        client = ScriptedClient(["a", RuntimeError("b")])
-        first, second = ask("1"), ask("2")
-        client.complete(first)
-        with pytest.raises(RuntimeError):
-            client.complete(second)
-        assert client.requests == [first, second]
+            client.complete(requests[2])
+        assert client.requests == requests
 
     def test_running_out(self):
         client = ScriptedClient(["a"])
@@ -78,8 +76,6 @@ class TestScriptedClient:
         with pytest.raises(ClientError, match=r"has 1 replies and this is request 2") as caught:
             client.complete(ask())
         assert not caught.value.retryable
-
-    def test_empty_script(self):
         for client in (ScriptedClient([]), ScriptedClient([], cycle=True)):
             with pytest.raises(ClientError, match="has 0 replies"):
                 client.complete(ask())
@@ -87,14 +83,6 @@ class TestScriptedClient:
     def test_cycle(self):
         client = ScriptedClient(["a", "b"], cycle=True)
         assert [texts(client.complete(ask()))[0] for _ in range(5)] == ["a", "b", "a", "b", "a"]
-
-    def test_one_function_answers_all(self):
-        client = ScriptedClient(shout)
-        assert [texts(client.complete(ask(t)))[0] for t in "xyz"] == ["X", "Y", "Z"]
-
-    def test_one_text_is_one_reply_not_its_letters(self):
-        client = ScriptedClient("abc")
-        assert texts(client.complete(ask())) == ["abc"]
 
     def test_the_callers_list_is_copied(self):
         replies: list[object] = ["a", "b"]
@@ -115,6 +103,14 @@ class TestScriptedClient:
             assert (twin.name, twin.default_prompt) == ("s", "opro")
             assert texts(twin.complete(ask())) == ["b"]
         assert len(client.requests) == 1
+
+
+def recorded(path: Path, *asked: str, **fields: object) -> Path:
+    """Record an answer to each text: its capitals."""
+    recorder = RecordClient(ScriptedClient(shout), path)
+    for text in asked:
+        recorder.complete(ask(text, **fields))
+    return path
 
 
 class TestRecordAndReplay:
@@ -151,9 +147,7 @@ class TestRecordAndReplay:
         assert 0 <= reply.seconds < 300
 
     def test_unrecorded_request(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        RecordClient(ScriptedClient(["x"]), path).complete(ask("1", seed=1))
-        replay = ReplayClient(path)
+        replay = ReplayClient(recorded(tmp_path / "run.jsonl", "1", seed=1))
         with pytest.raises(ClientError, match="is not among its 1 recorded ones") as caught:
             replay.complete(ask("1", seed=2))
         assert not caught.value.retryable
@@ -162,11 +156,10 @@ class TestRecordAndReplay:
             replay.complete(ask("1", seed=1))
 
     def test_appends(self, tmp_path):
-        path = tmp_path / "run.jsonl"
         for text in "ab":
-            RecordClient(ScriptedClient([text]), path).complete(ask(text))
+            path = recorded(tmp_path / "run.jsonl", text)
         replay = ReplayClient(path)
-        assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["b", "a"]
+        assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["B", "A"]
 
     def test_failures_pass_and_are_not_recorded(self, tmp_path):
         path = tmp_path / "run.jsonl"
@@ -198,14 +191,12 @@ class TestRecordAndReplay:
             assert twin.client is not client
 
     def test_copies_of_a_replay(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        recorder = RecordClient(ScriptedClient(["a", "b"]), path)
-        for _ in range(2):
-            recorder.complete(ask())
-        replay = ReplayClient(path)
-        replay.complete(ask())
+        replay = ReplayClient(recorded(tmp_path / "run.jsonl", "a", "b"))
+        replay.complete(ask("a"))
         twin = pickle.loads(pickle.dumps(replay))
-        assert texts(twin.complete(ask())) == texts(replay.complete(ask())) == ["b"]
+        assert texts(twin.complete(ask("b"))) == texts(replay.complete(ask("b"))) == ["B"]
+        with pytest.raises(ClientError, match=r"was recorded 1 time\(s\)"):
+            twin.complete(ask("a"))
 
     def test_missing_recording(self, tmp_path):
         replay = ReplayClient(tmp_path / "none.jsonl")
@@ -224,8 +215,7 @@ class TestRecordAndReplay:
         ],
     )
     def test_damaged_recording(self, tmp_path, line):
-        path = tmp_path / "run.jsonl"
-        RecordClient(ScriptedClient(["x"]), path).complete(ask())
+        path = recorded(tmp_path / "run.jsonl", "hello")
         with path.open("a") as file:
             file.write(line + "\n")
         with pytest.raises(ClientError, match="line 3: not an exchange"):
@@ -259,15 +249,14 @@ class TestRecordAndReplay:
             ReplayClient(path).complete(requests[0])
 
     def test_goes_on_after_a_recorder_that_was_killed(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        RecordClient(ScriptedClient(["a"]), path).complete(ask("1"))
+        path = recorded(tmp_path / "run.jsonl", "a")
         path.write_text(path.read_text() + '{"request": {"mess')
-        RecordClient(ScriptedClient(["b"]), path).complete(ask("2"))
+        recorded(path, "b")
         lines = path.read_text().splitlines()
         assert lines[2] == '{"request": {"mess'
         path.write_text("\n".join([*lines[:2], *lines[3:]]))
         replay = ReplayClient(path)
-        assert [texts(replay.complete(ask(t)))[0] for t in "21"] == ["b", "a"]
+        assert [texts(replay.complete(ask(t)))[0] for t in "ba"] == ["B", "A"]
 
     @pytest.mark.parametrize(
         ("asked", "difference"),
@@ -283,23 +272,18 @@ class TestRecordAndReplay:
         ],
     )
     def test_says_where_a_request_differs(self, tmp_path, asked, difference):
-        path = tmp_path / "run.jsonl"
-        RecordClient(ScriptedClient(["x"]), path).complete(ask("one\ntwo\nthree"))
+        path = recorded(tmp_path / "run.jsonl", "one\ntwo\nthree")
         with pytest.raises(ClientError, match=difference):
             ReplayClient(path).complete(asked)
 
     def test_not_strict_gives_the_next_answer_and_says_so_once(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        recorder = RecordClient(ScriptedClient(["a", "b", "c"]), path)
-        for text in "123":
-            recorder.complete(ask(text))
-        replay = ReplayClient(path, strict=False)
-        with pytest.warns(RuntimeWarning, match=r"recorded '1', asked 'new'"):
-            assert texts(replay.complete(ask("new"))) == ["a"]
+        replay = ReplayClient(recorded(tmp_path / "run.jsonl", *"abc"), strict=False)
+        with pytest.warns(RuntimeWarning, match=r"recorded 'a', asked 'new'"):
+            assert texts(replay.complete(ask("new"))) == ["A"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert texts(replay.complete(ask("3"))) == ["c"]
-            assert texts(replay.complete(ask("newer"))) == ["b"]
+            assert texts(replay.complete(ask("c"))) == ["C"]
+            assert texts(replay.complete(ask("newer"))) == ["B"]
         with pytest.raises(ClientError, match="is not among its 3"):
             replay.complete(ask("newest"))
 
@@ -321,10 +305,7 @@ class TestRecordAndReplay:
         assert ReplayClient(path, default_prompt="opro").default_prompt == "opro"
 
     def test_a_recording_of_other_prompts_is_played_in_order(self, tmp_path):
-        path = tmp_path / "run.jsonl"
-        recorder = RecordClient(ScriptedClient(["a", "b"]), path)
-        for text in "12":
-            recorder.complete(ask(text))
+        path = recorded(tmp_path / "run.jsonl", *"ab")
         with pytest.raises(ClientError, match="is not among its 2"):
             ReplayClient(path).complete(ask("new"))
         stamp, *lines = path.read_text().splitlines()
@@ -333,7 +314,7 @@ class TestRecordAndReplay:
             path.write_text("\n".join([*head, *lines]) + "\n")
             replay = ReplayClient(path)
             with pytest.warns(RuntimeWarning, match="prompts have been worded anew") as notes:
-                assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["a", "b"]
+                assert [texts(replay.complete(ask(t)))[0] for t in ("new", "newer")] == ["A", "B"]
             assert len(notes) == 1
 
     @pytest.mark.defect(41)
