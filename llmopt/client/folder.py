@@ -1,17 +1,15 @@
 """A model behind a folder: each request is a file, and so is its answer.
 
-Whoever reads and writes files can be the model: a person with a chat window, an agent, a batch
-system. Of request 1 the folder holds
+Whoever reads and writes files can be the model: a person, an agent, a batch system. Request 1 is
 
-- ``0001.request.md``: the text to answer. A single message stands there as it is; of several
-  messages, each follows a line ``### system``, ``### user`` or ``### assistant``.
+- ``0001.request.md``: the text to answer. Where there are several messages, each follows a line
+  ``### system``, ``### user`` or ``### assistant``.
 - ``0001.request.json``: ``number``, ``sample`` and ``samples`` (a request for three samples is
-  three files), ``digest`` and the whole ``request`` as `Request.to_dict` gives it.
-- ``0001.answer.md``: the answer, once there is one. ``llmopt next DIR --answer 1`` puts it there.
-  Any other program writes it under another name and renames it, so that it appears as a whole.
-- ``done``: the search, or its process, has ended, and what came of it. The next request removes it.
+  three files), ``digest`` and the whole ``request``.
+- ``0001.answer.md``, once it is answered: by ``llmopt next DIR --answer 1``, or by a program that
+  writes it under another name and renames it.
 
-A request is open as long as its ``.request.md`` is there and its ``.answer.md`` is not.
+``done`` says that the search, or its process, has ended; the next request removes it.
 """
 
 from __future__ import annotations

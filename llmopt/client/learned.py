@@ -46,25 +46,14 @@ class Change:
 
 
 class Learned:
-    """What one client has learnt, over all its threads.
-
-    Args:
-        samples_per_call: Samples that one call can bring.
-
-    Attributes:
-        refused: Parameters that are no longer sent.
-        most_tokens: The largest cap on an answer; ``None`` if not known.
-        context_tokens: Prompt and answer together; ``None`` if not known.
-        samples_per_call: Samples that one call brings.
-        added_room: Room for hidden reasoning in place of the usual one; ``None`` for that.
-    """
+    """What one client has learnt, over all its threads."""
 
     def __init__(self, samples_per_call: int) -> None:
-        self.refused: frozenset[str] = frozenset()
-        self.most_tokens: int | None = None
-        self.context_tokens: int | None = None
+        self.refused: frozenset[str] = frozenset()  # parameters that are no longer sent
+        self.most_tokens: int | None = None  # the largest cap on an answer
+        self.context_tokens: int | None = None  # prompt and answer together
         self.samples_per_call = samples_per_call
-        self.added_room: int | None = None
+        self.added_room: int | None = None  # for hidden reasoning, in place of the usual one
         self._unused = 0
         self._tried = False
         self._lock = Lock()

@@ -45,10 +45,8 @@ class Network:
     ) -> np.ndarray:
         """Return the ``(count, LEVELS)`` probabilities of each level to be a good one.
 
-        Args:
-            levels: ``(count, 20)`` levels of the best points, best first.
-            leading: ``(count,)`` whether a line's axis is the slope.
-            dimensions: ``(count,)`` parameters of the search that a line is from.
+        `levels` are ``(count, 20)`` of the best points, best first; `leading` says whether a line's
+        axis is the slope; `dimensions` is the number of parameters of its search.
         """
         x = features(levels, leading, dimensions)
         for weight, bias in self._weights[:-1]:

@@ -54,18 +54,6 @@ class OpenAIClient(RemoteClient):
     Ollama cuts prompts that are longer than its context without a word; set
     ``OLLAMA_CONTEXT_LENGTH`` for it where histories get long. It, vLLM, llama.cpp and LM Studio are
     asked for their context length after the first answer.
-
-    Args:
-        model: The model's name at the server.
-        server: One of `SERVERS`.
-        base_url: Any other address that speaks the protocol, such as
-            ``"http://127.0.0.1:8000/v1"``.
-        endpoint: ``"chat"``, or ``"completions"`` for base models behind vLLM, llama.cpp or
-            Ollama: the text is continued with no chat template around it.
-        local: Whether the model runs on one's own machine, so that tokens cost nothing. By
-            default only for the servers of `SERVERS` that do: what listens at an address of
-            this machine may be a gateway to models that cost.
-        **options: The other arguments of `RemoteClient`.
     """
 
     provider = "openai"
@@ -77,9 +65,11 @@ class OpenAIClient(RemoteClient):
         self,
         model: str,
         *,
-        server: str = "openai",
-        base_url: str | None = None,
-        endpoint: Literal["chat", "completions"] = "chat",
+        server: str = "openai",  # one of `SERVERS`
+        base_url: str | None = None,  # any other address that speaks the protocol
+        endpoint: Literal["chat", "completions"] = "chat",  # "completions" continues a bare text
+        # Whether the model runs on one's own machine, at no cost; by default only for the servers
+        # of `SERVERS` that do: what else listens there may be a gateway to models that cost.
         local: bool | None = None,
         **options: Any,
     ) -> None:

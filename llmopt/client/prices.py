@@ -121,10 +121,6 @@ def set_price(name: str, price: Price | None) -> None:
 def get_price(name: str, *, listed: bool = True) -> Price | None:
     """Return what a model costs, or ``None``; a dated snapshot costs what its model does.
 
-    Args:
-        name: Model string, such as ``"openai:gpt-6-sol"``.
-        listed: Whether the list prices count, or the user's own alone.
-
     Raises:
         PriceError: The file that ``LLMOPT_PRICES`` names cannot be read.
     """

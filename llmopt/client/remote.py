@@ -53,7 +53,7 @@ _Result = Call | ClientError | BudgetExceededError
 
 
 class RemoteClient:
-    """A model behind a provider's SDK; use one of its subclasses.
+    """A model behind a provider's SDK; use one of its subclasses. docs/models.md has the options.
 
     Nothing is imported, read or sent before the first request. The API key is looked up
     at every request: the `api_key` argument first, then the environment. It is in no
@@ -65,47 +65,14 @@ class RemoteClient:
     Redirections are not followed, and this machine is not asked through a proxy.
 
     A refusal, a filtered and a truncated answer come back as completions with that
-    `Completion.finish_reason`. An empty answer is a completion with empty text and
-    ``"stop"``: it was paid for and is counted, and whoever parses it asks again. An answer
-    with no completion at all is malformed, hence a retryable error.
+    `Completion.finish_reason`. An empty answer is a completion with empty text and ``"stop"``: it
+    was paid for and is counted. One with no completion at all is malformed, hence retryable.
 
-    A parameter that the model refuses (reasoning models take no ``temperature``, say) is
-    left out from then on, with one warning, and a cap on the answer that is too large is lowered;
-    see `llmopt.client.learned`. Hidden reasoning counts against
-    the cap at every provider: `Request.max_tokens` is therefore sent with `reasoning_tokens` on
-    top, and with more, up to 131,072, once a sample was all reasoning and no text. The added
-    room is taken back when eight answers in a row did not need it.
-
-    Args:
-        model: The model's name at the provider.
-        api_key: API key; by default the environment is asked.
-        base_url: Another address that speaks the same protocol.
-        timeout: Seconds without a byte from the server after which a call has failed. Answers
-            are streamed, so that this means silence; but hidden reasoning is silent, too. A
-            server that keeps sending has five times as long for the whole answer.
-        requests_per_minute: Most calls in any 60 seconds, or ``None`` for no limit.
-        concurrency: Most calls at once, where one call cannot bring all samples.
-        price: What tokens cost, instead of the table in `llmopt.client.prices`.
-        effort: How much the model is to think: ``"none"``, ``"minimal"``, ``"low"``,
-            ``"medium"``, ``"high"``, ``"xhigh"`` or ``"max"``, in the provider's own words where
-            it has one for it; ``None`` leaves its default. Not every model takes every one.
-        cache: How long the provider keeps a prompt's beginning, where that is ours to say:
-            ``"short"`` (5 minutes at Anthropic), ``"long"`` (an hour at Anthropic, for twice the
-            price of plain input) or ``"off"`` (nothing is written; OpenAI from GPT-5.6 on, too).
-        reasoning_tokens: Room for hidden reasoning beside `Request.max_tokens`; by default
-            16,384, and nothing for a model on one's own machine.
-        transport_attempts: Times one request is sent before a failure is final.
-        patience: Seconds that a provider which answers 429, 503 or 529 is waited for.
-        structured: Whether points are asked as JSON that the provider holds the model to.
-            ``"auto"`` does so where the provider documents it. A model that refuses is asked for
-            text from then on.
-        extra_body: Further fields for the request's JSON body, as the provider names them,
-            merged into what is sent. Never a key: it is part of the client's state.
-
-    Attributes:
-        name: Short model string for tables and files.
-        context_tokens: Prompt and completion together, once it is known: from the list of models,
-            where it says so, and from a server on one's own machine.
+    A parameter that the model refuses is left out from then on, with one warning, and a cap on the
+    answer that is too large is lowered; see `llmopt.client.learned`. Hidden reasoning counts
+    against the cap at every provider: `Request.max_tokens` is sent with `reasoning_tokens` on top,
+    and with more, up to 131,072, once a sample was all reasoning and no text, until eight answers
+    in a row did not need it.
     """
 
     provider: ClassVar[str]
@@ -125,19 +92,19 @@ class RemoteClient:
         self,
         model: str,
         *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
+        api_key: str | None = None,  # by default the environment is asked
+        base_url: str | None = None,  # another address that speaks the same protocol
+        timeout: float = DEFAULT_TIMEOUT,  # seconds without a byte; all may take five times that
         requests_per_minute: int | None = None,
-        concurrency: int = 8,
-        price: Price | None = None,
-        effort: Effort | None = None,
-        cache: Cache = "short",
-        reasoning_tokens: int | None = None,
-        transport_attempts: int = 4,
-        patience: float = 300.0,
-        structured: Structured = "auto",
-        extra_body: Mapping[str, Any] | None = None,
+        concurrency: int = 8,  # most calls at once, where one call cannot bring all samples
+        price: Price | None = None,  # instead of the list in `llmopt.client.prices`
+        effort: Effort | None = None,  # how much to think; ``None`` leaves the model's default
+        cache: Cache = "short",  # how long a prompt's beginning is kept, where that is ours to say
+        reasoning_tokens: int | None = None,  # room beside `Request.max_tokens`
+        transport_attempts: int = 4,  # times one request is sent before a failure is final
+        patience: float = 300.0,  # seconds that a provider which answers 429, 503 or 529 has
+        structured: Structured = "auto",  # JSON by a schema: where the provider documents it
+        extra_body: Mapping[str, Any] | None = None,  # merged into what is sent; never a key
     ) -> None:
         if not model:
             raise ValueError(f"{type(self).__name__} needs a model name and got {model!r}")

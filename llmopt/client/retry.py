@@ -18,11 +18,11 @@ def complete_with_retries(
     client: Client,
     request: Request,
     *,
-    attempts: int | None = None,
-    patience: float | None = None,
+    attempts: int | None = None,  # by default the client's, those by a busy provider not counted
+    patience: float | None = None,  # seconds to wait for a busy provider; the client's, or 300
     most_calls: int | None = None,
-    base_delay: float = 1.0,
-    max_delay: float = 60.0,
+    base_delay: float = 1.0,  # seconds before the second attempt
+    max_delay: float = 60.0,  # longest wait between two attempts
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
     on_failure: Callable[[ClientError, int], None] | None = None,
@@ -39,24 +39,8 @@ def complete_with_retries(
     the calls that it turns down are bounded by `patience`, not by their number. A call that may
     be charged although nothing came of it (`ClientError.unpriced`) is made once more at most.
 
-    Args:
-        client: The client to ask.
-        request: What to ask.
-        attempts: Largest number of calls, at least 1. By default the client's
-            ``transport_attempts``, or 4, not counting those that a busy provider turned down.
-        patience: Seconds to wait in all for a busy provider; by default the client's
-            ``patience``, or 300.
-        most_calls: Largest number of calls, those included and those that a client makes for one
-            request; ``None`` for no limit.
-        base_delay: Seconds before the second attempt.
-        max_delay: Longest wait between two attempts, in seconds.
-        sleep: Waits for a number of seconds.
-        rng: Source of the jitter; a fresh one by default.
-        on_failure: Called with every error and the number of its attempt, from 1, before
-            any wait: to count failed requests.
-
-    Returns:
-        The reply of the first attempt that succeeded.
+    `most_calls` counts those that a client makes for one request, too. `on_failure` is called with
+    every error and the number of its attempt, from 1, before any wait.
 
     Raises:
         ClientError: The error of the last attempt, whose message then says how many

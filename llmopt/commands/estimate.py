@@ -93,16 +93,8 @@ def estimate(
 ) -> Estimate:
     """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
 
-    Args:
-        space: The search space.
-        client: The model that would be asked.
-        prompt: As for `LLMOptimizer`.
-        iterations: Proposals of the model, one request each.
-        warmup: Trials before the first of them.
-        total: Proposals planned in all, as the prompt says it; by default both together.
-        description: The task in words.
-        feedback: Words such as those that will be told with each score.
-        count_tokens: Tokenizer; the default over-estimates.
+    The model makes `iterations` proposals, one request each; `feedback` is such as will be told with
+    each score. `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
 
     Raises:
         LLMOptError: The prompt cannot be made for this space, or does not fit the model.

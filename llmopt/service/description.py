@@ -1,15 +1,9 @@
 """A search as JSON or TOML: the arguments of `LLMOptimizer`, and a JSON schema for the space.
 
-{
-"space": {
-"lr": {"type": "number", "minimum": 1e-5, "maximum": 0.1, "log": true},
-"layers": {"type": "integer", "minimum": 1, "maximum": 6},
-"activation": {"enum": ["relu", "tanh"]}
-},
-"direction": "minimize",
-"model": "openai:gpt-6-luna",
-"start": [{"params": {"lr": 0.001, "layers": 2, "activation": "relu"}, "words": "..."}]
-}
+{"space": {"lr": {"type": "number", "minimum": 1e-5, "maximum": 0.1, "log": true},
+           "activation": {"enum": ["relu", "tanh"]}},
+ "direction": "minimize", "model": "openai:gpt-6-luna",
+ "start": [{"params": {"lr": 0.001, "activation": "relu"}, "words": "..."}]}
 """
 
 from __future__ import annotations

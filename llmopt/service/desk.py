@@ -68,16 +68,10 @@ class _AgentClient:
 
 
 class Desk:
-    """Searches in a folder.
+    """Searches in a folder, outside of which nothing is read or written.
 
-    Args:
-        folder: Where; made if it is not there. Nothing outside of it is read or written.
-        models: Models that an agent may have asked, beside itself; the first is the default.
-        caps: Caps on requests, tokens and cost of each search, by the names of `LLMOptimizer`.
-        wait: Seconds to wait for another process that has a search open.
-
-    Raises:
-        StorageError: The folder cannot be made.
+    Agents may have `models` asked, the first by default, beside themselves. `caps` on requests,
+    tokens and cost hold for each search. Another process that has one open is waited for.
     """
 
     def __init__(

@@ -47,23 +47,16 @@ def read_mapping(path: Path, *, links: bool = True) -> dict[str, Any]:
 def open_file(
     path: str | Path,
     *,
-    model: str | None = None,
-    options: Sequence[str] = (),
-    wait: float = 0.0,
-    asks: bool = True,
-    begins: bool = True,
+    model: str | None = None,  # in place of the one that is named there
+    options: Sequence[str] = (),  # of the model, each ``name=value``
+    wait: float = 0.0,  # seconds, for another process that has the file open
+    asks: bool = True,  # else a model that cannot be had does not matter to a search that has begun
+    begins: bool = True,  # whether a search without a storage begins, and gets one
 ) -> LLMOptimizer[Any]:
     """Open a search for asking and telling.
 
-    Args:
-        path: The description of a search (``.json`` or ``.toml``), whose storage lies beside it
-            under the same name with ``.jsonl``; or a storage file.
-        model: The model, in place of the one that is named there.
-        options: Options of the model, each ``name=value``.
-        wait: Seconds to wait for another process that has the file open.
-        asks: Whether the model may be asked; otherwise a model that cannot be had does not matter
-            to a search that has begun.
-        begins: Whether a search without a storage begins, and gets one.
+    `path` is a description (``.json`` or ``.toml``), whose storage lies beside it under the same
+    name with ``.jsonl``, or a storage file.
 
     Raises:
         LLMOptError: The description or the file is not valid, or another process keeps it.
