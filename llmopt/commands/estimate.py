@@ -93,8 +93,8 @@ def estimate(
 ) -> Estimate:
     """Estimate a search by making its prompts over a simulated history; nothing is sent or loaded.
 
-    The model makes `iterations` proposals, one request each; `feedback` is such as will be told with
-    each score. `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
+    The model makes `iterations` proposals, one request each; `feedback` is such as will be told
+    with each score. `prompt`, `warmup`, `total` and `description` are as for `LLMOptimizer`.
 
     Raises:
         LLMOptError: The prompt cannot be made for this space, or does not fit the model.
