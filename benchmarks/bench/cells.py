@@ -174,23 +174,9 @@ def run_bench(
     client: Client | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[tuple[Cell, str]]:
-    """Run the cells that a file does not hold yet, and append a line for each.
+    """Run the cells that a file does not hold yet, and append a line for each; see `run_pool`.
 
-    Args:
-        cells: What to run; repeated cells are run once.
-        out: JSON Lines file; created if it is not there.
-        jobs: Processes. With more than one, each keeps to one core, a local model included.
-        client: The model for all cells that ask one, in place of those that they name; only
-            with one job.
-        callbacks: Whom to tell what each search does; only with one job.
-
-    Returns:
-        The cells that could not be run, each with the reason. They are not in the file, and
-        the next call tries them again.
-
-    Raises:
-        BenchConfigError: `jobs` is less than 1, or more than one with a client or callbacks.
-        StorageError: The file cannot be used.
+    `client` takes the place of the models that cells name; it and callbacks need one job.
     """
     if jobs < 1 or (jobs > 1 and client is not None):
         raise BenchConfigError(f"jobs={jobs}: expected at least 1, and 1 with a client object")

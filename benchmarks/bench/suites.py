@@ -86,18 +86,11 @@ EXPERIMENTS = {"studies": "llmopt.benchmarks.experiments.studies"}
 
 
 class Kind(NamedTuple):
-    """What the command does with the cells of a suite.
+    """What the command does with the cells of a suite."""
 
-    Attributes:
-        check: Takes cells, and whether they are to be run; raises where they cannot be.
-        run: Runs cells, as `run_bench` does.
-        read: Returns the lines of a file.
-        table: Returns the table of some lines.
-        after: What is said below the name of the file, with ``{out}`` for the file.
-    """
-
+    # takes cells, and whether they are to be run; raises where they cannot be
     check: Callable[[Sequence[Cell], bool], None]
-    run: Callable[..., list[tuple[Cell, str]]]
-    read: Callable[..., list[Line]]
-    table: Callable[[Sequence[Line]], str]
-    after: str = ""
+    run: Callable[..., list[tuple[Cell, str]]]  # runs cells, as `run_bench` does
+    read: Callable[..., list[Line]]  # returns the lines of a file
+    table: Callable[[Sequence[Line]], str]  # returns the table of some lines
+    after: str = ""  # what is said below the name of the file, with `{out}` for the file

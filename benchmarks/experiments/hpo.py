@@ -280,30 +280,23 @@ def _overview(
 
 
 def search_parser(
-    doc: str,
-    tasks: Iterable[str],
-    methods: Sequence[str],
-    *,
-    default: Sequence[str],
-    model: str,
-    seeds: int,
-    trials: int,
-    results: Path,
+    doc: str, tasks: Iterable[str], methods: Sequence[str], results: Path, **defaults: Any
 ) -> argparse.ArgumentParser:
     """Return the parser of an experiment whose searches are tuning studies."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     tasks = list(tasks)
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
-    parser.add_argument("--methods", nargs="+", choices=methods, default=default)
-    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--methods", nargs="+", choices=methods)
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--trials", type=int, default=trials)
-    parser.add_argument("--model", default=model, help="model string of a model's searches")
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--model", help="model string of a model's searches")
     parser.add_argument("--name", help="what the results call the model; its string without")
     parser.add_argument("--record", default="", help="file for a model's requests and answers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--results", type=Path, default=results)
     parser.add_argument("--table-only", action="store_true", help="run nothing")
+    parser.set_defaults(**defaults)
     return parser
 
 
@@ -321,16 +314,8 @@ def run_searches(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = search_parser(
-        __doc__ or "",
-        TASKS,
-        METHODS,
-        default=METHODS,
-        model="smollm2",
-        seeds=10,
-        trials=TRIALS,
-        results=RESULTS,
-    )
+    defaults = {"methods": METHODS, "model": "smollm2", "seeds": 10, "trials": TRIALS}
+    parser = search_parser(__doc__ or "", TASKS, METHODS, RESULTS, **defaults)
     parser.add_argument("--start", nargs="+", choices=STARTS, default=STARTS)
     parser.add_argument("--told", nargs="+", choices=TOLD, default=["names"])
     args = parser.parse_args(argv)

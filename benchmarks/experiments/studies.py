@@ -437,16 +437,8 @@ def _duels(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = search_parser(
-        __doc__ or "",
-        STUDIES,
-        METHODS,
-        default=["words"],
-        model="",
-        seeds=5,
-        trials=TRIALS,
-        results=RESULTS,
-    )
+    defaults = {"methods": ["words"], "model": "", "seeds": 5, "trials": TRIALS}
+    parser = search_parser(__doc__ or "", STUDIES, METHODS, RESULTS, **defaults)
     args = parser.parse_args(argv)
     if not args.table_only:
         _run(args)

@@ -59,6 +59,14 @@ def _name(label: str) -> str:
     return cut(clean(label), _LONGEST_NAME)
 
 
+def _look(style: int | None) -> dict[str, Any]:
+    """Return how a curve is drawn: by its number, or grey."""
+    if style is None:
+        return {"color": GREY, "linewidth": 1}
+    color, line = COLORS[style % len(COLORS)], _STYLES[style % len(_STYLES)]
+    return {"color": color, "linewidth": 2, "linestyle": line}
+
+
 def plain(axes: Any, title: str = "") -> None:
     """Give axes a title and a light grid."""
     axes.set_title(_name(title), parse_math=False, fontsize="medium")
@@ -106,23 +114,19 @@ def learning_curve(
     scores = {k: s for k, s in (heldout or {}).items() if s is not None}
     shown = []
     for number, (label, means) in enumerate(curves.items()):
-        color, best = COLORS[number % len(COLORS)], best_so_far(means)[first - 1 :]
+        best = best_so_far(means)[first - 1 :]
         shown.append(best)
-        (handles[label],) = axes.plot(
-            np.arange(first, first + len(best)),
-            best,
-            drawstyle="steps-post",
-            color=color,
-            linestyle=_STYLES[number % len(_STYLES)],
-            linewidth=2,
-        )
+        x = np.arange(first, first + len(best))
+        (handles[label],) = axes.plot(x, best, drawstyle="steps-post", **_look(number))
         if label in scores:
             # Side by side, so that equal scores do not hide each other.
             place = longest * (1.03 + 0.02 * number) + 0.5
-            axes.plot([place], [scores[label]], marker="D", color=color, ms=6, ls="", clip_on=False)
+            mark = {"marker": "D", "color": _look(number)["color"], "ls": "", "clip_on": False}
+            axes.plot([place], [scores[label]], **mark)
     if scores:
-        (mark,) = axes.plot([], [], marker="D", color="0.35", ls="")
-        handles["chosen policy, held-out starts"] = mark
+        (handles["chosen policy, held-out starts"],) = axes.plot(
+            [], [], marker="D", color="0.35", ls=""
+        )
     right = longest * (1.03 + 0.02 * len(curves)) if scores else longest
     axes.set_xlim(0.5, max(right + 0.5, 2.0))
     _limit(axes, shown, list(scores.values()))
@@ -154,23 +158,16 @@ def comparison(
         table = np.where(np.isnan(curves[label]), -np.inf, curves[label])
         method: Any = "linear" if np.isfinite(table).all() else "nearest"
         low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], axis=0, method=method)
-        style = styles.get(label)
-        color = GREY if style is None else COLORS[style % len(COLORS)]
-        x = np.arange(1, table.shape[1] + 1)
+        look, x = _look(styles.get(label)), np.arange(1, table.shape[1] + 1)
         finite = np.isfinite(middle)
-        (line,) = left.plot(
-            x[finite],
-            middle[finite],
-            color=color,
-            linewidth=1 if style is None else 2,
-            linestyle="-" if style is None else _STYLES[style % len(_STYLES)],
-        )
-        handles["other methods" if style is None else label] = line
+        (line,) = left.plot(x[finite], middle[finite], **look)
+        handles[label if label in styles else "other methods"] = line
         seen = [low, high] if label in banded else [middle]
         after += [values[max(warmup - 1, 0) :] for values in seen]
         if label in banded:
             sound = np.isfinite(low)
-            left.fill_between(x[sound], low[sound], high[sound], color=color, alpha=0.14, lw=0)
+            band = {"color": look["color"], "alpha": 0.14, "lw": 0}
+            left.fill_between(x[sound], low[sound], high[sound], **band)
     if warmup > 1:
         left.axvspan(1, warmup, color="0.92", lw=0, zorder=0)
     _limit(left, after)
@@ -180,8 +177,7 @@ def comparison(
     order = sorted(scores, key=lambda label: float(np.median(scores[label])))
     for place, label in enumerate(order):
         own = scores[label][np.isfinite(scores[label])]
-        style = styles.get(label)
-        color = GREY if style is None else COLORS[style % len(COLORS)]
+        color = _look(styles.get(label))["color"]
         if own.size:
             low, middle, high = np.quantile(own, [0.25, 0.5, 0.75])
             right.barh(place, high - low, left=low, height=0.55, color=color, alpha=0.35)

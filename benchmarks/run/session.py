@@ -77,31 +77,11 @@ def run(
 ) -> RunResult:
     """Run every method on a task and write everything to a run folder.
 
-    Args:
-        config: What to do.
-        out: The run folder; ``runs/<task>-<model>-<prompt>-seed<seed>`` (with a number if
-            there is one already) if not given.
-        client: The model, in place of the one that ``config.model`` names.
-        resume: Whether to go on with the run that the folder holds. A missing or empty
-            folder starts one. Without `out`, the latest stopped run of this configuration in
-            ``runs/`` goes on (the latest, where none was stopped).
-        progress: Whether to show a progress bar on standard error.
-        announce: Called with the folder once the run has begun in it.
-        callbacks: Whom to tell what each method's search does: see `llmopt.trackers`. What was
-            done before a resume is not told again.
-
-    Returns:
-        What each method found.
-
-    Raises:
-        RunConfigError: The folder's run was asked for with other options.
-        LLMOptError: The task, model or prompt does not exist, a package is missing, the
-            model failed, or the folder cannot be written. What was done is kept: a call
-            with ``resume=True`` goes on from there.
-
-    Note:
-        Costs about ``config.iterations / config.batch`` model requests for each method that
-        asks the model.
+    `client` takes the place of the model that ``config.model`` names; `announce` is called with the
+    folder once the run has begun in it. With `resume` the run in `out` goes on, or without `out`
+    the latest stopped one in ``runs/``; a missing or empty folder starts one. What was done before
+    an error is kept. Each method that asks the model costs about ``config.iterations /
+    config.batch`` requests.
     """
     require_packages("this run", ["matplotlib", *(["tqdm"] if progress else [])])
     for name in config.methods:
