@@ -280,13 +280,13 @@ def _overview(
 
 
 def search_parser(
-    doc: str, tasks: Iterable[str], methods: Sequence[str], results: Path, **defaults: Any
+    doc: str, tasks: Iterable[str], known: Sequence[str], results: Path, **defaults: Any
 ) -> argparse.ArgumentParser:
     """Return the parser of an experiment whose searches are tuning studies."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     tasks = list(tasks)
     parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
-    parser.add_argument("--methods", nargs="+", choices=methods)
+    parser.add_argument("--methods", nargs="+", choices=known)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trials", type=int)
