@@ -42,7 +42,15 @@ from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.resume import StoredPoints, replay, start_of, stored_options
 from llmopt.search.emitter import ModelEmitter, draw_fallbacks, draw_new
 from llmopt.search.eventlog import read_events
-from llmopt.search.events import Asked, Queued, Returned, Told, read_directions, read_told
+from llmopt.search.events import (
+    Asked,
+    Queued,
+    Returned,
+    TellArguments,
+    Told,
+    read_directions,
+    read_told,
+)
 from llmopt.search.locks import uninterrupted
 from llmopt.search.meter import Draft
 from llmopt.search.stored_search import as_written
@@ -535,27 +543,10 @@ class LLMOptimizer(OptimizerBase[Params]):
             self._record(Returned([p.values for p in proposals]))
 
     async def atell(
-        self,
-        params: Any,
-        reward: Any,
-        *,
-        feedback: str = "",
-        constraint_violation: float = 0.0,
-        stderr: float | None = None,
-        samples: Sequence[float] = (),
-        curve: Sequence[float] | Sequence[tuple[float, float]] = (),
+        self, params: Any, reward: Any, **words: Unpack[TellArguments]
     ) -> Trial[Params]:
-        """`tell` for loops that are asynchronous."""
-        return await asyncio.to_thread(
-            self.tell,
-            params,
-            reward,
-            feedback=feedback,
-            constraint_violation=constraint_violation,
-            stderr=stderr,
-            samples=samples,
-            curve=curve,
-        )
+        """`tell` for loops that are asynchronous, with the same arguments."""
+        return await asyncio.to_thread(self.tell, params, reward, **words)
 
     @classmethod
     def load(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import typing
 import warnings
 
 import numpy as np
@@ -21,6 +22,7 @@ from wire import Say, anthropic_body
 from llmopt import ClientError, Completion, Float, LLMOptimizer, Reply, ScriptedClient
 from llmopt.client.anthropic import AnthropicClient
 from llmopt.errors import FallbackWarning, StorageError
+from llmopt.search.events import TellArguments
 
 __all__ = ["no_proxies", "server"]
 
@@ -364,7 +366,7 @@ class TestResume:
 
 
 def test_atell_takes_what_tell_takes():
-    told, awaited = (
-        inspect.signature(f).parameters for f in (LLMOptimizer.tell, LLMOptimizer.atell)
-    )
-    assert dict(told) == dict(awaited)
+    told = inspect.signature(LLMOptimizer.tell).parameters.values()
+    types = typing.get_type_hints(LLMOptimizer.tell)
+    named = {p.name: types[p.name] for p in told if p.kind is p.KEYWORD_ONLY}
+    assert named == typing.get_type_hints(TellArguments)

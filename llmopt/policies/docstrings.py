@@ -131,6 +131,11 @@ def numbering(text: str) -> str:
 
 _SKIPPED = ("version", "reference", "credit", "citation", "vectorized", "rendering", "information",
             "installation", "attributes", "methods")  # fmt: skip
+_OF_LISTS, _OF_ARGUMENTS = 4, 9
+# How titles of sections begin, and which are kept sooner: those of a lower rank.
+_RANKS = (("argument", _OF_ARGUMENTS), ("observation|action", _OF_LISTS), ("reward", 1),
+          (r"(.*\s)?end(\s|$)|termin|trunc|episode", 2), ("description$", 3), (".*dynamics", 5),
+          ("start", 6))  # fmt: skip
 
 
 def chosen(sections: list[Section], doc: str, kwargs: dict[str, Any]) -> list[tuple[str, str, int]]:
@@ -145,24 +150,11 @@ def chosen(sections: list[Section], doc: str, kwargs: dict[str, Any]) -> list[tu
         text = clean_markdown(section.body)
         if not text or title.startswith(_SKIPPED):
             continue
-        if title.startswith("argument"):
+        rank = next((rank for start, rank in _RANKS if re.match(start, title)), 7)
+        if rank == _OF_ARGUMENTS:
             text = _arguments(section.body, kwargs)
-            rank = 9
-        elif title.startswith(("observation", "action")):
+        elif rank == _OF_LISTS:
             text = _notes(text)
-            rank = 4
-        elif title.startswith("reward"):
-            rank = 1
-        elif "end" in title.split() or title.startswith(("termin", "trunc", "episode")):
-            rank = 2
-        elif title == "description":
-            rank = 3
-        elif "dynamics" in title:
-            rank = 5
-        elif title.startswith("start"):
-            rank = 6
-        else:
-            rank = 7
         if text and chosen and chosen[-1][0] == section.title:
             chosen[-1] = (section.title, f"{chosen[-1][1]}\n{text}", rank)
         elif text:

@@ -158,7 +158,8 @@ class PolicySearch(FreshStarts):
         max_feedback = whole_number("max_feedback", max_feedback, 0)
         if max_steps is not None:
             max_steps = whole_number("max_steps", max_steps, 1)
-        if ceiling is not None and not _is_finite(ceiling):
+        most: Any = ceiling
+        if not (most is None or (isinstance(most, numbers.Real) and math.isfinite(most))):
             raise ValueError(f"ceiling={ceiling!r}: expected a finite number, or None")
         self._make = EnvMaker(env, wrappers)
         self._feedback, self._max_feedback, self._detail = feedback, max_feedback, detail
@@ -467,10 +468,6 @@ class PolicySearch(FreshStarts):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _begun(storage: str | os.PathLike[str] | None) -> Mapping[str, Any]:

@@ -123,7 +123,7 @@ def failure(rec: Recording) -> Iterator[Line]:
     last, returns = rec.episodes[-1], rec.evaluation.returns
     items = [f"after {_count(len(last.rewards), 'step')} of episode {len(rec.episodes) - 1}"]
     if returns:
-        items.append(f"finished episodes returned {_listed(returns)}")
+        items.append(f"finished episodes returned {', '.join(_digits(returns))}")
     items.append(f"last action: {_action(rec, last.done[-1])}")
     if last.seen:
         state = f"last state: s{last.seen[-1]}"
@@ -515,10 +515,6 @@ def _span(values: Sequence[float]) -> str:
     """Return the least and the largest of sorted values."""
     low, high = _short(values[0]), _short(values[-1])
     return low if low == high else f"{low} to {high}"
-
-
-def _listed(values: Sequence[float]) -> str:
-    return ", ".join(_digits(values))
 
 
 def _digits(values: Sequence[float]) -> list[str]:

@@ -55,14 +55,12 @@ class EnvironmentWords:
         observations: One for each observed number; for a ``Discrete`` observation a single
             one that says how the states are numbered.
         actions: One for each number of an action, or for each choice.
-        named: Whether the observations have names of their own, not just numbers.
         text: All of it for a prompt, some lines.
     """
 
     title: str
     observations: tuple[Quantity, ...]
     actions: tuple[Quantity, ...]
-    named: bool
     text: str
 
 
@@ -137,8 +135,7 @@ def describe_environment(
     must += _scaled(env, seen)
     rest = chosen(sections, doc, made_with) if docstring else []
     text = clean(_fit(words.strip(), must, rest, picture[:_MAX_PICTURE], max_chars))
-    named = any(q.meaning or not re.fullmatch(r"o\d+", q.name) for q in seen)
-    return EnvironmentWords(title, seen, done, named, text)
+    return EnvironmentWords(title, seen, done, text)
 
 
 def _brief(value: Any) -> str:
@@ -358,7 +355,7 @@ def _fit(
     for index in sorted(range(len(rest)), key=lambda i: (rest[i][2], i)):
         title, text, _ = rest[index]
         lines = "\n" in text
-        block = f"{title or 'Description'}:" + ("\n" if lines else " ") + text
+        block = f"{title}:" + ("\n" if lines else " ") + text
         if len(block) > left:
             block = _cut(block, left)
         if block:

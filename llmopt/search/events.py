@@ -10,7 +10,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 import numpy as np
 
@@ -256,6 +256,16 @@ def read_directions(direction: Any) -> tuple[Direction, ...]:
     if not found:
         raise ValueError("direction=(): expected at least one of 'maximize' and 'minimize'")
     return found
+
+
+class TellArguments(TypedDict, total=False):
+    """The arguments of `LLMOptimizer.tell` that are given by name."""
+
+    feedback: str
+    constraint_violation: float
+    stderr: float | None
+    samples: Sequence[float]
+    curve: Sequence[float] | Sequence[tuple[float, float]]
 
 
 def read_told(
