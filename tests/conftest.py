@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from llmopt.client.endpoint import Endpoint
-from llmopt.client.keys import Secret
 from llmopt.client.local import LocalClient
-from llmopt.client.remote import RemoteClient
+from llmopt.client.remote import Connection, RemoteClient
 from llmopt.code.sandbox.sandbox import WorkerLimits
 from llmopt.errors import ClientError
 
@@ -38,8 +36,8 @@ def _no_provider_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients ask whether they are ready of the tests' own servers alone."""
     look = RemoteClient._look
 
-    def at_home(client: Any, sdk: Any, key: Secret, endpoint: Endpoint) -> ClientError | None:
-        return look(client, sdk, key, endpoint) if "127.0.0.1" in endpoint.url else None
+    def at_home(client: Any, connection: Connection) -> ClientError | None:
+        return look(client, connection) if "127.0.0.1" in connection.endpoint.url else None
 
     monkeypatch.setattr(RemoteClient, "_look", at_home)
 

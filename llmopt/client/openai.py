@@ -243,8 +243,8 @@ class OpenAIClient(RemoteClient):
         reply = super().complete(request)
         if self.local and not self._asked_context:
             self._asked_context = True
-            sdk, _ = self._connected(self._find_key(self._endpoint()))
-            found = self._ask_context(sdk) if self.context_tokens is None else None
+            known = self.context_tokens is not None
+            found = None if known else self._ask_context(self._connected().sdk)
             if found is not None:
                 self._learned.context_tokens = found
                 logger.info("%s has a context of %d tokens", self.name, found)

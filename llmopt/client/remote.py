@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
@@ -50,6 +50,27 @@ DEADLINE = 5
 ASIDE_SECONDS = 10.0
 """How long a question that costs nothing may wait for a byte; its answer has twice as long."""
 _Result = Call | ClientError | BudgetExceededError
+
+
+@dataclass(frozen=True, repr=False)
+class Connection:
+    """An SDK's client for one key at one address, in the process that made it."""
+
+    process: int
+    key: Secret
+    endpoint: Endpoint
+    sdk: Any
+
+    def error(self, fault: Fault, name: str, timeout: float) -> ClientError:
+        """Return the exception to raise for a fault."""
+        here = self.endpoint
+        return fault.error(
+            name=name,
+            timeout=DEADLINE * timeout if fault.kind == "deadline" else timeout,
+            variables=here.variables,
+            secrets=(self.key,),
+            where="" if here.usual and not here.local else here.url,
+        )
 
 
 class RemoteClient:
@@ -134,7 +155,7 @@ class RemoteClient:
         self._limiter = RateLimiter(requests_per_minute)
         self._learned = Learned(self.samples_per_call)
         self._ready = False
-        self._connection: tuple[int, Secret, Endpoint, Any] | None = None
+        self._connection: Connection | None = None
         self._lock = Lock()
 
     # What a provider adds.
@@ -172,7 +193,7 @@ class RemoteClient:
     def where(self) -> Endpoint:
         """Where requests go: that of the connection, once there is one."""
         connected = self._connection
-        return self._endpoint() if connected is None else connected[2]
+        return self._endpoint() if connected is None else connected.endpoint
 
     @property
     def key_variables(self) -> tuple[str, ...]:
@@ -231,21 +252,22 @@ class RemoteClient:
         A slow server, and a key that may not list models, are left to the first request.
         """
         self.current_price()
-        key = self._find_key(self._endpoint())
-        sdk, endpoint = self._connected(key)
+        connection = self._connected()
         if not self._ready:
-            failure = self._look(sdk, key, endpoint)
+            failure = self._look(connection)
             if failure is not None:
                 failure.requests = failure.unpriced = 0
                 raise failure
             self._ready = True
 
-    def _look(self, sdk: Any, key: Secret, endpoint: Endpoint) -> ClientError | None:
+    def _look(self, connection: Connection) -> ClientError | None:
         """Return what is sure to stop the first request, ``None`` if nothing is known to."""
-        fault, missing = None, ""
+        fault, missing, endpoint = None, "", connection.endpoint
         try:
             with unlogged():
-                missing = within(2 * ASIDE_SECONDS, partial(self._missing, sdk, endpoint))
+                missing = within(
+                    2 * ASIDE_SECONDS, partial(self._missing, connection.sdk, endpoint)
+                )
         except DeadlineExceeded:
             return None
         except LLMOptError:
@@ -253,45 +275,32 @@ class RemoteClient:
         except Exception as error:  # the failure is made outside, as in `_call`
             fault = self._fault(error) or transport_fault(error)
         if missing:
-            return ModelNotFoundError(redact(missing, (key,)))
+            return ModelNotFoundError(redact(missing, (connection.key,)))
         if fault is None:
             return None
-        failure = self._failure(fault, key, endpoint)
+        failure = connection.error(fault, self.name, self.timeout)
         sure = isinstance(failure, RefusedKeyError) or (
             isinstance(failure, ModelNotFoundError) and LISTS in endpoint.documents
         )
         no_server = fault.kind == "connection" and not fault.unpriced
         return failure if sure or no_server else None
 
-    def _failure(self, fault: Fault, key: Secret, endpoint: Endpoint) -> ClientError:
-        return fault.error(
-            name=self.name,
-            timeout=DEADLINE * self.timeout if fault.kind == "deadline" else self.timeout,
-            variables=endpoint.variables,
-            secrets=(key,),
-            where="" if endpoint.usual and not endpoint.local else endpoint.url,
-        )
-
-    def _find_key(self, endpoint: Endpoint) -> Secret:
-        return find_key(self._key, endpoint.variables, name=self.name, required=endpoint.needs_key)
-
     def complete(self, request: Request) -> Reply:
         """Answer one request, by as many calls as its samples need; what some bring is kept."""
-        key = self._find_key(self._endpoint())
-        self._connected(key)
+        connection = self._connected()
         # Prices that cannot be read should cost no request.
         price = self.current_price()
         started = time.monotonic()  # importing an SDK takes seconds, which are not the model's
         per_call = self._learned.samples_per_call
         counts = [per_call] * (request.n // per_call) + [request.n % per_call]
-        results = self._run(key, request, [c for c in counts if c], first_sample=0, price=price)
+        call = partial(self._call, connection, price)
+        results = self._run(call, request, [c for c in counts if c])
         short = request.n - sum(len(r.completions) for r in results if isinstance(r, Call))
         if short > 0 and per_call > 1 and _complied(results):
             # The server ignored (or refused) the wish for several samples: ask one by one.
             self._learned.samples_per_call = 1
             logger.info("%s brings one sample a call; asking for the others apart", self.name)
-            first = request.n - short
-            results += self._run(key, request, [1] * short, first_sample=first, price=price)
+            results += self._run(call, request, [1] * short, first_sample=request.n - short)
         answers = [r for r in results if isinstance(r, Call)]
         failures = [r for r in results if isinstance(r, ClientError)]
         if not answers and failures:
@@ -307,20 +316,22 @@ class RemoteClient:
         """Close the connections; a later request opens new ones."""
         with self._lock:
             connected, self._connection = self._connection, None
-        if connected is not None and hasattr(connected[3], "close"):
-            connected[3].close()
+        if connected is not None and hasattr(connected.sdk, "close"):
+            connected.sdk.close()
 
-    def _connected(self, key: Secret) -> tuple[Any, Endpoint]:
-        """Return the SDK's client and its endpoint, made anew after a fork or for another key."""
-        endpoint = self._endpoint()
+    def _connected(self) -> Connection:
+        """Return the connection, made anew after a fork, for another key or another address."""
+        end = self._endpoint()
+        key = find_key(self._key, end.variables, name=self.name, required=end.needs_key)
         with self._lock:
-            if self._connection is None or self._connection[:3] != (os.getpid(), key, endpoint):
-                if endpoint.trouble:
-                    kind = MissingKeyError if endpoint.lacking else ClientError
-                    raise kind(f"{self.name}: {endpoint.trouble}", requests=0)
-                made = self._connect(key, endpoint)
-                self._connection = (os.getpid(), key, endpoint, made)
-            return self._connection[3], self._connection[2]
+            made = self._connection
+            if made is None or (made.process, made.key, made.endpoint) != (os.getpid(), key, end):
+                if end.trouble:
+                    kind = MissingKeyError if end.lacking else ClientError
+                    raise kind(f"{self.name}: {end.trouble}", requests=0)
+                made = Connection(os.getpid(), key, end, self._connect(key, end))
+                self._connection = made
+            return made
 
     def _http(self, sdk: Any, url: str) -> dict[str, Any]:
         """Arguments that bind an OpenAI-like SDK's HTTP client to our rules."""
@@ -332,19 +343,17 @@ class RemoteClient:
 
     def _run(
         self,
-        key: Secret,
+        call: Callable[[Request], _Result],
         request: Request,
         counts: list[int],
-        *,
-        first_sample: int,
-        price: Price | None,
+        first_sample: int = 0,
     ) -> list[_Result]:
         """Make one call for each of `counts`; failures are returned, not raised."""
 
         def one(position: int) -> _Result:
             sample = first_sample + sum(counts[:position])
             seed = None if request.seed is None else request.seed + sample
-            return self._call(key, replace(request, n=counts[position], seed=seed), price)
+            return call(replace(request, n=counts[position], seed=seed))
 
         if len(counts) == 1:
             return [one(0)]
@@ -357,9 +366,9 @@ class RemoteClient:
                 return first
         return first + at_once(one, range(len(first), len(counts)), self.concurrency)
 
-    def _call(self, key: Secret, request: Request, price: Price | None) -> _Result:
+    def _call(self, connection: Connection, price: Price | None, request: Request) -> _Result:
         """Make one call, and again in another way where it is turned down; each is paid for."""
-        sdk, endpoint = self._connected(key)
+        key, documents = connection.key, connection.endpoint.documents
         request = replace(request, max_tokens=self._cap(request))
         tried: list[Change] = []
         failure: ClientError | None = None
@@ -380,18 +389,18 @@ class RemoteClient:
             except BudgetExceededError as error:
                 return failure or error
             calls += 1
-            came = self._attempt(sdk, key, asked, sent)
+            came = self._attempt(connection, asked, sent)
             if isinstance(came, Call):
                 if fault is not None:
                     self._keep(change, fault, key)
-                answer = came.priced(asked, price, Documented.COST in endpoint.documents)
+                answer = came.priced(asked, price, Documented.COST in documents)
                 note_paid(
                     (answer.prompt_tokens or 0) + (answer.completion_tokens or 0), answer.cost
                 )
                 return replace(answer, calls=calls)
             fault = came
-            failure = self._failure(fault, key, endpoint)
-            self._bound(failure, asked, endpoint, price)
+            failure = connection.error(fault, self.name, self.timeout)
+            self._bound(failure, asked, price, connection.endpoint.local)
             first = first or failure
             first.requests = failure.requests = calls
             step = self._learned.change(fault, request, offered, self.fields, tried)
@@ -405,13 +414,13 @@ class RemoteClient:
             tried.append(step)
 
     def _attempt(
-        self, sdk: Any, key: Secret, request: Request, parameters: dict[str, Any]
+        self, connection: Connection, request: Request, parameters: dict[str, Any]
     ) -> Call | Fault:
         """Send one call. The SDK's exception, which holds headers, does not leave this."""
-        send = partial(self._send, sdk, request, dict(parameters))
+        send = partial(self._send, connection.sdk, request, dict(parameters))
         try:
             with unlogged():
-                return sound(within(DEADLINE * self.timeout, send), request, key)
+                return sound(within(DEADLINE * self.timeout, send), request, connection.key)
         except DeadlineExceeded:
             return Fault("deadline")
         except MalformedBody as error:
@@ -421,10 +430,10 @@ class RemoteClient:
             return self._fault(error) or transport_fault(error) or other
 
     def _bound(
-        self, failure: ClientError, request: Request, endpoint: Endpoint, price: Price | None
+        self, failure: ClientError, request: Request, price: Price | None, local: bool
     ) -> None:
         """Give a call that may be charged the most that it may cost, where its price is known."""
-        if endpoint.local:
+        if local:
             failure.unpriced = 0
         elif failure.unpriced and price is not None:
             answer = (request.max_tokens or MOST_ROOM) * request.n
