@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from llmopt.benchmarks.experiments import bbob
-from llmopt.benchmarks.experiments.bbob import Instance, improvements, make_cell, missing_cells
-from llmopt.benchmarks.experiments.bbob_page import (
+from llmopt.benchmarks.experiments.bbob import (
     TARGETS,
+    Instance,
     draw,
     duels,
+    improvements,
+    make_cell,
     make_page,
+    missing_cells,
     precision,
     reached,
     read_runs,

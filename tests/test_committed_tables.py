@@ -11,7 +11,7 @@ import pytest
 from llmopt.benchmarks.bench.cells import read_results
 from llmopt.benchmarks.engine.cell import Cell, read_lines
 from llmopt.benchmarks.experiments import (
-    bbob_page,
+    bbob,
     design,
     hpo,
     recheck,
@@ -55,7 +55,7 @@ def rows(table):
 
 
 MADE = {
-    "bbob": bbob_page.make_page,
+    "bbob": bbob.make_page,
     "design": design.make_page,
     "hpo": hpo.make_table,
     "recheck": recheck.make_table,
@@ -162,7 +162,7 @@ def method_of(rival):
     ],
 )
 def test_a_claim_on_functions_is_in_the_tables(words_of_claim, main, budget):
-    found = bbob_page.duels(bbob_page.read_runs(lines_of("bbob"), budget), main, 20 + budget)
+    found = bbob.duels(bbob.read_runs(lines_of("bbob"), budget), main, 20 + budget)
     own = [c for c in claims() if c[0].startswith(words_of_claim)]
     assert own
     for _, rival, result in own:

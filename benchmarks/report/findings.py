@@ -166,7 +166,7 @@ def policy_scores() -> Scores:
 
 def function_scores(budget: int, dimensions: Sequence[int]) -> Scores:
     """Return minus the logarithm of the distance to the optimum on BBOB."""
-    from llmopt.benchmarks.experiments.bbob_page import precision, read_runs
+    from llmopt.benchmarks.experiments.bbob import precision, read_runs
 
     return scores_of(
         (method, f"f{function} in {d}-D", instance, -math.log10(precision(steps, budget)))
