@@ -118,15 +118,15 @@ def test_a_move_is_judged_against_the_experts():
 
 def test_the_length_of_an_episode():
     """Also beyond Meta-World's own 500 steps, after which it refuses to go on."""
-    env = metaworld.make_env("reach-v3", max_steps=26, inner_steps=20)
+    env = metaworld.make_env("reach-v3")
     env.reset(seed=0)
     away = np.append(env.action_space.low[:3], -1.0)
-    for step in range(1, 27):
+    for step in range(1, 31):
         _, _, terminated, truncated, info = env.step(away)
         assert not terminated
-        assert truncated == (step == 26)
-    assert "NOT done after 26 moves" in info["language"]["summary"]
-    assert env.unwrapped.curr_path_length == 520
+        assert truncated == (step == 30)
+    assert "NOT done after 30 moves" in info["language"]["summary"]
+    assert env.unwrapped.curr_path_length == 600
     env.close()
 
 

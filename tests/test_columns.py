@@ -26,7 +26,7 @@ from llmopt import (
     get_client,
     get_prompt,
 )
-from llmopt.benchmarks.experiments.columns_data import FAMILIES, Lines, Window, make_columns
+from llmopt.benchmarks.experiments.columns_data import FAMILIES, Window, make_columns
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.client.base import Message, Request
 from llmopt.client.embedded import ADAPTER
@@ -687,7 +687,7 @@ def test_the_adapter_is_a_few_megabytes():
 
 def test_lines_to_learn_from():
     data = make_columns(0, 300)
-    lines = data.lines
+    lines = data
     assert lines.levels.shape == (300, 20)
     assert data.targets.shape == (300, LEVELS)
     np.testing.assert_allclose(data.targets.sum(axis=1), 1, atol=1e-6)
@@ -695,9 +695,9 @@ def test_lines_to_learn_from():
     assert lines.levels.max() < LEVELS
     assert set(lines.dimensions) > {1, 3}
     assert 0.1 < lines.leading.mean() < 0.5
-    again = make_columns(0, 300).lines
+    again = make_columns(0, 300)
     np.testing.assert_array_equal(again.levels, lines.levels)
-    assert (make_columns(1, 300).lines.levels != lines.levels).any()
+    assert (make_columns(1, 300).levels != lines.levels).any()
 
 
 def test_a_line_to_learn_from_is_that_of_the_prompt():
@@ -709,11 +709,8 @@ def test_a_line_to_learn_from_is_that_of_the_prompt():
     units = zip(points.tolist(), losses.tolist(), strict=True)
     trials = tuple(Trial(i, None, tuple(p), (-y,)) for i, (p, y) in enumerate(units))
     asked = ColumnsPrompt().prepare(Situation(space, History(trials), 100)).request
-    shown = Window(points, losses).lines
-    written = [
-        write_line(3, bool(leading), levels)
-        for leading, levels in zip(shown.leading, shown.levels, strict=True)
-    ]
+    shown = zip(*Window(points, losses).lines, strict=True)
+    written = [write_line(3, bool(leading), levels) for levels, leading, _ in shown]
     assert tuple(written) == asked.columns
 
 
@@ -721,7 +718,7 @@ def test_better_points_lie_where_the_best_ones_are():
     """The targets hold what is to be learned: they follow the first letters of a line."""
     data = make_columns(2, 2000)
     wanted = data.targets @ np.arange(LEVELS)
-    levels = data.lines.levels
+    levels = data.levels
     first, last = levels[:, :3].mean(axis=1), levels[:, -3:].mean(axis=1)
     assert np.corrcoef(wanted, first)[0, 1] > 0.3
     assert np.corrcoef(wanted, first)[0, 1] > np.corrcoef(wanted, last)[0, 1] + 0.2
@@ -763,13 +760,12 @@ def test_the_small_network():
     rng = np.random.default_rng(0)
     shapes = {"w0": (8, 22), "b0": (8,), "w1": (8, 8), "b1": (8,), "w2": (26, 8), "b2": (26,)}
     weights = {k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()}
-    lines = Lines(rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5))
-    turned = replace(lines, leading=~lines.leading)
-    assert (Network(weights)(*turned.arrays) != Network(weights)(*lines.arrays)).any(axis=1).all()
-    soft, sharp = Network(weights)(*lines.arrays), Network(weights, 0.5)(*lines.arrays)
+    levels, leading, sizes = rng.integers(0, 26, (5, 20)), np.arange(5) == 2, np.full(5, 5)
+    soft, sharp = (Network(weights, t)(levels, leading, sizes) for t in (1.0, 0.5))
+    assert (Network(weights)(levels, ~leading, sizes) != soft).any(axis=1).all()
     np.testing.assert_allclose(soft.sum(axis=1), 1)
     assert (sharp.max(axis=1) > soft.max(axis=1)).all()
-    assert features(*lines.arrays).shape == (5, 22)
+    assert features(levels, leading, sizes).shape == (5, 22)
 
 
 # -- many parameters ----------------------------------------------------------------------

@@ -99,12 +99,12 @@ class Expert:
         # One policy names a height alone, which NumPy spreads over x, y and z.
         to_xyz = np.broadcast_to(np.asarray(to_xyz, dtype=np.float64), (3,))
         self._target = (to_xyz.copy(), float(p))
-        response: np.ndarray = p * (to_xyz - np.asarray(from_xyz))
-        return response
+        return np.asarray(p * (to_xyz - np.asarray(from_xyz)))
 
     def parse(self, observation: np.ndarray) -> dict[str, Any]:
         """Return the named parts of an observation."""
-        return dict(self._policy._parse_obs(np.array(observation, dtype=np.float64)))
+        parts = self._policy._parse_obs(np.array(observation, dtype=np.float64))
+        return {name: value for name, value in parts.items()}
 
     def target(self, observation: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the ``(4,)`` pose that it steers to (x, y, z in metres; effort), and its gain."""
@@ -124,7 +124,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
     """Makes actions targets: ``(x, y, z, effort)``, reached by a P-controller.
 
     One step runs the environment until the hand is within `REACHED` of the target or for
-    `inner_steps` steps, and ends an episode at the first success. Its reward is that of the
+    `INNER_STEPS` steps, and ends an episode at the first success. Its reward is that of the
     last inner step.
     """
 
@@ -133,8 +133,6 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         name: str,
         seed: int = 0,
         held_out: bool = False,
-        max_steps: int = MAX_TARGETS,
-        inner_steps: int = INNER_STEPS,
         render_mode: str | None = None,
     ) -> None:
         metaworld = _metaworld()
@@ -152,8 +150,8 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         # number of goals, 50. `reset(seed=k)` takes goal `k`; from 50 on they begin again one
         # later, so that odd seeds alone reach every goal, and so do even ones
         self.goals = len(self._tasks)
-        self._max_steps, self._inner_steps, self._steps = max_steps, inner_steps, 0
-        env.max_path_length = max_steps * inner_steps + 1  # its own limit never comes first
+        self._steps = 0
+        env.max_path_length = MAX_TARGETS * INNER_STEPS + 1  # its own limit never comes first
         self._observation = np.zeros(39)
         self._last: tuple[np.ndarray, float, bool, bool, dict[str, Any]]
         low, high = env._HAND_SPACE.low, env._HAND_SPACE.high
@@ -183,14 +181,14 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
         target = np.clip(np.asarray(action, dtype=np.float64), *self._bounds())
         gain = self.expert.target(self._observation)[1]
         self._steps += 1
-        for _ in range(self._inner_steps):
+        for _ in range(INNER_STEPS):
             move = np.clip(gain * (target[:3] - self._observation[:3]), -1.0, 1.0)
             observation, value, _, _, info = self.env.step(
                 np.append(move, target[3]).astype(np.float32)
             )
             self._observation = np.array(observation, dtype=np.float64)
             success = bool(info["success"])
-            ended = self._steps >= self._max_steps
+            ended = self._steps >= MAX_TARGETS
             info = {**info, "success": success, **self._measured(info)}
             self._last = (self._observation.copy(), float(value), success, ended, info)
             yield
@@ -210,11 +208,11 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
 
     def words(self) -> str:
         """Return what code has to know of an episode, in words: steps, limits, times, success."""
-        inner = self._inner_steps
+        inner = INNER_STEPS
         success = _SUCCESS.get(self.name, "Meta-World says so in the task's own terms")
         return (
             f"Success: {success}. The episode ends at once in success.\n"
-            f"An episode has at most {self._max_steps} calls. Each call sets a target and runs up "
+            f"An episode has at most {MAX_TARGETS} calls. Each call sets a target and runs up "
             f"to {inner} steps of simulation in which a P-controller drives the hand towards it; "
             f"the call ends early where the hand is within {REACHED * 1000:g} mm of the target.\n"
             "The hand gains speed over about 5 steps to at most 1 cm a step in each axis, and "
@@ -229,8 +227,7 @@ class TargetPose(gym.Wrapper[Any, Any, Any, Any]):
 
     def wanted(self, observation: np.ndarray) -> np.ndarray:
         """Return the action of the expert, ``(4,)``: its pose, as far as it is a valid action."""
-        pose: np.ndarray = np.clip(self.expert.target(observation)[0], *self._bounds())
-        return pose
+        return np.asarray(np.clip(self.expert.target(observation)[0], *self._bounds()))
 
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         space: Any = self.action_space
@@ -286,7 +283,6 @@ class MetaWorldTeacher:
         return "; ".join(
             f"{name} is {np.array2string(np.asarray(value), precision=3, suppress_small=True)}"
             for name, value in parts.items()
-            if "unused" not in name and "extra_info" not in name and name != "_prev_obs"
         )
 
     def judge(self, before: Any, action: Any, after: Any) -> Verdict:
@@ -326,15 +322,13 @@ def make_env(
     name: str,
     seed: int = 0,
     held_out: bool = False,
-    max_steps: int = MAX_TARGETS,
     paraphrase_seed: int | None = 0,
-    inner_steps: int = INNER_STEPS,
     **options: Any,
 ) -> LanguageFeedback:
     """Make a Meta-World task with target-pose actions and language feedback.
 
     Arguments are those of `TargetPose`, and of `LanguageFeedback`.
     """
-    env = TargetPose(name, seed, held_out, max_steps, inner_steps)
+    env = TargetPose(name, seed, held_out)
     teacher = MetaWorldTeacher(env, paraphrase_seed)
     return LanguageFeedback(env, teacher, paraphrase_seed=paraphrase_seed, **options)

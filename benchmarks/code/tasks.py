@@ -204,9 +204,8 @@ def _metaworld_task(name: str, seed: int, feedback: Sequence[str]) -> CodeTask:
     lines = []
     for part, where in parts.items():
         at = np.atleast_1d(where).astype(int)
-        if "unused" not in part and "extra_info" not in part and part != "_prev_obs":
-            index = f"obs[{at[0]}:{at[-1] + 1}]" if len(at) > 1 else f"obs[{at[0]}]"
-            lines.append(f"{part} = {index}")
+        index = f"obs[{at[0]}:{at[-1] + 1}]" if len(at) > 1 else f"obs[{at[0]}]"
+        lines.append(f"{part} = {index}")
     if not any(line.endswith("obs[3]") for line in lines):
         lines.append("gripper = obs[3]")
     if not any("goal" in line for line in lines):

@@ -43,8 +43,7 @@ def draw_warmup(box: tuple[float, float], n: int, count: int, seed: int) -> np.n
     low, high = box
     rng = np.random.default_rng(stream(seed, "warmup"))
     drawn = rng.normal((low + high) / 2, (high - low) / 4, (count, n))
-    points: np.ndarray = np.clip(drawn.round(shown_decimals(low, high)), low, high)
-    return points
+    return np.asarray(np.clip(drawn.round(shown_decimals(low, high)), low, high))
 
 
 def task_words(task: Task, seeds: Sequence[int]) -> TaskWords:

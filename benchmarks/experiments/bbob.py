@@ -194,8 +194,7 @@ def reached(
     shares = [
         [(TARGETS >= precision(runs[key], int(n))).mean() for n in evaluations] for key in keys
     ]
-    mean: np.ndarray = np.mean(shares, axis=0)
-    return mean
+    return np.asarray(np.mean(shares, axis=0))
 
 
 def label(method: str) -> str:

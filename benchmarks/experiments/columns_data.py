@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,49 +54,38 @@ Function = Callable[[np.ndarray], np.ndarray]
 """Maps ``(count, n)`` points of the unit cube to ``(count,)`` losses."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """What the prompt `columns` shows."""
+Lines = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""What the prompt `columns` shows, as `llmopt.client.network.features` reads it.
 
-    levels: np.ndarray  # `(count, ELITES)` levels of the best points, best first
-    leading: np.ndarray  # `(count,)` whether a line's axis is the slope
-    dimensions: np.ndarray  # `(count,)` dimensions of the search that a line is from
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What `llmopt.client.network.features` reads."""
-        return self.levels, self.leading, self.dimensions
-
-    def __len__(self) -> int:
-        return len(self.levels)
-
-    def __getitem__(self, chosen: np.ndarray | slice) -> Lines:
-        parts = (getattr(self, f.name)[chosen] for f in fields(self))
-        return Lines(*parts)
-
+The ``(count, ELITES)`` levels of the best points, best first; whether a line's axis is the slope;
+the dimensions of the search that a line is from.
+"""
 
 Policy = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Says how likely each level is to be a good one: see `llmopt.client.network.Network`."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What there is to learn."""
+class Columns(NamedTuple):
+    """What there is to learn: `Lines`, and the shares of the levels among better points."""
 
-    lines: Lines  # what is read
-    targets: np.ndarray  # `(count, LEVELS)` shares of the levels among better points
+    levels: np.ndarray
+    leading: np.ndarray
+    dimensions: np.ndarray
+    targets: np.ndarray  # `(count, LEVELS)`
 
-    def __len__(self) -> int:
-        return len(self.targets)
+    @property
+    def lines(self) -> Lines:
+        """What is read."""
+        return self[:3]
 
-    def __getitem__(self, chosen: np.ndarray | slice) -> Columns:
-        return Columns(self.lines[chosen], self.targets[chosen])
+    def take(self, chosen: np.ndarray | slice) -> Columns:
+        """Return some of the lines."""
+        return Columns(*(part[chosen] for part in self))
 
 
 def join(parts: Sequence[Columns]) -> Columns:
     """Return all of them in one."""
-    lines = (np.concatenate([getattr(p.lines, f.name) for p in parts]) for f in fields(Lines))
-    return Columns(Lines(*lines), np.concatenate([p.targets for p in parts]))
+    return Columns(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 # -- functions ----------------------------------------------------------------------------
@@ -107,8 +96,7 @@ def _map(rng: np.random.Generator, n: int) -> np.ndarray:
     rotation = np.linalg.qr(rng.standard_normal((n, n)))[0] if rng.random() < 0.6 else np.eye(n)
     scales = 10 ** (rng.uniform(0, 1.5) * np.linspace(0, 1, n))
     rng.shuffle(scales)
-    scaled: np.ndarray = rotation * (scales / np.sqrt(np.mean(scales**2)))[:, None]
-    return scaled
+    return np.asarray(rotation * (scales / np.sqrt(np.mean(scales**2)))[:, None])
 
 
 def _process(rng: np.random.Generator, n: int, scale: float = 1.0) -> Function:
@@ -129,8 +117,7 @@ def _cone(rng: np.random.Generator, n: int) -> Function:
     def loss(x: np.ndarray) -> np.ndarray:
         away = np.abs((x - centre) @ scaled.T)
         size = away.max(1) if norm == np.inf else (away**norm).sum(1) ** (1 / norm)
-        result: np.ndarray = size**power
-        return result
+        return np.asarray(size**power)
 
     return loss
 
@@ -148,8 +135,7 @@ def _steps(rng: np.random.Generator, n: int) -> Function:
 
     def loss(x: np.ndarray) -> np.ndarray:
         size = (np.abs((x - centre) @ scaled.T) ** norm).sum(1) ** (1 / norm)
-        result: np.ndarray = np.round(size * count / np.sqrt(n))
-        return result
+        return np.asarray(np.round(size * count / np.sqrt(n)))
 
     return loss
 
@@ -161,8 +147,7 @@ def _valley(rng: np.random.Generator, n: int) -> Function:
     def loss(x: np.ndarray) -> np.ndarray:
         z = (x - centre) @ scaled.T
         off = np.abs(z[:, 1:] - bends[1:] * np.sin(2 * z[:, :-1]))
-        result: np.ndarray = 0.3 * np.abs(z[:, 0]) + walls * (off**1.5).sum(1)
-        return result
+        return np.asarray(0.3 * np.abs(z[:, 0]) + walls * (off**1.5).sum(1))
 
     return loss
 
@@ -183,8 +168,7 @@ def _thresholds(rng: np.random.Generator, n: int) -> Function:
     def loss(x: np.ndarray) -> np.ndarray:
         beyond = ((x - 0.5) @ sums.T - limits).min(1)
         bonus = 3 / (1 + np.exp(-np.clip(steep * beyond, -60, 60)))
-        result: np.ndarray = 0.1 * slope(x) - bonus
-        return result
+        return np.asarray(0.1 * slope(x) - bonus)
 
     return loss
 
@@ -222,13 +206,12 @@ class Window:
         assert frame.axes is not None
         self._axes = frame.axes
         levels = _levels(self._axes.coordinates(best)).T
-        self.lines = Lines(levels, np.arange(n) == leading, np.full(n, n))
+        self.lines: Lines = levels, np.arange(n) == leading, np.full(n, n)
 
     def points(self, levels: np.ndarray, within: np.ndarray) -> np.ndarray:
         """Return ``(count, n)`` points of levels and places within them."""
         coordinates = (levels + within) / LEVELS * 2 * SPREAD - SPREAD
-        points: np.ndarray = (self._axes.mean + coordinates @ self._axes.matrix.T).clip(0, 1)
-        return points
+        return np.asarray((self._axes.mean + coordinates @ self._axes.matrix.T).clip(0, 1))
 
 
 @functools.cache
@@ -239,8 +222,7 @@ def _whole(n: int) -> Frame:
 
 def _levels(coordinates: np.ndarray) -> np.ndarray:
     cells = np.floor((coordinates + SPREAD) / (2 * SPREAD) * LEVELS)
-    levels: np.ndarray = cells.clip(0, LEVELS - 1).astype(np.int64)
-    return levels
+    return np.asarray(cells.clip(0, LEVELS - 1).astype(np.int64))
 
 
 def _search(rng: np.random.Generator, n: int, policy: Policy | None) -> list[Columns]:
@@ -257,13 +239,13 @@ def _search(rng: np.random.Generator, n: int, policy: Policy | None) -> list[Col
     for step in range(max(taken) + 1):
         window = Window(points, losses)
         if step in taken:
-            found.append(Columns(window.lines, _target(rng, function, window, n)))
+            found.append(Columns(*window.lines, _target(rng, function, window, n)))
         if manner < 0.1:
             levels = rng.integers(0, LEVELS, (BATCH, n))
         elif manner < 0.2 or policy is None:
             levels = _levels(spread * rng.standard_normal((BATCH, n)))
         else:
-            levels = draw_choices(rng, policy(*window.lines.arrays), BATCH)
+            levels = draw_choices(rng, policy(*window.lines), BATCH)
         new = window.points(levels, rng.random((BATCH, n)))
         points, losses = np.vstack([points, new]), np.append(losses, function(new))
     return found
@@ -293,7 +275,7 @@ def make_columns(seed: int | list[int], count: int, policy: Policy | None = None
         n = int(rng.choice(DIMENSIONS, p=_SHARES))
         for moment in _search(rng, n, policy):
             # The slope's line among them: there is most to learn from it.
-            chosen = np.argsort(rng.random(n) - moment.lines.leading)[:LINES_OF_ONE]
-            parts.append(moment[chosen])
+            chosen = np.argsort(rng.random(n) - moment.leading)[:LINES_OF_ONE]
+            parts.append(moment.take(chosen))
             found += len(chosen)
-    return join(parts)[rng.permutation(found)[:count]]
+    return join(parts).take(rng.permutation(found)[:count])

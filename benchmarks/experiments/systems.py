@@ -257,5 +257,4 @@ class ChangedObservation(gym.ObservationWrapper[np.ndarray, Any, np.ndarray]):
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
         """Return the numbers in their new order and with their new signs."""
-        shown: np.ndarray = np.asarray(observation, dtype=np.float64)[self.order] * self.signs
-        return shown
+        return np.asarray(np.asarray(observation, dtype=np.float64)[self.order] * self.signs)

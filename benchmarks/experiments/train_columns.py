@@ -64,7 +64,7 @@ def train_network(count: int, steps: int, seed: int = 0) -> dict[str, np.ndarray
 
 def _fit_network(data: Columns, steps: int, seed: int) -> dict[str, np.ndarray]:
     torch.manual_seed(seed)
-    x = torch.from_numpy(features(*data.lines.arrays)).float()
+    x = torch.from_numpy(features(*data.lines)).float()
     y = torch.from_numpy(data.targets)
     layers = [torch.nn.Linear(a, b) for a, b in ((ELITES + 2, 256), (256, 256), (256, LEVELS))]
     net = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1], torch.nn.ReLU(), layers[2])
@@ -123,9 +123,7 @@ class Model(torch.nn.Module):
         """Return ``(count, ELITES + 1)`` tokens of lines as the prompt writes them."""
         texts = (
             write_line(int(n), bool(leading), levels.tolist())
-            for n, leading, levels in zip(
-                lines.dimensions, lines.leading, lines.levels, strict=True
-            )
+            for levels, leading, n in zip(*lines, strict=True)
         )
         rows = [[self.known[part] for part in text.replace(" ", " Ġ").split(" ")] for text in texts]
         return torch.tensor(rows)
@@ -214,7 +212,7 @@ def _batches(policy: Network) -> Iterator[Columns]:
         count = max(1, SHARD // BATCH) * BATCH
         data = make_columns([0, 2, shard], count, policy)
         for start in range(0, count, BATCH):
-            yield data[start : start + BATCH]
+            yield data.take(slice(start, start + BATCH))
 
 
 def train_adapter(args: argparse.Namespace) -> None:
@@ -240,7 +238,7 @@ def train_adapter(args: argparse.Namespace) -> None:
             fresh = _fresh_loss(model, held_out)
             print(f"step {step + 1}: {fresh:.4f} on fresh lines, {seconds:.1f} s", flush=True)
     model.export(args.out)
-    by_network = np.log(Network.load(args.network)(*held_out.lines.arrays))
+    by_network = np.log(Network.load(args.network)(*held_out.lines))
     network = -float((held_out.targets * by_network).sum(1).mean())
     marginal = -float((held_out.targets * np.log(held_out.targets.mean(0))).sum(1).mean())
     report = {

@@ -136,8 +136,7 @@ def normalize(table: np.ndarray, labels: Sequence[str], runs: Mapping[str, Runs]
     width = medians.max() - zero
     if not width > 0 or not math.isfinite(width):
         return np.zeros_like(table)
-    scaled: np.ndarray = np.clip((table - zero) / width, -1.0, 2.0)
-    return scaled
+    return np.asarray(np.clip((table - zero) / width, -1.0, 2.0))
 
 
 @dataclass(frozen=True)
