@@ -34,7 +34,16 @@ _NUMBERED = "numbered_starts"  # of a run that began on starts without a secret
 
 
 class CodeRun:
-    """One run folder; `begin` makes it."""
+    """One run folder; `begin` makes it.
+
+    With `resume` it goes on with the run in the folder: entries that are missing in `config` are
+    taken from there, and others than those of `free` may not differ. `given_starts` are those of
+    another run that this one is to be made on, if any.
+
+    Raises:
+        LLMOptError: The folder holds a run and `resume` is not set, or the reverse, or the run
+            was made with other settings.
+    """
 
     def __init__(
         self,

@@ -114,7 +114,16 @@ class CodeTask:
 
 
 def find_task(name: str, seed: int = 0, feedback: Sequence[str] = FEEDBACK_KINDS) -> CodeTask:
-    """Return the task of a name."""
+    """Return the task of a name.
+
+    It is one of `ALIASES`; a Meta-World task as ``"metaworld:pick-place-v3"``; or any Gymnasium id
+    (``"module:Id-v0"`` imports the module first). `seed` is that of the wording, and of
+    Meta-World's goals; `feedback` are kinds of it, for tasks with a teacher.
+
+    Raises:
+        ImportError: A package is missing; the message says which extra has it.
+        LLMOptError: There is no such task.
+    """
     if name.startswith("metaworld:"):
         return _metaworld_task(name, seed, feedback)
     try:

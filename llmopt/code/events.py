@@ -99,10 +99,9 @@ _KINDS: Mapping[str, type[CodeEvent]] = {
 
 
 class CodeState:
-    """Everything a code search knows.
+    """Everything a code search knows; trials are in the order of telling.
 
     Attributes:
-        trials: In the order of telling.
         asked: Candidates that were handed out and not told, by number.
         next: Number of the next candidate.
         failures: Asks that found no usable code.

@@ -102,12 +102,9 @@ class CodeEpisode(Episode):
 
 @dataclass(frozen=True)
 class PolicyScore:
-    """Several episodes of one policy.
+    """Several episodes of one policy, in the order of their starts, and the most steps of each.
 
-    Attributes:
-        episodes: The episodes, in the order of their starts.
-        cap: Most steps of an episode.
-        statistics: What the policy did in all of them, in words (gait, saturation, drift).
+    `statistics` say what the policy did in all of them, in words (gait, saturation, drift).
     """
 
     episodes: tuple[CodeEpisode, ...]
@@ -128,7 +125,7 @@ class PolicyScore:
     def held_return(self) -> float | None:
         """Mean return where an episode that ended in success goes on at its last reward.
 
-        A plain return is less for a success that came sooner. ``None`` where an episode failed.
+        A plain return is less for a success that came sooner.
         """
         mean = self.mean_return
         held = (e.reward * (self.cap - e.length) if e.success else 0.0 for e in self.episodes)
@@ -141,7 +138,7 @@ class PolicyScore:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of successes, failures included; ``None`` where the environment does not say."""
+        """Share of successes, failures included; ``None`` where nobody knows."""
         if all(e.success is None for e in self.episodes):
             return None
         known = [bool(e.success) for e in self.episodes if e.failure or e.success is not None]
@@ -509,22 +506,20 @@ def improve_within_episode(
 ) -> CodeEpisode:
     """Improve a policy while one episode goes on: each candidate acts for some steps.
 
-    The score of a candidate is its mean reward over its own steps. Candidates act in
-    different places, so that the latest is to be trusted more than the best.
+    The score of a candidate is its mean reward over its own steps. Candidates act in different
+    places, so that the latest is to be trusted more than the best. A failing one is replaced at
+    once.
 
     Args:
         optimizer: The search.
         env: The environment that counts.
         seed: Seed of the start.
-        steps: Steps for one candidate; a failing one is replaced at once.
+        steps: Steps for one candidate.
         cap: Largest number of steps of the episode, and of candidates.
 
-    Returns:
-        The episode as it went, under all of the candidates.
-
     Raises:
-        NoCandidateError: The model wrote nothing usable; the episode is lost, and what was
-            told before stays in `optimizer`. Likewise the other errors of `CodeOptimizer.ask`.
+        NoCandidateError: The model wrote nothing usable; the episode is lost, and what was told
+            before stays in `optimizer`. Likewise the other errors of `CodeOptimizer.ask`.
     """
     relay = _Relay(optimizer, steps, cap)
     made = episode(_Typed(env), relay, seed, cap, relay.watch)

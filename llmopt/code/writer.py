@@ -38,10 +38,6 @@ class Writer:
     """Turns a history into candidates by asking a model.
 
     Attributes:
-        meter: Sends the requests and counts what they cost.
-        prompt: What the model is asked; it holds the functions and the space.
-        make_sandbox: Makes a worker that is not started yet.
-        seed: Seed of the requests.
         repairs: Times that one answer is sent back with what was wrong with it.
         attempts: Fresh requests before it gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.

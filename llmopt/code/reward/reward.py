@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import gymnasium as gym
@@ -53,13 +54,13 @@ _COMPONENTS, _NAME = 12, 60  # components of a reward that are told, and charact
 
 @dataclass(frozen=True)
 class Training:
-    """A policy trained under a candidate's reward.
+    """A policy trained under a candidate's reward, and means at checkpoints of the training.
 
     Attributes:
-        policy: The policy: flat parameters of a linear one, or the file of another one.
-        components: For each component, its mean per step at each checkpoint of training.
-        returns: The environment's own mean return at each checkpoint.
-        lengths: Mean length of an episode at each checkpoint.
+        policy: Flat parameters of a linear one, or the file of another one.
+        components: Mean per step of each component.
+        returns: The environment's own mean return.
+        lengths: Mean length of an episode.
         episodes: Episodes run.
     """
 
@@ -198,18 +199,14 @@ def linear_words(env: gym.Env[Any, Any], episodes: int, cap: int) -> str:
 def summarise(
     policy: tuple[float, ...] | Path, log: Sequence[tuple[Mapping[str, float], float, int]]
 ) -> Training:
-    """Return a training from the log of its episodes.
-
-    `log` has for each episode the mean per step of each component, the environment's own return,
-    and the length.
-    """
+    """Return a training from its episodes: means of components, true return, length."""
     groups = [g for g in np.array_split(np.arange(len(log)), CHECKPOINTS) if len(g)]
     names = dict.fromkeys(name for parts, _, _ in log for name in parts)
     return Training(
         policy,
-        {n: tuple(_mean(log[k][0].get(n, 0.0) for k in g) for g in groups) for n in names},
-        tuple(_mean(log[k][1] for k in g) for g in groups),
-        tuple(_mean(log[k][2] for k in g) for g in groups),
+        {n: tuple(fmean(log[k][0].get(n, 0.0) for k in g) for g in groups) for n in names},
+        tuple(fmean(log[k][1] for k in g) for g in groups),
+        tuple(fmean(log[k][2] for k in g) for g in groups),
         len(log),
     )
 
@@ -233,11 +230,6 @@ def _rescaling(
         return flat
 
     return rescale
-
-
-def _mean(values: Any) -> float:
-    values = list(values)
-    return math.fsum(values) / len(values)
 
 
 def _episode(
@@ -277,9 +269,9 @@ def reflect(trainings: Sequence[Training], judged: Sequence[PolicyScore]) -> str
     spread = ""
     if error is not None:
         spread = f" ± {error:.3g} (standard error of {len(means)} trainings: {each})"
-    rate = _mean(score.success_rate for score in judged)
+    rate = fmean(score.success_rate or 0.0 for score in judged)
     lines = [
-        f"Judged by the environment itself: mean return {sum(means) / len(means):.5g}{spread}, "
+        f"Judged by the environment itself: mean return {fmean(means):.5g}{spread}, "
         f"success in {rate:.0%} of the episodes."
     ]
     for number, training in enumerate(trainings, 1):
@@ -412,7 +404,7 @@ def improve_reward(
                 return Outcome(None, error.feedback(), broken=broken)
             values = [[j.rank for j in judged], [j.success_rate or 0.0 for j in judged]]
             values = values[:: 1 if measure == "return" else -1]
-            first, tie = (math.fsum(v) / len(v) for v in values)
+            first, tie = map(fmean, values)
             return Outcome(first, reflect(made, judged), [tie], values[0], made=(made, judged))
 
         def watch(number: int, made: Any, words: str) -> None:

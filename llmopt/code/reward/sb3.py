@@ -126,17 +126,17 @@ def train_sb3(
     folder: str | Path | None = None,
     **options: Any,
 ) -> Training:
-    """Train a policy by stable-baselines3; use as ``improve_reward(train=train_sb3)``.
+    """Train by stable-baselines3 for ``episodes * cap`` steps; called as `train_linear`.
 
     Args:
         candidate: The reward.
         env: The environment; nothing of its own reward reaches the training.
-        episodes: ``episodes * cap`` environment steps are trained for.
+        episodes: Episodes, of at most `cap` steps.
         seed: Seed of the training.
         cap: Largest number of steps of an episode.
-        algorithm: One of `ALGORITHMS`.
+        algorithm: One of `ALGORITHMS`; `options` are for its class.
         folder: Where the trained policy is saved; a new temporary folder by default.
-        **options: For the algorithm's class.
+        **options: See `algorithm`.
 
     Raises:
         ImportError: stable-baselines3 is not installed.

@@ -1,10 +1,8 @@
 """The parent's side of a worker: start, ask, time out, kill; nothing that arrives is trusted.
 
-A worker is a fresh Python process with a scrubbed environment in a session of its own. It
-confines itself (`llmopt.code.sandbox.confine`) before it sees the candidate. Parent and worker
-exchange messages over two raw pipes: a header (`llmopt.code.sandbox.wire.HEADER`) and one value.
-The worker holds no score and no environment whose state counts, so that a candidate that
-takes over its worker can return numbers, which it could do anyway, and nothing else.
+A worker is a fresh Python process in a session of its own, which confines itself before it sees the
+candidate. It holds no score and no environment whose state counts: code that takes it over can
+return numbers, which it could do anyway, and nothing else.
 """
 
 from __future__ import annotations
@@ -65,19 +63,18 @@ Limits = WorkerLimits  # the name before there were limits of spending, too
 class Sandbox:
     """One worker for one candidate. Calls of several threads wait for one another.
 
-    A fork of the process that started the worker cannot call it: there `running` is false,
-    and `start` or `load` starts another.
+    A fork of the process that started the worker cannot call it: there `running` is false, and
+    `start` or `load` starts another.
 
     Args:
         limits: What the worker may use.
         imports: Modules that are imported before confinement, and so can be imported by the
             candidate. Their names are bound for it, and ``np`` for NumPy.
-        allow_unsandboxed: Run where seccomp is not to be had. Rlimits, the scrubbed environment
-            and the wall clock remain.
+        allow_unsandboxed: Run where seccomp is not to be had. Rlimits, the scrubbed environment and
+            the wall clock remain.
 
     Attributes:
-        confined: Whether the running worker is confined in full; ``None`` before the first
-            start.
+        confined: Whether the running worker is confined in full; ``None`` before the first start.
         printed: What the candidate printed, cut.
     """
 
