@@ -340,8 +340,7 @@ class LLMOptimizer(OptimizerBase[Params]):
             elif known + len(proposals) >= self._n_warmup:
                 break
             else:
-                normal = self._options.warmup_distribution == "normal"
-                values = draw_new(self.space, seen, rng, normal=normal)
+                values = draw_new(self.space, seen, rng)
             proposals.append(Proposal(values, "warmup"))
             self._meter.count_proposal("warmup")
         return proposals

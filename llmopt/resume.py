@@ -83,6 +83,7 @@ def _space_differences(there: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 # What says how the model is asked: stored points mean the same whatever it is.
 _MAY_CHANGE = ("client", "seed", "prompt")
+_FORMER_OPTIONS = {"warmup_distribution"}  # of warm-up points, which are in the file
 _MAY_CHANGE_OPTIONS = {f.name for f in fields(SearchOptions) if f.metadata.get("changes")}
 
 
@@ -94,7 +95,7 @@ def check_same(start: Event, own: Event, path: str | os.PathLike[str], *, seed_g
     """
     there, now = start["options"], own["options"]
     pairs = [("directions", start["directions"], own["directions"])]
-    names = {*there, *now} - _MAY_CHANGE_OPTIONS
+    names = {*there, *now} - _MAY_CHANGE_OPTIONS - _FORMER_OPTIONS
     if "task" in now and "task" not in there:  # an earlier version told it in the description
         names = names - {"task"} | {"description"}
     if "noisy" not in there:  # of an earlier version, which did not say
@@ -136,7 +137,7 @@ class StoredPoints(list[tuple[str, list[Any]]]):
 
 def stored_options(start: Event, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with which a stored run goes on; `options` go before its own."""
-    stored = dict(start["options"])
+    stored = {k: v for k, v in start["options"].items() if k not in _FORMER_OPTIONS}
     foreign = sorted(map(str, stored.keys() - _STORED_OPTIONS))
     if foreign:
         raise StorageError(

@@ -21,7 +21,6 @@ class SearchArguments(AskArguments, total=False):
 
     model: Client | str | None
     warmup: int | Literal["auto"] | Sequence[Any]
-    warmup_distribution: Literal["uniform", "normal"]
     start: Mapping[str, Any] | Sequence[Any]
     constraints: str | Iterable[str]
     batch_size: int
@@ -44,8 +43,6 @@ class SearchOptions(AskOptions):
             themselves. Points told without being asked count towards the number. ``"auto"`` for
             none where the prompt ``"words"`` has a description to design by, 1 where it has none,
             and for other prompts 10, or 5 to 10 in a search of fewer than 100 points (`total`).
-        warmup_distribution: ``"uniform"``, or ``"normal"`` for ``N(0, 3)`` clipped to the
-            bounds, as in ProPS (arXiv 2511.21928, Algorithm 1).
         start: Points to begin with, before the warm-up: a list of them, or a mapping from words
             that the model is told (``"the current production setting"``) to the point. They
             count towards `warmup`; see also `LLMOptimizer.enqueue`.
@@ -82,9 +79,6 @@ class SearchOptions(AskOptions):
 
     model: Client | str | None = None
     warmup: int | Literal["auto"] | Sequence[Any] = option("auto", "always")
-    warmup_distribution: Literal["uniform", "normal"] = option(
-        "uniform", "always", choices=("uniform", "normal")
-    )
     start: Mapping[str, Any] | Sequence[Any] = option((), "rarely")
     constraints: str | Iterable[str] = ()
     batch_size: int = option(1, "always", changes=True, whole=(1, MOST_AT_ONCE))

@@ -169,15 +169,6 @@ class TestAsk:
         optimizer = make(answers((1, 1)), warmup=given)
         assert optimizer.ask(3) == [*given, {"x": 1.0, "k": 1}]
 
-    def test_normal_warmup_is_drawn_from_the_published_distribution(self):
-        space = {"x": Float(-100.0, 100.0)}
-        optimizer = LLMOptimizer(
-            space, ScriptedClient([]), warmup=2000, warmup_distribution="normal", seed=3
-        )
-        draws = np.array([p["x"] for p in optimizer.ask(2000)])
-        assert abs(draws.mean()) < 0.3
-        assert abs(draws.std() - 3.0) < 0.2
-
     def test_pending_points_reach_the_prompt(self):
         client = ScriptedClient(answers((1.5, 17), (2, 2)))
         optimizer = LLMOptimizer(SPACE, client, warmup=0)

@@ -126,12 +126,9 @@ class TestEverySpace:
         assert optimizer.usage.fallbacks == 5
         assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 5
 
-    @pytest.mark.parametrize("distribution", ["uniform", "normal"])
-    def test_warmup(self, name, distribution):
+    def test_warmup(self, name):
         given = SPACES[name]
-        optimizer = LLMOptimizer(
-            given, ScriptedClient([]), seed=0, warmup=12, warmup_distribution=distribution
-        )
+        optimizer = LLMOptimizer(given, ScriptedClient([]), seed=0, warmup=12)
         for point in optimizer.ask(12):
             assert optimizer.tell(point, 1.0).source == "warmup"
         assert len({optimizer.space.key(t.values) for t in optimizer.trials}) == 12
@@ -183,17 +180,16 @@ FINITE = {
 
 
 @pytest.mark.parametrize("name", FINITE)
-@pytest.mark.parametrize("normal", [False, True])
-def test_no_point_is_repeated_while_there_is_another(name, normal):
+def test_no_point_is_repeated_while_there_is_another(name):
     space = Space.of(FINITE[name])
     seen: set = set()
     rng = np.random.default_rng(0)
     total = int(space.cardinality)
     for i in range(total):
-        values = draw_new(space, seen, rng, normal=normal)
+        values = draw_new(space, seen, rng)
         assert space.check(values) == values
         assert len(seen) == i + 1
-    draw_new(space, seen, rng, normal=normal)
+    draw_new(space, seen, rng)
     assert len(seen) == total
 
 

@@ -36,7 +36,6 @@ from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.parse import Reading
 from llmopt.search.ask_options import AskArguments, AskOptions
-from llmopt.search.limits import Limits
 from llmopt.search.meter import Draft, Meter, Metered
 from llmopt.search.numeric import fitted
 from llmopt.space import Space, Value
@@ -117,8 +116,6 @@ class ModelEmitter(Metered):
         client: The model.
         prompt: A prompt object, a shipped prompt's name, a template's text or path, or
             ``"auto"`` for the one that suits the client.
-        transport_attempts: See `Meter`.
-        limits: Caps on requests, tokens and cost, in place of those among the options.
         **options: See `llmopt.search.ask_options.AskOptions`.
 
     Attributes:
@@ -132,9 +129,6 @@ class ModelEmitter(Metered):
         self,
         client: Client,
         prompt: str | Path | Prompt = "auto",
-        *,
-        transport_attempts: int | None = None,
-        limits: Limits | None = None,
         **options: Unpack[AskArguments],
     ) -> None:
         self.options = AskOptions.of("ModelEmitter", options)
@@ -154,8 +148,7 @@ class ModelEmitter(Metered):
             )
         self.points = self._most_points(client)
         self.finishes = False
-        limits = limits or self.options.limits
-        self._meter = Meter(client, limits, transport_attempts=transport_attempts)
+        self._meter = Meter(client, self.options.limits)
 
     def _most_points(self, client: Client) -> int:
         """Return the most points of one answer."""
@@ -486,19 +479,13 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
     return tuple(notes)
 
 
-def draw_new(
-    space: Space, seen: set[Hashable], rng: np.random.Generator, *, normal: bool = False
-) -> tuple[Value, ...]:
-    """Draw a point that is not in `seen` (if there is one), and add it there.
-
-    With `normal` it is drawn from ``N(0, 3)`` clipped to the bounds, not uniformly.
-    """
-    draw = space.normal if normal else space.sample
-    values = draw(rng)
+def draw_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
+    """Draw a point that is not in `seen` (if there is one), and add it there."""
+    values = space.sample(rng)
     for _ in range(_FALLBACK_DRAWS):
         if space.key(values) not in seen:
             break
-        values = draw(rng)
+        values = space.sample(rng)
     else:
         if len(seen) < space.cardinality < math.inf:
             values = _next_new(space, seen, rng)

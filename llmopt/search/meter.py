@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmopt.arguments import whole_number
 from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.client.call import paying
 from llmopt.client.ready import check_ready
@@ -135,14 +134,9 @@ class Meter:
         lock: Held by an ask from its first to its last request.
     """
 
-    def __init__(
-        self, client: Client, limits: Limits | None = None, *, transport_attempts: int | None = None
-    ) -> None:
+    def __init__(self, client: Client, limits: Limits | None = None) -> None:
         self.client = client
         self.limits = limits or Limits()
-        if transport_attempts is not None:
-            whole_number("transport_attempts", transport_attempts, 1)
-        self.transport_attempts = transport_attempts
         self.journal = Journal()
         self.observe: Callable[[Spent], object] | None = None
         self.lock = Lock()
@@ -230,7 +224,6 @@ class Meter:
             answer = complete_with_retries(
                 calls,
                 request,
-                attempts=self.transport_attempts,
                 most_calls=left,
                 on_failure=count_failure,
             )

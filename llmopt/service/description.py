@@ -21,7 +21,7 @@ _MOST_NAME = 200  # characters
 _MOST_TEXT = 100_000
 _MOST_START = 1000
 _OPTIONS = tuple(
-    "direction seed warmup warmup_distribution constraints total batch_size attempts out_of_range "
+    "direction seed warmup constraints total batch_size attempts out_of_range "
     "on_error noisy may_stop points numeric partner max_requests max_tokens max_cost".split()
 )
 _KEYS = ("space", "model", "prompt", "description", "start", *_OPTIONS)

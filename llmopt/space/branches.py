@@ -177,9 +177,6 @@ class BranchedSpace(Space):
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:  # noqa: D102
         return self.settle(super().draw(rng))
 
-    def _draw_normal(self, rng: np.random.Generator, scale: float) -> tuple[Value, ...]:
-        return self.settle(super()._draw_normal(rng, scale))
-
     def decode(self, unit: Sequence[float] | np.ndarray) -> tuple[Value, ...]:  # noqa: D102
         return self.settle(super().decode(unit))
 

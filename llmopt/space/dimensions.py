@@ -7,7 +7,7 @@ dimensions, each of which knows its name there (`bound`):
 - ``check`` and ``clip`` return a value in exact form. A value that does not belong to the
   dimension is refused by ``check``; ``clip`` moves a number. ``round`` also moves it onto one
   that ``format`` can show, and ``parse`` reads that text.
-- ``draw`` and ``normal`` turn random numbers into values, ``decode`` a point of [0, 1].
+- ``draw`` turns a random number into a value, ``decode`` a point of [0, 1].
 - ``count`` is the number of values, and ``value(k)`` the one at place k.
 - ``key`` identifies a value. ``code`` is the number that stands for it, ``restore`` reads it.
 """
@@ -160,10 +160,6 @@ class Categorical(BaseDimension):
     def draw(self, u: float) -> Hashable:
         """Return the choice of a uniform number in [0, 1)."""
         return self.choices[int(u * self.count)]
-
-    def normal(self, u: float, z: float) -> Hashable:
-        """Return the choice of a uniform number; a normal one says nothing about it."""
-        return self.draw(u)
 
     def decode(self, u: float) -> Hashable:
         """Return the choice nearest to a place in [0, 1]."""

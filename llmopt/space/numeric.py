@@ -166,10 +166,6 @@ class _Number(BaseDimension):
         at = self.offset + u * self.span
         return self.clip(math.exp(at) if self.log else at)
 
-    def normal(self, u: float, z: float) -> Value:
-        """Return the value of a normal number, or of a uniform one where 0 is outside."""
-        return self.clip(z) if self.low <= 0 <= self.high else self.draw(u)
-
     def code(self, value: Value) -> Value:
         """Return the number that stands for a value."""
         return value

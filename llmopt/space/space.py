@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -348,13 +347,10 @@ class Space:
             rng: Source of randomness; without constraints it is advanced by as many numbers as
                 there are dimensions.
         """
-        return self._keeping(self.draw, rng) if self._constraints else self.draw(rng)
-
-    def _keeping(
-        self, draw: Callable[[np.random.Generator], tuple[Value, ...]], rng: np.random.Generator
-    ) -> tuple[Value, ...]:
+        if not self._constraints:
+            return self.draw(rng)
         for _ in range(DRAWS):
-            values = draw(rng)
+            values = self.draw(rng)
             if self.admits(values):
                 return values
         return self.mend(values)
@@ -363,28 +359,6 @@ class Space:
         """Draw a flat point, whatever the constraints."""
         units = rng.random(len(self.names)).tolist()
         return tuple([d.draw(u) for d, u in zip(self.dimensions, units, strict=True)])
-
-    def normal(self, rng: np.random.Generator, scale: float = 3.0) -> tuple[Value, ...]:
-        """Draw a flat point from N(0, `scale`²), moved to the nearest valid one.
-
-        The published warm-up draws N(0, 3) (ProPS, arXiv 2511.21928). Choices, and numbers
-        whose range leaves out 0 (log scales do), are drawn as in `sample`: a normal
-        distribution around 0 says nothing about them.
-
-        Args:
-            rng: Source of randomness; without constraints it is advanced by the same amount at
-                every call. See `sample` for those.
-            scale: Standard deviation, in the units of the parameters.
-        """
-        if self._constraints:
-            return self._keeping(partial(self._draw_normal, scale=scale), rng)
-        return self._draw_normal(rng, scale)
-
-    def _draw_normal(self, rng: np.random.Generator, scale: float) -> tuple[Value, ...]:
-        units = rng.random(len(self.names)).tolist()
-        normals = (scale * rng.standard_normal(len(self.names))).tolist()
-        drawn = zip(self.dimensions, units, normals, strict=True)
-        return tuple([d.normal(u, z) for d, u, z in drawn])
 
     # Moving onto valid or shown values ------------------------------------------------
 
