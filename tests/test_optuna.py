@@ -566,10 +566,62 @@ class TestConditional:
         assert study.trials[-1].params == {"d": 2, "k": "b", "v": 4}
         assert sampler.usage.requests == 2
         assert sampler.usage.rejected == {"incomplete": 1}
-        assert "drawn at random, as nobody knew of it: v = " in requests(sampler)[1].text
-        assert requests(sampler)[1].text.count("as nobody knew of it") == 2
+        assert "drawn at random, as the answer could not give it: v = " in requests(sampler)[1].text
+        assert requests(sampler)[1].text.count("as the answer could not") == 2
         said = "1 of the points that you gave before: not measured"
         assert [said in r.text for r in requests(sampler)] == [False, True]
+
+    def test_random_points_that_lack_something_are_not_called_the_models(self):
+        def answer(request):
+            if request is sampler.client.requests[0]:
+                raise ClientError("down")
+            drawn = np.random.default_rng(request.seed).uniform(0, 10, 4).round(3).tolist()
+            return "\n".join(f"Start from: new\nProposal:\nk: b, v: {v}\n" for v in drawn)
+
+        sampler = make(answer, prompt="words", batch_size=8)
+        study = study_of(sampler)
+        study.enqueue_trial({"k": "a", "u": 9})
+        with pytest.warns(FallbackWarning):
+            study.optimize(self.branches, n_trials=2)
+        while len(requests(sampler)) == 1:
+            study.optimize(self.branches, n_trials=1)
+        assert sampler.usage.rejected["incomplete"] > 0
+        assert "that you gave before" not in requests(sampler)[-1].text
+
+    def test_untried_choices_flood_no_prompt(self):
+        choices = [f"{i:03d}" + "z" * 200 for i in range(60)]
+        sampler = make([f"d: 1, k: {choices[9]}"])
+        study = study_of(sampler)
+
+        def objective(trial):
+            trial.suggest_categorical("k", choices)
+            return trial.suggest_int("d", 0, 3)
+
+        study.enqueue_trial({"d": 0, "k": choices[0]})
+        study.optimize(objective, n_trials=2)
+        (said,) = [
+            line for line in requests(sampler)[0].text.splitlines() if "no trial has" in line
+        ]
+        assert "k = 001zzz" in said
+        assert "or 47 other choices yet" in said
+        assert len(said) < 1500
+
+    def test_choices_that_were_taken_away_break_nothing(self):
+        sampler = make(["k: b, d: 2"])
+        study = study_of(sampler)
+        for i, kind in enumerate("abc"):
+            own = {"k": CategoricalDistribution(("a", "b", "c")), "d": IntDistribution(0, 5)}
+            told(study, own, {"k": kind, "d": i}, 1.0)
+        left = {"k": CategoricalDistribution(("b", "a")), "u": IntDistribution(0, 5)}
+        told(study, left, {"k": "a", "u": 3}, 1.0)
+
+        def objective(trial):
+            return trial.suggest_int("d", 0, 5) + (
+                trial.suggest_categorical("k", ["b", "a"]) == "a"
+            )
+
+        study.optimize(objective, n_trials=1)
+        assert study.trials[-1].params == {"k": "b", "d": 2}
 
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
@@ -675,6 +727,41 @@ class TestGivenParameters:
             study.sampler = PartialFixedSampler({"y": 8}, sampler)
         study.optimize(bowl, n_trials=2)
         assert [t.params for t in study.trials[1:]] == [{"x": 2.5, "y": 8}, {"x": 3.5, "y": 8}]
+
+    def test_points_of_one_answer_serve_the_trials_of_a_sampler_around_this_one(self):
+        points = [f"Start from: new\nProposal:\nx: {x}\n" for x in (1, 2, 3, 4)]
+        sampler = make(["\n".join(points), points[0].replace("1", "5")], prompt="words")
+        study = begun(sampler)
+        with pytest.warns(optuna.exceptions.ExperimentalWarning):
+            study.sampler = PartialFixedSampler({"y": 8}, sampler)
+        study.optimize(bowl, n_trials=5)
+        assert [t.params for t in study.trials[1:]] == [{"x": x, "y": 8} for x in (1, 2, 3, 4, 5)]
+        assert sampler.usage.requests == 2
+        assert sampler.usage.rejected == {}
+        assert "drawn at random" not in requests(sampler)[1].text  # y is the user's
+
+    def test_what_a_trial_was_enqueued_with_is_asked_of_no_other(self):
+        sampler = make(
+            ["Start from: new\nProposal:\ny: 1", "Start from: new\nProposal:\nx: 3, y: 1"]
+        )
+        sampler = make(
+            [f"Start from: new\nProposal:\n{p}" for p in ("d: 2", "d: 3, k: a")], prompt="words"
+        )
+        study = study_of(sampler)
+
+        def objective(trial):
+            kind = trial.suggest_categorical("k", ["a", "b"])
+            return trial.suggest_int("d", 0, 3) + (kind == "b" and trial.suggest_int("w", 0, 9))
+
+        study.enqueue_trial({"d": 1, "k": "a"})
+        study.enqueue_trial({"k": "b", "w": 3})
+        study.optimize(objective, n_trials=3)
+        assert study.trials[1].params == {"d": 2, "k": "b", "w": 3}
+        first, second = (r.text for r in requests(sampler))
+        assert "already set for this proposal: k = 'b', w = 3" in first
+        assert "up to" not in first.splitlines()[-1]  # one point: the others would be of k = b, too
+        assert "and up to 3 more" in second
+        assert "drawn at random" not in second  # w is the user's
 
 
 class TestState:

@@ -29,9 +29,12 @@ from llmopt.search.emitter import Emitter, ModelEmitter, draw_new
 from llmopt.search.scheduler import Scheduler, make_scheduler
 from llmopt.space import Space
 from llmopt.space.constraints import Constraint
+from llmopt.text import cut
 
 _CLASH_ROUNDS = 4
 _CLASH_PAUSE = 5.0  # times as long as the storage took to write and read
+_MOST_CHOICES = 12  # that no trial has had and that are named
+_CHOICE_LENGTH = 80  # characters
 _BEST_SINCE = 10  # trials since the best one, until it is said that it lies on the edge
 
 
@@ -78,8 +81,11 @@ def _not_tried(space: Any) -> tuple[str, ...]:
     ]
     if not choices:
         return ()
+    shown = [cut(text, _CHOICE_LENGTH) for text in choices[:_MOST_CHOICES]]
+    if more := len(choices) - len(shown):
+        shown.append(f"{more} other choices")
     return (
-        f"no trial has had {' or '.join(choices)} yet. With such a choice parameters that are "
+        f"no trial has had {' or '.join(shown)} yet. With such a choice parameters that are "
         "listed may not apply (leave them out), and others may come that are not listed: their "
         "first values are drawn at random",
     )
@@ -102,7 +108,7 @@ class Asker:
         curves: bool,
         notes: bool,
     ) -> None:
-        self._model, self._constraints = model, constraints
+        self._model, self._constraints, self._points = model, constraints, model.points
         self._emitter: Emitter = make_scheduler(partner, model, None)
         if isinstance(self._emitter, Scheduler):
             self._emitter.partners = tuple(map(for_choices, self._emitter.partners))
@@ -148,6 +154,8 @@ class Asker:
                 what.clear()
         self._ledger.attach(self._model.meter, study)
         self._model.options = replace(self._model.options, may_stop=may_stop)
+        # What is set in this trial holds for no other one.
+        self._model.points = 1 if given else self._points
         if self._reader is None or self._reader.space.distributions != space.distributions:
             noisy = self._model.options.noisy
             self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
@@ -163,7 +171,7 @@ class Asker:
         for round_ in range(_CLASH_ROUNDS + 1):
             rng = np.random.default_rng((*entropy, trial.number, len(given), round_))
             if round_ < _CLASH_ROUNDS:
-                if given or not self._waiting(place, view, space):
+                if given or not self._waiting(place, view, space, free):
                     self._ask(place, begun, view, free, rng)
                 offer = offers.popleft()
             else:
@@ -219,7 +227,7 @@ class Asker:
         self._model.meter.count_proposal(offer.proposal.source, -1)
         self._model.meter.count_rejection(why)
 
-    def _waiting(self, place: object, view: View, space: StudySpace) -> bool:
+    def _waiting(self, place: object, view: View, space: StudySpace, free: Space) -> bool:
         """Whether a point waits that was paid for.
 
         Points are discarded that are taken by now, or that lack a parameter which the study has
@@ -227,9 +235,11 @@ class Asker:
         """
         offers = self._offers[place]
         while offers:
-            key = space.key(offers[0].params)
-            if lacking := space.lacking(offers[0].params):
-                self._left_out.setdefault(place, []).append(" and ".join(lacking))
+            key, values = space.key(offers[0].params), space.flatten(offers[0].params)
+            if lacking := values and free.missing(dict(enumerate(values))):
+                if offers[0].proposal.source == "llm":
+                    names = " and ".join(free.names[i] for i in lacking)
+                    self._left_out.setdefault(place, []).append(names)
                 self._discard(offers.popleft(), "incomplete")
             elif self._model.options.noisy or (key is not None and key not in view.taken):
                 return True

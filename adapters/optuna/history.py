@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.records import (
     is_stopped,
+    read_drawn,
     read_fixed,
     read_note,
     read_proposal,
@@ -239,13 +240,11 @@ class StudyHistory:
         return _Row(frozen, trial, self.space.space.key(values), read_start(frozen), told=told)
 
     def _drawn(self, frozen: FrozenTrial) -> str:
-        """Say which parameters of a model's point came up in its trial, and were drawn there."""
-        proposed = read_proposal(frozen.system_attrs)
-        if read_note(frozen, "source") != "llm" or not proposed:
-            return ""
-        new = [n for n in self.space.distributions if n in frozen.params and n not in proposed]
-        shown = ", ".join(f"{name} = {frozen.params[name]!r}" for name in new)
-        return f"drawn at random, as nobody knew of it: {shown}" if new else ""
+        """Say which parameters of a model's point were drawn in its trial."""
+        drawn = read_drawn(frozen) if read_note(frozen, "source") == "llm" else []
+        shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
+        text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)
+        return f"drawn at random, as the answer could not give it: {text}" if shown else ""
 
 
 def _source(source: Any) -> Source:

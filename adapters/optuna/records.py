@@ -20,6 +20,7 @@ from llmopt.text import first_line
 CHUNK = 2045
 _PROPOSAL = PREFIX + "proposal"
 _FRAMES = 8  # calls between Optuna's loop and a sampler's `after_trial`, at most
+_DRAWN = PREFIX + "drawn"
 _START = PREFIX + "start"
 _SHORT_WAIT = 1.0  # seconds that are worth no write
 
@@ -40,6 +41,17 @@ def read_proposal(system_attrs: Mapping[str, Any]) -> dict[str, float]:
     """Return what a trial was proposed to evaluate, in Optuna's internal representation."""
     found = _read_json(system_attrs, _PROPOSAL)
     return found if isinstance(found, dict) else {}
+
+
+def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:
+    """Keep that a parameter of a running trial was drawn, not proposed."""
+    _write_json(study, trial, _DRAWN, [*read_drawn(trial), name])
+
+
+def read_drawn(trial: FrozenTrial) -> list[str]:
+    """Return the parameters of a trial that were drawn, not proposed."""
+    found = _read_json(trial.system_attrs, _DRAWN)
+    return found if isinstance(found, list) else []
 
 
 def read_start(trial: FrozenTrial) -> int | None:

@@ -30,6 +30,7 @@ from llmopt.adapters.optuna.history import known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, with_samplers
 from llmopt.adapters.optuna.records import (
     current,
+    note_drawn,
     raised_in_objective,
     read_fixed,
     read_note,
@@ -370,6 +371,7 @@ class LLMSampler(BaseSampler):
                         reason=reason,
                     )
                 )
+            note_drawn(study, current(study, trial), param_name)
         return self._draw(study, trial, param_name, param_distribution)
 
     def _propose(self, begun: Begun) -> dict[str, Any]:

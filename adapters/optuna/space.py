@@ -135,20 +135,23 @@ class StudySpace:
             self.space = BranchedSpace(self._dimensions, dict.fromkeys(self._dimensions))
 
     @cached_property
+    def _points(self) -> list[dict[str, Value]]:
+        """The trials' parameters by name; a choice that there is no more stands for itself."""
+        own = self._dimensions
+        choices = {n for n, d in own.items() if isinstance(d, Categorical)}
+        points = []
+        for trial in self._trials:
+            point = {n: _hashable(v) for n, v in trial.params.items() if n in own}
+            point.update(self._values({n: trial.params[n] for n in point.keys() & choices}))
+            points.append(point)
+        return points
+
+    @cached_property
     def optional(self) -> Mapping[str, Condition | None]:
         """When a parameter is there, by name: see `BranchedSpace`."""
         if len(self.base) == len(self.distributions):
             return {}
-        own = self._dimensions
-        choices = {n: d.choices for n, d in own.items() if isinstance(d, Categorical)}
-        points = []
-        for trial in self._trials:
-            point = {n: v for n, v in trial.params.items() if n in own}
-            for name in point.keys() & choices.keys():
-                code = trial.distributions[name].to_internal_repr(point[name])
-                point[name] = choices[name][int(code)]
-            points.append(point)
-        return find_conditions(points, own)
+        return find_conditions(self._points, self._dimensions)
 
     @cached_property
     def _unseen(self) -> Mapping[str, set[Value]]:
@@ -156,11 +159,8 @@ class StudySpace:
         found = {}
         for name, own in self._dimensions.items() if self._trials else ():
             if isinstance(own, Categorical):
-                seen = (
-                    self._values({name: t.params[name]}) for t in self._trials if name in t.params
-                )
-                left = set(own.choices).difference(v for values in seen for v in values.values())
-                if left:
+                seen = {point[name] for point in self._points if name in point}
+                if left := set(own.choices) - seen:
                     found[name] = left
         return found
 
@@ -184,13 +184,6 @@ class StudySpace:
         if not values or len(values) < len(params.keys() & self.distributions.keys()):
             return None
         return tuple(values.get(name, ABSENT) for name in self.distributions)
-
-    def lacking(self, params: Mapping[str, Any]) -> list[str]:
-        """Return the parameters that a trial with these has, too, as far as other trials tell."""
-        space, values = self.with_given({}), self.flatten(params)
-        if values is None or not isinstance(space, BranchedSpace):
-            return []
-        return [space.names[i] for i in space.missing(dict(enumerate(values)))]
 
     def key(self, params: Mapping[str, Any]) -> Hashable | None:
         """Return the `Space.key` of parameters in Optuna's form; ``None`` outside the space."""
