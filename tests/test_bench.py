@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ from string import ascii_lowercase
 import numpy as np
 import pytest
 
-from llmopt import Completion, LLMOptError, Reply, ScriptedClient
+from llmopt import Completion, Reply, ScriptedClient
 from llmopt.benchmarks import extras
 from llmopt.benchmarks.bench import cells as bench
 from llmopt.benchmarks.bench import command
@@ -26,7 +25,6 @@ from llmopt.benchmarks.bench.cells import (
 )
 from llmopt.benchmarks.bench.suites import SUITES
 from llmopt.benchmarks.engine import pool
-from llmopt.benchmarks.engine.asking import draw_warmup
 from llmopt.benchmarks.engine.cell import Cell
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.tasks.table import get_task
@@ -134,19 +132,6 @@ def test_a_box_and_no_bias_make_another_task():
     line = run_cell(cell(task="mountaincar", box=(-15.0, 15.0), bias=False, evaluations=3))
     assert line["task"] == "MountainCarContinuous-v0/scaled-v1/no-bias/box-15,15"
     assert (line["box"], line["bias"], line["parameters"]) == ([-15.0, 15.0], False, 2)
-
-
-def test_warmup_points_are_those_of_llmopt_run():
-    from llmopt.benchmarks.run import RunConfig
-    from llmopt.benchmarks.run.session import warmup_points
-
-    config = RunConfig("cartpole", seed=5, warmup=6)
-    task = get_task("cartpole", box=(-2.0, 1.0))
-    points = warmup_points(config, task, 10)
-    drawn = draw_warmup(task.box, 10, 6, 5)
-    assert [p.params for p in points] == [tuple(row) for row in drawn.tolist()]
-    assert drawn.min() >= -2
-    assert drawn.max() <= 1
 
 
 def test_cells_name_a_model_only_where_one_is_asked():
@@ -361,28 +346,10 @@ def test_gp_takes_part_only_where_torch_is(monkeypatch):
     assert "optuna-gp" in {c.method for c in SUITES["policies"]("smollm2", 4)}
 
 
-def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path):
+def test_a_missing_package_stops_the_benchmark_before_it_starts(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    args = argparse.Namespace(
-        suite=None,
-        tasks=["cartpole"],
-        methods=["optuna-gp"],
-        seeds=1,
-        evaluations=1,
-        episodes=1,
-        warmup=0,
-        heldout=1,
-        box=None,
-        bias=None,
-        wrappers=None,
-        finalists=0,
-        model="smollm2",
-        batch=4,
-        max_tokens=0,
-        dry_run=False,
-        jobs=1,
-        out=tmp_path / "r.jsonl",
-    )
-    with pytest.raises(LLMOptError, match="needs optuna"):
-        command.main(args)
-    assert not args.out.exists()
+    out = tmp_path / "r.jsonl"
+    arguments = ["--tasks", "cartpole", "--methods", "optuna-gp", "--out", str(out)]
+    assert main(["bench", *arguments]) == 2
+    assert "needs optuna" in capsys.readouterr().err
+    assert not out.exists()
