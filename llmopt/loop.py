@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, SupportsFloat, TypeVar, Unpack, overload
 
 from llmopt.arguments import check_names, one_of, whole_number
+from llmopt.broken_task import FailureWatch
 from llmopt.client.base import Client
 from llmopt.client.ready import is_permanent
 from llmopt.errors import (
@@ -26,7 +27,6 @@ from llmopt.errors import (
 )
 from llmopt.history import Direction, History, Kind, Params, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
-from llmopt.sanity import Sanity
 from llmopt.search.refine import FINISHES, Finish
 from llmopt.search_options import SearchArguments, SearchOptions
 from llmopt.space import Dimension, Space
@@ -282,7 +282,7 @@ def _search(
         n_trials += len(imported)
     done = len(optimizer.trials)
     sound = any(t.state == "complete" for t in optimizer.trials if t.number not in imported)
-    sanity = Sanity(_name(f), sound)
+    failures = FailureWatch(_name(f), sound)
     bar = tqdm(
         total=max(n_trials, done), initial=done, disable=None if progress is None else not progress
     )
@@ -325,7 +325,7 @@ def _search(
             trial, raised = _evaluate(optimizer, f, params, catch, kind)
             best = optimizer.history.best
             failure = "" if trial.state == "complete" else trial.feedback
-            sanity.see(failure, _remedy(raised, optimizer))
+            failures.see(failure, _remedy(raised, optimizer))
             if best is not None and best.rewards:
                 bar.set_postfix_str(f"best {best.rewards[0]:.6g}", refresh=False)
             bar.update()

@@ -36,7 +36,7 @@ from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import FallbackWarning, ParameterError, SearchStopped
 from llmopt.history import Direction, Kind, Params, Proposal, Trial
-from llmopt.imports import Importer, ImportReport, notes_on, read_source
+from llmopt.import_trials import Importer, ImportReport, notes_on, read_source
 from llmopt.optimizer_base import OptimizerBase
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.resume import StoredPoints, replay, start_of, stored_options

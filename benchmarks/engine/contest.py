@@ -31,13 +31,13 @@ from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method, method_seed
 from llmopt.benchmarks.methods.table import Asking, MethodSpec
 from llmopt.benchmarks.tasks.fast import FastEvaluator
+from llmopt.broken_task import FailureWatch
 from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.policies.episode import Step
 from llmopt.policies.evaluation import Evaluation
 from llmopt.policies.fresh import Final, choose
 from llmopt.policies.starts import held_out_seeds, selection_seeds, start_seeds
-from llmopt.sanity import Sanity
 from llmopt.trackers.base import Bell
 
 
@@ -110,7 +110,9 @@ class Contest:
         self._entrants = {entrant.name: entrant for entrant in entrants}
         self._planned = terms.evaluations if planned is None else planned
         known = (r for records in kept.records.values() for r in records)
-        self._sanity = Sanity(self.task.env_id, any(record.mean is not None for record in known))
+        self._failures = FailureWatch(
+            self.task.env_id, any(record.mean is not None for record in known)
+        )
 
     def check(self) -> None:
         """Make each method's first question; see `check_prompt`."""
@@ -234,7 +236,7 @@ class Contest:
 
     def _keep(self, record: Record, steps: Sequence[str] = ()) -> None:
         self.kept.add(record, steps)
-        self._sanity.see(record.failure)
+        self._failures.see(record.failure)
 
     def judge(self, name: str) -> Chosen | None:
         """Choose a method's policy on fresh starts, and run it on the held-out ones."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 
+from llmopt.broken_task import FailureWatch
 from llmopt.code.candidate import Candidate
 from llmopt.code.code_optimizer import CodeOptimizer
 from llmopt.code.failure import NoCandidateError
-from llmopt.sanity import Sanity
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def search(
     """
     optimizer.steps = steps
     name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-    sanity = Sanity(name, any(t.reward is not None for t in optimizer.trials))
+    failures = FailureWatch(name, any(t.reward is not None for t in optimizer.trials))
     candidate = optimizer.ask_initial()
     while candidate is not None or optimizer.tried < steps:
         number, outcome = -1, None
@@ -70,7 +70,7 @@ def search(
         if on_step is not None:
             on_step(number, outcome and outcome.made, words)
         if outcome is not None and (outcome.reward is not None or outcome.broken):
-            sanity.see(words if outcome.broken else "")
+            failures.see(words if outcome.broken else "")
         if outcome is not None and outcome.reward is not None and done(outcome):
             return True
         candidate = None

@@ -26,6 +26,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.arguments import MOST_SEED, check_names, one_of, whole_number
+from llmopt.broken_task import FailureWatch
 from llmopt.client.base import Client
 from llmopt.errors import BudgetExceededError, NoTrialsError, SearchStopped, StorageError
 from llmopt.history import Kind, Trial
@@ -43,7 +44,6 @@ from llmopt.policies.saved import save_policy
 from llmopt.policies.starts import HELD_OUT_STARTS, MAX_STARTS, held_out_seeds, selection_seeds
 from llmopt.policies.statistics import MAX_FEEDBACK, EpisodeStatistics
 from llmopt.policies.words import MAX_WORDS, EnvironmentWords
-from llmopt.sanity import Sanity
 from llmopt.search.eventlog import read_events
 from llmopt.search.refine import FINISHES
 from llmopt.search_options import SearchOptions
@@ -283,7 +283,7 @@ class PolicySearch(FreshStarts):
         if not (self._total_given or self.stopped):
             self._total = None
         own = (t for t in optimizer.trials if t.kind != "imported")
-        sanity = Sanity(self._make.title, any(t.state == "complete" for t in own))
+        failures = FailureWatch(self._make.title, any(t.state == "complete" for t in own))
         try:
             optimizer._check_ready()  # a stored search may begin with a point handed out before
             self._go_on_with_finish()
@@ -319,7 +319,7 @@ class PolicySearch(FreshStarts):
                     trial = self._tell(params)
                 if report is not None:
                     report(trial)
-                sanity.see("" if trial.state == "complete" else cut(trial.feedback, 300))
+                failures.see("" if trial.state == "complete" else cut(trial.feedback, 300))
             self._end_finish()
         except KeyboardInterrupt:
             say_what_is_kept(optimizer)

@@ -13,7 +13,7 @@ class BrokenTaskError(RewardError):
     """A task of which every evaluation fails."""
 
 
-class Sanity:
+class FailureWatch:
     """Ends a search of which nothing but failures is known: more would cost and show nothing."""
 
     def __init__(self, what: str, sound: bool = False) -> None:
