@@ -602,12 +602,12 @@ class TestConditional:
         (said,) = [
             line for line in requests(sampler)[0].text.splitlines() if "no trial has" in line
         ]
-        assert "k = 001zzz" in said
+        assert "001zzz" in said
         assert "or 47 other choices yet" in said
         assert len(said) < 1500
 
     def test_choices_that_were_taken_away_break_nothing(self):
-        sampler = make(["k: b, d: 2"])
+        sampler = make(["k: b, d: 2, u: 1"])
         study = study_of(sampler)
         for i, kind in enumerate("abc"):
             own = {"k": CategoricalDistribution(("a", "b", "c")), "d": IntDistribution(0, 5)}
