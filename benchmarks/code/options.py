@@ -30,8 +30,7 @@ class _Option:
     default: Any
     kind: type
     help: str = ""  # what it is, in words; empty for one that every command has
-    # the least and the most of a number, or else the values that there are
-    range: tuple[Any, ...] = ()
+    range: tuple[Any, ...] = ()  # least and most of a number, or else all values
     free: bool = False  # whether a resumed run may change it
     command: str = ""  # which of the two commands has it; both by default
     metavar: str = "N"

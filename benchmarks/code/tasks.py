@@ -45,11 +45,9 @@ class CodeTask:
     env_id: str  # Gymnasium id; for Meta-World the task's name
     objective: str  # the task in words
     doc: str  # what the observation holds
-    # makes the environment; the argument says whether for held-out starts
-    make: Callable[[bool], gym.Env[Any, Any]]
+    make: Callable[[bool], gym.Env[Any, Any]]  # whether for held-out starts -> the environment
     cap: int = 1000  # largest number of steps of an episode
-    # `"return"` or `"success"`: what a candidate's score is
-    measure: Literal["return", "success"] = "return"
+    measure: Literal["return", "success"] = "return"  # what a candidate's score is
     # judges success from the return and the last info, where the environment does not say
     success: Callable[[float, dict[str, Any]], bool] | None = None
     highest: float | None = None  # the highest score that there can be; `None` where nobody knows
@@ -59,9 +57,7 @@ class CodeTask:
     # returns, for a policy, a fresh environment that renders held-out starts, what acts in it, and
     # its largest number of steps
     draw: Callable[[Callable[[Any], Any]], Drawn] | None = None
-    # whether a start is the number of a goal, which every observation shows, and no seed of
-    # anything random
-    numbered: bool = False
+    numbered: bool = False  # whether a start is a goal's number, which every observation shows
 
     def score(self, score: PolicyScore) -> tuple[float, ...]:
         """Return the number that the search maximizes, and those that break ties.

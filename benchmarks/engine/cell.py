@@ -22,8 +22,7 @@ class Cell:
     seed: int  # of everything random
     evaluations: int  # points of the search
     model: str = ""  # who answers; empty for a method that asks none
-    # what else the search is made with, each a name and a value, in order of names
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()  # what else there is, in order of names
 
     @classmethod
     def make(

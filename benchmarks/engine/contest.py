@@ -48,9 +48,7 @@ class Entrant:
     name: str  # under which its records are kept
     spec: MethodSpec
     seed_name: str = ""  # the name from which it draws its seed
-    # whether it is told what each policy did in its episodes; `None` for yes under the prompts of
-    # `FEEDBACK_PROMPTS`
-    told: bool | None = None
+    told: bool | None = None  # what each policy did; `None`: under `FEEDBACK_PROMPTS`
 
     @property
     def named(self) -> bool:
@@ -100,10 +98,8 @@ class Contest:
     ) -> None:
         self.task, self.policy = evaluator.task, evaluator.policy
         self.terms, self.kept = terms, kept
-        # of the starts of every evaluation
-        self.seeds = selection_seeds(terms.seed, terms.episodes)
-        # of those on which policies are judged
-        self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)
+        self.seeds = selection_seeds(terms.seed, terms.episodes)  # of every evaluation
+        self.heldout_seeds = held_out_seeds(terms.seed, terms.heldout)  # of the last judgement
         self.usage: dict[str, Usage] = {}  # what each model's search has cost, by method
         self._evaluator = evaluator
         self._final_seeds = start_seeds(terms.seed, "final", FINAL_ROUNDS * terms.episodes)

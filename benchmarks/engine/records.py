@@ -20,12 +20,9 @@ class Record:
     index: int  # position among the method's own points, from 0
     params: tuple[float, ...]  # flat policy parameters
     returns: tuple[float, ...]  # return of each episode
-    # steps of each episode; empty where they are not known (a warm-up point that was loaded with
-    # its returns)
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...]  # steps of each episode; empty where they are not known
     failure: str = ""  # why there is no score; empty for a sound evaluation
-    # who proposed the point: `"warmup"`, `"llm"`, `"fallback"` or a baseline's name
-    source: str = ""
+    source: str = ""  # who proposed it, such as `"llm"` or `"fallback"`
     explanation: str = ""  # what the model said
     prompt_tokens: float = 0.0  # the point's share of its requests' prompt tokens
     completion_tokens: float = 0.0  # likewise for completion tokens
@@ -77,12 +74,10 @@ class Records:
     """All records of a contest, in memory; `llmopt.benchmarks.run.folder` keeps them on disk."""
 
     def __init__(self) -> None:
-        # every record so far, by method, in the order of their indices
-        self.records: dict[str, list[Record]] = {}
+        self.records: dict[str, list[Record]] = {}  # by method, in the order of their indices
         self.finals: dict[str, list[Record]] = {}  # the records of the last round, by method
         self.heldout: dict[str, Record] = {}  # the held-out records, by method; the latest of each
-        # what is told with a record's reward, by method, index and whether with names
-        self.words: dict[tuple[str, int, bool], str] = {}
+        self.words: dict[tuple[str, int, bool], str] = {}  # by method, index and whether with names
 
     def add(self, record: Record, steps: Sequence[str] = ()) -> None:
         """Keep an evaluated point."""

@@ -66,16 +66,7 @@ Runs = Mapping[str, Mapping[Key, Sequence[Sequence[float]]]]
 BATCH = 4
 FUNCTIONS = tuple(range(1, 25))
 DIMENSIONS = (2, 5, 10, 20)
-RUN = (
-    MAIN,
-    "columns-network",
-    "columns-gaussian",
-    "cma",
-    "cma-bipop",
-    "optuna-tpe",
-    "ars",
-    "random",
-)
+RUN = (MAIN, *ABLATIONS, "cma", "cma-bipop", "optuna-tpe", "ars", "random")
 """What is run by default: all that costs seconds."""
 
 

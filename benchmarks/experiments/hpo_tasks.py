@@ -27,17 +27,20 @@ class Task:
     evaluate: Callable[[Params], float]  # from parameters to the value; larger is better
     default: Params  # the textbook's setting
     description: str  # the task in words, for a model that is told them
-    # returns the best value there is, where that is known
-    best: Callable[[], float | None] = lambda: None
+    best: Callable[[], float | None] = lambda: None  # the best value there is
+
+
+def _log(low: float, high: float) -> FloatDistribution:
+    return FloatDistribution(low, high, log=True)
 
 
 # -- tables -------------------------------------------------------------------------------
 
 _MLP: Mapping[str, BaseDistribution] = {
-    "alpha": FloatDistribution(1e-8, 1.0, log=True),
+    "alpha": _log(1e-8, 1.0),
     "batch_size": IntDistribution(4, 256, log=True),
     "depth": IntDistribution(1, 3),
-    "learning_rate_init": FloatDistribution(1e-5, 1.0, log=True),
+    "learning_rate_init": _log(1e-5, 1.0),
     "width": IntDistribution(16, 1024, log=True),
 }
 _TWO_LAYERS: Mapping[str, BaseDistribution] = {
@@ -46,7 +49,7 @@ _TWO_LAYERS: Mapping[str, BaseDistribution] = {
     "batch_size": IntDistribution(8, 64, log=True),
     "dropout_1": FloatDistribution(0.0, 0.6),
     "dropout_2": FloatDistribution(0.0, 0.6),
-    "init_lr": FloatDistribution(5e-4, 0.1, log=True),
+    "init_lr": _log(5e-4, 0.1),
     "lr_schedule": CategoricalDistribution(("cosine", "const")),
     "n_units_1": IntDistribution(16, 512, log=True),
     "n_units_2": IntDistribution(16, 512, log=True),
@@ -206,11 +209,11 @@ def _sgd(params: Params) -> float:
 OWN = {
     "own-svm": Task(
         {
-            "C": FloatDistribution(1e-3, 1e4, log=True),
-            "gamma": FloatDistribution(1e-4, 100.0, log=True),
-            "scale_x": FloatDistribution(0.01, 10.0, log=True),
-            "scale_y": FloatDistribution(0.01, 10.0, log=True),
-            "noise_scale": FloatDistribution(0.01, 10.0, log=True),
+            "C": _log(1e-3, 1e4),
+            "gamma": _log(1e-4, 100.0),
+            "scale_x": _log(0.01, 10.0),
+            "scale_y": _log(0.01, 10.0),
+            "noise_scale": _log(0.01, 10.0),
         },
         _svm,
         {"C": 1.0, "gamma": 0.125, "scale_x": 1.0, "scale_y": 1.0, "noise_scale": 1.0},
@@ -220,9 +223,9 @@ OWN = {
     ),
     "own-ridge": Task(
         {
-            "penalty": FloatDistribution(1e-6, 100.0, log=True),
-            "mixture": FloatDistribution(0.01, 100.0, log=True),
-            **{f"scale_{i}": FloatDistribution(0.01, 30.0, log=True) for i in range(1, 6)},
+            "penalty": _log(1e-6, 100.0),
+            "mixture": _log(0.01, 100.0),
+            **{f"scale_{i}": _log(0.01, 30.0) for i in range(1, 6)},
         },
         _ridge,
         {"penalty": 1.0, "mixture": 1.0, **{f"scale_{i}": 1.0 for i in range(1, 6)}},
@@ -232,11 +235,11 @@ OWN = {
     ),
     "own-sgd": Task(
         {
-            "learning_rate": FloatDistribution(1e-4, 10.0, log=True),
+            "learning_rate": _log(1e-4, 10.0),
             "momentum": FloatDistribution(0.0, 0.99),
             "batch_size": IntDistribution(1, 128, log=True),
             "decay": FloatDistribution(0.0, 3.0),
-            "weight_decay": FloatDistribution(1e-6, 1.0, log=True),
+            "weight_decay": _log(1e-6, 1.0),
             "loss": CategoricalDistribution(("squared", "absolute")),
         },
         _sgd,

@@ -63,8 +63,7 @@ class ModelMethod:
             batch_size=batch_size,
             **options,
         )
-        # the proposal asked last: its source, its explanation, its share of the costs
-        self.last: Proposal | None = None
+        self.last: Proposal | None = None  # with source, explanation and costs
         self._again: Trial | None = None
         stored = deque(self._optimizer.trials)
         try:

@@ -42,13 +42,9 @@ class Problem:
     # points evaluated beforehand, each with its reward; `None` for a failed one
     warmup: tuple[tuple[tuple[float, ...], float | None], ...] = ()
     description: str = ""
-    # what a model is told with each warm-up point: feedback, or why it failed; empty for no words
-    # on any
-    notes: tuple[str, ...] = ()
-    # a name for each parameter, for a prompt that is told them; empty for numbers
-    names: tuple[str, ...] = ()
-    # standard error of each warm-up reward, where it is known; empty for none
-    errors: tuple[float | None, ...] = ()
+    notes: tuple[str, ...] = ()  # feedback on each warm-up point, or why it failed
+    names: tuple[str, ...] = ()  # one for each parameter; empty for numbers
+    errors: tuple[float | None, ...] = ()  # standard error of each warm-up reward
 
     @property
     def start(self) -> tuple[float, ...] | None:

@@ -43,8 +43,7 @@ class Asking:
     client: Client | None = None  # the model, or `None` where there is none
     batch_size: int = 1  # points asked in one request
     max_tokens: int | None = None  # cap on an answer; `None` for the prompt's own
-    # further options of `ModelMethod`, such as `storage`
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of `ModelMethod`
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class MethodSpec:
     group: Group  # `"model"`, `"ablation"` or `"baseline"`
     needs: tuple[str, ...] = ()
     asks_model: bool = False  # whether it sends requests to the model
-    # the prompt of a model or of its stand-in; `None` for a baseline
-    prompt: str | Prompt | None = None
+    prompt: str | Prompt | None = None  # of a model or of its stand-in
 
 
 def prompt_spec(label: str, prompt: str | Prompt) -> MethodSpec:

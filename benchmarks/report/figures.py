@@ -221,10 +221,8 @@ class Panel:
 class Look:
     """How `panels` draws."""
 
-    # arguments of `plot` by a curve's name, in the order of the legend
-    styles: Mapping[str, Mapping[str, Any]]
-    # what the legend calls it; a name that is missing is shown as it is
-    labels: Mapping[str, str] = field(default_factory=dict)
+    styles: Mapping[str, Mapping[str, Any]]  # arguments of `plot`, in the legend's order
+    labels: Mapping[str, str] = field(default_factory=dict)  # where another name is shown
     xlabel: str = "evaluations"  # of all panels
     ylabel: str = "best so far"  # of all panels
     log: bool = False  # whether the horizontal axis is logarithmic

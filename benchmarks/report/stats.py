@@ -70,9 +70,7 @@ class Comparison:
     interval: dict[str, tuple[float, float]]  # its bootstrap interval
     problems: tuple[ProblemKey, ...]  # the problems, in order
     absent: tuple[str, ...]  # methods left out, as they have no run on some of the problems
-    # problems left out: without the headline model, or without a seed that all of the methods have
-    # finished
-    dropped: tuple[ProblemKey, ...]
+    dropped: tuple[ProblemKey, ...]  # problems without the headline model, or without a shared seed
 
 
 def compare(grouped: Grouped) -> Comparison:
@@ -147,8 +145,7 @@ class Duel:
     wins: int  # instances on which the first is better
     ties: int  # instances on which they are equal
     losses: int  # instances on which the other is better
-    # two-sided Wilcoxon signed-rank test of the normalized differences; 1 where all are zero
-    p: float
+    p: float  # Wilcoxon's signed-rank test of the gaps; 1 where all are zero
     adjusted: float = math.nan  # the same after Holm's correction for all duels of the table
 
 

@@ -32,47 +32,28 @@ class RunConfig:
 
     task: str  # alias, task id or Gymnasium id
     model: str = "smollm2"  # model string (see `llmopt.get_client`)
-    # a shipped prompt's name, a template's text or path, or `"auto"`; of `"llm"`
-    prompt: str = "auto"
+    prompt: str = "auto"  # a shipped one's name, a template's text or path, or `"auto"`; of `"llm"`
     iterations: int = 40  # evaluations of each method after the warm-up
     episodes: int | None = None  # episodes of one evaluation; `None` for the task's own number
     seed: int = 0  # of everything random
-    # warm-up points that all methods share: how many to draw, or a folder in the published layout
-    warmup: int | str = 20
+    warmup: int | str = 20  # shared points: how many to draw, or a folder in the published layout
     bias: bool | None = None  # whether the policy has a bias; `None` for the task's own choice
     box: tuple[float, float] | None = None  # bounds of every parameter; `None` for the task's own
     # in the order in which they run: `"llm"` for the model under `prompt`, and keys of
     # `llmopt.benchmarks.methods.METHODS`
     methods: tuple[str, ...] = DEFAULT_METHODS
-    # the task in words, for prompts that use it; `None` for the task's own
-    description: str | None = None
-    # whether the model is told with each reward what the policy did in its episodes, for prompts
-    # that show feedback; `None` for yes under those of
-    # `llmopt.benchmarks.engine.asking.FEEDBACK_PROMPTS`
-    statistics: bool | None = None
+    description: str | None = None  # the task in words; `None` for the task's own
+    statistics: bool | None = None  # tell what a policy did; `None`: under `FEEDBACK_PROMPTS`
     heldout: int = 100  # fresh starts on which each method's best policy is judged
-    # whether to draw the model's best policy, or the best of all where no model is asked
-    gif: bool = True
-    # calls to the model after which the run stops, failed ones included
-    max_requests: int | None = None
+    gif: bool = True  # draw the model's best policy, or the best of all without one
+    max_requests: int | None = None  # calls after which the run stops, failed ones included
     max_tokens: int | None = None  # prompt and completion tokens after which it stops
-    # US dollars after which it stops; needs a model whose price is known
-    max_cost: float | None = None
-    # points asked of a model in one request; `None` for four under the prompt `columns`, one under
-    # others
-    batch: int | None = None
-    # file to which the model's requests and answers are appended, for the model `replay:FILE`
-    record: str | None = None
-    # what the environment is wrapped in (see `llmopt.policies.wrapping`); `None` for the task's
-    # own, empty for nothing
-    wrappers: tuple[str, ...] | None = None
-    # the best few policies of a method, among which `FINAL_ROUNDS` times as many fresh starts as an
-    # evaluation has choose. They are episodes of the search. 0 to take the best on the selection
-    # starts
-    finalists: int = FINALISTS
-    # requests to spend on `"llm"`; small changes of the best point, which cost nothing, do the
-    # rest. See `LLMOptimizer`
-    requests: int | None = None
+    max_cost: float | None = None  # US dollars; needs a model whose price is known
+    batch: int | None = None  # points of a request; `None`: 4 under `columns`, else 1
+    record: str | None = None  # file for the model's requests and answers
+    wrappers: tuple[str, ...] | None = None  # `None` for the task's own, empty for nothing
+    finalists: int = FINALISTS  # the best few, among which fresh starts choose; 0 for none
+    requests: int | None = None  # to spend on `"llm"`; small changes do the rest
 
     def __post_init__(self) -> None:
         optional = {f.name for f in fields(self) if f.default is None}

@@ -31,8 +31,7 @@ class MethodResult:
 
     method: str  # its name in `RunConfig.methods`
     label: str
-    # mean return of the chosen policy on the selection starts; `None` if all points failed
-    selection: float | None
+    selection: float | None  # mean return on the selection starts; `None` if all failed
     final: float | None  # the same on the selection starts and the fresh ones that chose it
     heldout: float | None  # mean return of that policy on the held-out starts; `None` if it failed
     heldout_error: float | None
@@ -41,12 +40,10 @@ class MethodResult:
     requests: int
     tokens: int  # prompt and completion tokens
     seconds: float  # wall-clock seconds of proposing and evaluating, warm-up included
-    # share of the model's proposals that were drawn at random instead; `None` for a baseline
-    fallback_share: float | None
+    fallback_share: float | None  # of the model's proposals; `None` for a baseline
     failures: int  # evaluations that gave no score
     params: tuple[float, ...] | None
-    # why the model ended the search before all evaluations; empty where it did not
-    stopped: str = ""
+    stopped: str = ""  # why the model ended the search early; empty where it did not
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,8 @@ class RunResult:
     """What a run found."""
 
     path: Path
-    # one result for each method, in the order of `RunConfig.methods`
-    methods: tuple[MethodResult, ...]
-    # the one with the best policy on the starts that chose it; `None` if every evaluation failed
-    best: MethodResult | None
+    methods: tuple[MethodResult, ...]  # in the order of `RunConfig.methods`
+    best: MethodResult | None  # on the starts that chose it; `None` if all failed
     # the one whose policy the GIF shows: the best of those that ask the model, or of all where none
     # does; `None` for no GIF
     drawn: MethodResult | None

@@ -77,8 +77,7 @@ class WarmupPoint:
     """A point to start from."""
 
     params: tuple[float, ...]  # flat policy parameters
-    # its returns where it need not be evaluated again; empty otherwise
-    returns: tuple[float, ...] = ()
+    returns: tuple[float, ...] = ()  # empty where it is to be evaluated
 
 
 def load_warmup(folder: str | os.PathLike[str], n: int) -> list[WarmupPoint]:

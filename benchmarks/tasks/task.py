@@ -31,21 +31,15 @@ class Task:
     alias: str = ""  # short name for the command line; empty for none
     bias: bool = True  # whether the linear policy has a bias
     box: tuple[float, float] = PUBLISHED_BOX  # low and high bound of every parameter
-    # environment steps an episode may take; `None` for the environment's own time limit (`STEP_CAP`
-    # where it has none)
-    max_steps: int | None = None
+    max_steps: int | None = None  # `None` for the environment's own limit
     episodes: int = 5  # starts of one evaluation, where nobody gives a number
     target: float | None = None  # mean return on the selection starts that counts as solved
     description: str = ""  # the task in words, for prompts that carry a description
-    # what each observed number is; for a table, how its states are numbered
-    observes: tuple[str, ...] = ()
+    observes: tuple[str, ...] = ()  # each number; of a table, its states
     acts: tuple[str, ...] = ()  # what each action is
     camera: str = ""  # MuJoCo camera for pictures; empty for the environment's own view
-    # what the environment is wrapped in, the innermost first (see `llmopt.policies.wrapping`);
-    # `None` for the usual ones of its spaces
-    wrappers: tuple[str, ...] | None = ()
-    # mean and variance of a `NormalizeObservation`; `None` to measure them
-    normal: Normal | None = None
+    wrappers: tuple[str, ...] | None = ()  # innermost first; `None` for the usual ones
+    normal: Normal | None = None  # of a `NormalizeObservation`; `None` to measure it
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Make the environment in its wrappers; keyword arguments go to ``gymnasium.make``."""
