@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmopt import ScriptedClient
 from llmopt.code.sandbox.confine import support
 
 needs_confinement = pytest.mark.skipif(
@@ -32,3 +33,17 @@ def in_threads(work: Callable[[Any], object], values: Iterable[Any]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+class Gate(ScriptedClient):
+    """A model that says when it is asked, and answers once it is opened."""
+
+    def __init__(self, answer: Any) -> None:
+        self.asked, self.open = threading.Event(), threading.Event()
+
+        def held(request: Any) -> Any:
+            self.asked.set()
+            assert self.open.wait(60)
+            return answer(request) if callable(answer) else answer
+
+        super().__init__(held, name="gate")

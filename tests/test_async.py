@@ -17,6 +17,7 @@ import warnings
 import numpy as np
 import pytest
 from provider_contract import no_proxies, server
+from stubs import Gate
 from wire import Say, anthropic_body
 
 from llmopt import ClientError, Completion, Float, LLMOptimizer, Reply, ScriptedClient
@@ -34,22 +35,6 @@ def seeded(request) -> Reply:
     rng = np.random.default_rng(int(request.digest()[:12], 16))
     texts = [f"x: {x:.3f}, y: {y:.3f}" for x, y in rng.uniform(-5, 5, (request.n, 2))]
     return Reply(tuple(map(Completion, texts)), prompt_tokens=100, completion_tokens=10)
-
-
-class Gate:
-    """Answers once it is opened, and says when it is asked."""
-
-    name, default_prompt = "gate", "props"
-
-    def __init__(self) -> None:
-        self.asked, self.open = threading.Event(), threading.Event()
-        self.requests = []
-
-    def complete(self, request):
-        self.requests.append(request)
-        self.asked.set()
-        assert self.open.wait(60)
-        return seeded(request)
 
 
 def make(client=seeded, **options) -> LLMOptimizer:
@@ -99,7 +84,7 @@ class TestSideBySide:
         assert optimizer.usage.requests == 8
 
     def test_asks_that_come_meanwhile_share_the_next_request(self):
-        gate = Gate()
+        gate = Gate(seeded)
         optimizer = make(gate)
 
         async def main():
@@ -117,7 +102,7 @@ class TestSideBySide:
         assert [optimizer.space.unflatten(p.values) for p in optimizer.pending] == told
 
     def test_an_ask_of_another_thread_and_one_of_a_loop_follow_one_another(self):
-        gate = Gate()
+        gate = Gate(seeded)
         optimizer = make(gate)
         points = []
 
@@ -186,7 +171,7 @@ class TestSideBySide:
 
 class TestCancelled:
     def test_before_its_request_it_costs_nothing(self):
-        gate = Gate()
+        gate = Gate(seeded)
         optimizer = make(gate)
 
         async def main():
@@ -205,7 +190,7 @@ class TestCancelled:
         assert len(optimizer.pending) == 1
 
     def test_while_the_model_is_asked_its_point_waits_for_the_next_ask(self, tmp_path):
-        gate = Gate()
+        gate = Gate(seeded)
         path = tmp_path / "run.jsonl"
         optimizer = make(gate, storage=path)
 
@@ -228,7 +213,7 @@ class TestCancelled:
         assert len(resumed.pending) == 3
 
     def test_all_of_them_leave_nothing_pending(self):
-        gate = Gate()
+        gate = Gate(seeded)
         optimizer = make(gate)
 
         async def main():

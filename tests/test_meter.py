@@ -10,6 +10,7 @@ import pickle
 import threading
 
 import pytest
+from stubs import Gate
 
 from llmopt import (
     BudgetExceededError,
@@ -192,14 +193,8 @@ def test_a_copy_has_its_own_account_and_stores_nothing(clone):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_forked_in_another_threads_ask_can_ask():
-    entered, release = threading.Event(), threading.Event()
-
-    def slow(request):
-        entered.set()
-        release.wait(30)
-        return "x"
-
-    meter = make(slow)
+    gate = Gate("x")
+    meter = Meter(gate)
 
     def ask():
         with meter.asking():
@@ -208,7 +203,7 @@ def test_a_child_forked_in_another_threads_ask_can_ask():
 
     thread = threading.Thread(target=ask)
     thread.start()
-    entered.wait(30)
+    assert gate.asked.wait(60)
     child = os.fork()
     if not child:
         code = 1
@@ -220,7 +215,7 @@ def test_a_child_forked_in_another_threads_ask_can_ask():
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    release.set()
+    gate.open.set()
     thread.join()
     assert os.waitstatus_to_exitcode(status) == 0
     assert meter.usage.proposals == {"llm": 1}

@@ -9,6 +9,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+from stubs import Gate
 
 from llmopt import (
     BudgetExceededError,
@@ -144,14 +145,12 @@ class TestAsk:
         assert optimizer.trials[0].source == "llm"
 
     def test_several_points_take_one_request(self):
-        client = ScriptedClient([answers((1, 1), (2, 2), (3, 3))])
-        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer = make([answers((1, 1), (2, 2), (3, 3))])
         assert [p["k"] for p in optimizer.ask(3)] == [1, 2, 3]
-        assert [r.n for r in client.requests] == [3]
+        assert [r.n for r in optimizer.client.requests] == [3]
 
     def test_batch_size_fills_later_asks_from_one_request(self):
-        client = ScriptedClient([answers((1, 1), (2, 2), (3, 3))])
-        optimizer = LLMOptimizer(SPACE, client, warmup=0, batch_size=3)
+        optimizer = make([answers((1, 1), (2, 2), (3, 3))], batch_size=3)
         assert [optimizer.ask()["k"] for _ in range(3)] == [1, 2, 3]
         assert optimizer.usage.requests == 1
         assert optimizer.usage.proposals == {"llm": 3}
@@ -170,24 +169,22 @@ class TestAsk:
         assert optimizer.ask(3) == [*given, {"x": 1.0, "k": 1}]
 
     def test_pending_points_reach_the_prompt(self):
-        client = ScriptedClient(answers((1.5, 17), (2, 2)))
-        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer = make(answers((1.5, 17), (2, 2)))
         optimizer.ask()
         optimizer.ask()
-        assert "17" not in client.requests[0].text.split("iteration")[-1]
-        assert "1.5" in client.requests[1].text
-        assert "17" in client.requests[1].text
+        assert "17" not in optimizer.client.requests[0].text.split("iteration")[-1]
+        assert "1.5" in optimizer.client.requests[1].text
+        assert "17" in optimizer.client.requests[1].text
 
 
 class TestRejection:
     def test_duplicate_is_asked_again_with_the_reason(self):
-        client = ScriptedClient(answers((1, 1), (1, 1), (2, 2)))
-        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer = make(answers((1, 1), (1, 1), (2, 2)))
         first = optimizer.ask()
         optimizer.tell(first, 0.0)
         assert optimizer.ask() == {"x": 2.0, "k": 2}
         assert optimizer.usage.rejected == {"duplicate": 1}
-        assert "already tried" in client.requests[2].messages[-1].content
+        assert "already tried" in optimizer.client.requests[2].messages[-1].content
 
     def test_pending_point_is_a_duplicate_too(self):
         optimizer = make(answers((1, 1), (1, 1), (2, 2)))
@@ -199,11 +196,10 @@ class TestRejection:
         assert optimizer.ask() == {"x": 2.0, "k": 2}
 
     def test_unreadable_answer_is_asked_again_with_the_raw_reply(self):
-        client = ScriptedClient(["no idea", *answers((2, 2))])
-        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer = make(["no idea", *answers((2, 2))])
         assert optimizer.ask() == {"x": 2.0, "k": 2}
         assert optimizer.usage.rejected == {"unreadable": 1}
-        assert any("no idea" in m.content for m in client.requests[1].messages)
+        assert any("no idea" in m.content for m in optimizer.client.requests[1].messages)
 
     def test_out_of_range_is_clipped_or_rejected(self):
         assert make(answers((9, 99))).ask() == {"x": 5.0, "k": 50}
@@ -270,18 +266,16 @@ class TestTell:
 
     @pytest.mark.parametrize("failed", [True, False])
     def test_feedback_reaches_the_model(self, failed):
-        client = ScriptedClient(answers((1.5, 1), (2, 2)))
-        optimizer = LLMOptimizer(SPACE, client, warmup=0)
+        optimizer = make(answers((1.5, 1), (2, 2)))
         if failed:
             optimizer.tell_failure(optimizer.ask(), "overshot by 3 m")
         else:
             optimizer.tell(optimizer.ask(), 1.0, feedback="overshot by 3 m")
         optimizer.ask()
-        assert "overshot by 3 m" in client.requests[1].text
+        assert "overshot by 3 m" in optimizer.client.requests[1].text
 
     def test_a_curve_stands_in_one_line_before_the_words(self):
-        client = ScriptedClient(answers((1.5, 1)))
-        optimizer = LLMOptimizer(SPACE, client, warmup=0, direction="minimize")
+        optimizer = make(answers((1.5, 1)), direction="minimize")
         losses = [1 / (step + 1) for step in range(100)]
         told = optimizer.tell({"x": 0.0, "k": 1}, 0.01, feedback="slow", curve=losses)
         assert told.feedback.startswith("curve 0: 1, 1: 0.5, 2: 0.3333, ")
@@ -291,7 +285,7 @@ class TestTell:
         assert told.feedback == "no reward; curve 10: 0.5, 20: nan (best 0.5 at 10)"
         assert optimizer.tell({"x": 2.0, "k": 1}, 1.0, curve=[3.0]).feedback == ""
         optimizer.ask()
-        assert "curve 10: 0.5, 20: nan" in client.requests[0].text
+        assert "curve 10: 0.5, 20: nan" in optimizer.client.requests[0].text
 
     @pytest.mark.parametrize("curve", [1.0, "1, 2", [(1, 2, 3)], ["a", "b"], [1, None]])
     def test_what_is_no_curve_is_refused_and_nothing_is_lost(self, curve):
@@ -414,21 +408,15 @@ class TestSeeds:
 
 class TestConcurrency:
     def test_tell_does_not_wait_for_a_model_call(self):
-        entered, release = threading.Event(), threading.Event()
-
-        def slow(request):
-            entered.set()
-            assert release.wait(10)
-            return "x: 1, k: 1"
-
-        optimizer = LLMOptimizer(SPACE, ScriptedClient(slow), warmup=0)
+        gate = Gate("x: 1, k: 1")
+        optimizer = LLMOptimizer(SPACE, gate, warmup=0)
         asking = threading.Thread(target=optimizer.ask)
         asking.start()
-        assert entered.wait(10)
+        assert gate.asked.wait(60)
         optimizer.tell({"x": 0.5, "k": 5}, 1.0)
         assert len(optimizer.trials) == 1
-        release.set()
-        asking.join(10)
+        gate.open.set()
+        asking.join()
         assert len(optimizer.pending) == 1
 
 

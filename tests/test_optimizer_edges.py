@@ -14,7 +14,7 @@ import warnings
 
 import numpy as np
 import pytest
-from stubs import in_threads
+from stubs import Gate, in_threads
 
 from llmopt import (
     BudgetExceededError,
@@ -59,34 +59,30 @@ class TestRetries:
         assert optimizer.usage.fallbacks == 0
 
     def test_a_server_that_ignores_the_number_of_samples_too(self):
-        client = ScriptedClient([f"x: {i / 10}" for i in range(5)])
-        optimizer = make(client, attempts=1)
+        optimizer = make([f"x: {i / 10}" for i in range(5)], attempts=1)
         assert len(optimizer.ask(5)) == 5
-        assert [r.n for r in client.requests] == [5, 4, 3, 2, 1]
+        assert [r.n for r in optimizer.client.requests] == [5, 4, 3, 2, 1]
         assert optimizer.usage.fallbacks == 0
 
     @pytest.mark.parametrize("attempts", [1, 2, 5])
     def test_unusable_answers_are_bounded(self, attempts):
-        client = ScriptedClient(lambda request: "no")
-        optimizer = make(client, attempts=attempts)
+        optimizer = make(lambda request: "no", attempts=attempts)
         with pytest.warns(FallbackWarning):
             optimizer.ask(4)
-        assert len(client.requests) == attempts
+        assert len(optimizer.client.requests) == attempts
         assert optimizer.usage.proposals == {"fallback": 4}
 
     def test_replies_without_any_sample_are_bounded(self):
-        client = ScriptedClient(lambda request: Reply(()))
-        optimizer = make(client, attempts=2)
+        optimizer = make(lambda request: Reply(()), attempts=2)
         with pytest.warns(FallbackWarning, match="too few usable samples"):
             optimizer.ask(2)
-        assert len(client.requests) == 2
+        assert len(optimizer.client.requests) == 2
 
     def test_a_bad_sample_among_good_ones_uses_an_attempt(self):
-        client = ScriptedClient(lambda r: [f"x: {len(client.requests)}.5", "no"])
-        optimizer = make(client, attempts=2)
+        optimizer = make(lambda r: [f"x: {len(optimizer.client.requests)}.5", "no"], attempts=2)
         with pytest.warns(FallbackWarning):
             optimizer.ask(6)
-        assert len(client.requests) == 2
+        assert len(optimizer.client.requests) == 2
         assert optimizer.usage.proposals == {"llm": 2, "fallback": 4}
 
     def test_more_samples_than_asked_for_are_not_used(self):
@@ -95,8 +91,7 @@ class TestRetries:
         assert len(optimizer.history.pending) == 2
 
     def test_samples_of_one_reply_are_duplicates_of_each_other_too(self):
-        client = ScriptedClient([["x: 1", "x: 1", "x: 2"], ["x: 3"]])
-        optimizer = make(client)
+        optimizer = make([["x: 1", "x: 1", "x: 2"], ["x: 3"]])
         assert [p["x"] for p in optimizer.ask(3)] == [1, 2, 3]
         assert optimizer.usage.rejected == {"duplicate": 1}
 
@@ -215,23 +210,21 @@ class TestCutOff:
     """An ask that fails half-way keeps what was paid for."""
 
     def test_good_samples_survive_a_failure_of_the_next_request(self):
-        client = ScriptedClient([["x: 1"], ClientError("down"), ["x: 2"]])
-        optimizer = make(client)
+        optimizer = make([["x: 1"], ClientError("down"), ["x: 2"]])
         with pytest.raises(ClientError, match="down"):
             optimizer.ask(2)
         assert optimizer.pending == []
         assert optimizer.ask(2) == [{"x": 1.0}, {"x": 2.0}]
-        assert len(client.requests) == 3
+        assert len(optimizer.client.requests) == 3
         assert (optimizer.usage.requests, optimizer.usage.failed_requests) == (3, 1)
         assert optimizer.usage.rejected == {}
 
     def test_several_paid_replies_are_met_in_their_order(self):
-        client = ScriptedClient([["x: 1"], ["x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
-        optimizer = make(client)
+        optimizer = make([["x: 1"], ["x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
         with pytest.raises(ClientError):
             optimizer.ask(4)
         assert [p["x"] for p in optimizer.ask(4)] == [1.0, 2.0, 3.0, 4.0]
-        assert len(client.requests) == 5
+        assert len(optimizer.client.requests) == 5
 
     def test_failures_before_a_reply_resume(self, tmp_path, monkeypatch):
         at_once = functools.partial(complete_with_retries, sleep=lambda seconds: None)
@@ -245,8 +238,7 @@ class TestCutOff:
         assert (again.usage.requests, again.usage.failed_requests) == (3, 2)
 
     def test_rejections_of_a_cut_off_ask_are_counted_once(self):
-        client = ScriptedClient(["no", ClientError("down"), "x: 2"])
-        optimizer = make(client)
+        optimizer = make(["no", ClientError("down"), "x: 2"])
         with pytest.raises(ClientError):
             optimizer.ask()
         assert optimizer.usage.rejected == {}
@@ -296,8 +288,7 @@ class TestCutOff:
         assert len(client.requests) == 1
 
     def test_cap_in_the_middle_of_a_batch(self):
-        client = ScriptedClient([["x: 1"], ["x: 2"]])
-        optimizer = make(client, max_requests=1)
+        optimizer = make([["x: 1"], ["x: 2"]], max_requests=1)
         with pytest.raises(BudgetExceededError):
             optimizer.ask(2)
         optimizer.limits = type(optimizer.limits)(max_requests=2)
@@ -318,14 +309,13 @@ class TestCutOff:
 
 class TestWarmup:
     def test_with_rewards_needs_no_request(self):
-        client = ScriptedClient(seeded)
-        optimizer = make(client, warmup=3)
+        optimizer = make(seeded, warmup=3)
         for i in range(3):
             optimizer.tell({"x": float(i)}, float(i), feedback="from the paper")
-        assert client.requests == []
+        assert optimizer.client.requests == []
         optimizer.ask()
         assert optimizer.usage.proposals == {"llm": 1}
-        assert "from the paper" in client.requests[0].text
+        assert "from the paper" in optimizer.client.requests[0].text
 
     def test_failed_points_count_too(self):
         optimizer = make(seeded, warmup=2)
@@ -340,12 +330,11 @@ class TestWarmup:
         assert [p.source for p in optimizer.pending] == ["warmup"] * 5 + ["llm"] * 2
 
     def test_batches_do_not_wait_in_the_warmup(self):
-        client = ScriptedClient(seeded)
-        optimizer = make(client, warmup=2, batch_size=4)
+        optimizer = make(seeded, warmup=2, batch_size=4)
         optimizer.ask()
-        assert client.requests == []
+        assert optimizer.client.requests == []
         optimizer.ask(2)
-        assert [r.n for r in client.requests] == [4]
+        assert [r.n for r in optimizer.client.requests] == [4]
         assert len(optimizer.pending) == 3
 
     def test_given_points_survive_a_resume_half_way(self, tmp_path):
@@ -377,13 +366,12 @@ class TestState:
         assert len(optimizer.pending) == 1
 
     def test_iteration_and_total_reach_the_prompt(self):
-        client = ScriptedClient(seeded)
-        optimizer = make(client, total=37)
+        optimizer = make(seeded, total=37)
         optimizer.tell({"x": 0.25}, 1.0)
         optimizer.ask()
         optimizer.ask()
-        assert "2 of 37" in client.requests[0].text
-        assert "3 of 37" in client.requests[1].text
+        assert "2 of 37" in optimizer.client.requests[0].text
+        assert "3 of 37" in optimizer.client.requests[1].text
 
     @pytest.mark.parametrize("name", ["props", "opro"])
     def test_the_default_prompt_is_the_one_that_suits_the_client(self, name):
@@ -443,15 +431,14 @@ class TestState:
         assert first.ask() == {"x": 2.0}
 
     def test_a_copy_in_the_middle_of_a_batch_keeps_the_queue_and_paid_replies(self):
-        client = ScriptedClient([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
-        optimizer = make(client, batch_size=2)
+        optimizer = make([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]], batch_size=2)
         optimizer.ask()
         with pytest.raises(ClientError):
             optimizer.ask(3)
         copied = pickle.loads(pickle.dumps(optimizer))
         for one in (optimizer, copied):
             assert [p["x"] for p in one.ask(3)] == [2.0, 3.0, 4.0]
-        assert len(client.requests) == 4
+        assert len(optimizer.client.requests) == 4
 
     def test_save_keeps_the_queue_and_paid_replies(self, tmp_path):
         client = ScriptedClient([["x: 1", "x: 2"], ["x: 3"], ClientError("down"), ["x: 4"]])
@@ -576,24 +563,18 @@ class TestThreads:
         assert again.usage == optimizer.usage
 
     def test_saving_and_copying_wait_for_an_ask(self, tmp_path):
-        entered, release = threading.Event(), threading.Event()
-
-        def slow(request):
-            entered.set()
-            assert release.wait(10)
-            return "x: 1"
-
-        optimizer = make(slow)
+        gate = Gate("x: 1")
+        optimizer = make(gate)
         asking = threading.Thread(target=optimizer.ask)
         saving = threading.Thread(target=optimizer.save, args=(tmp_path / "a.jsonl",))
         asking.start()
-        assert entered.wait(10)
+        assert gate.asked.wait(60)
         saving.start()
         saving.join(0.05)
         assert saving.is_alive()
-        release.set()
-        asking.join(10)
-        saving.join(10)
+        gate.open.set()
+        asking.join()
+        saving.join()
         assert len(LLMOptimizer.load(tmp_path / "a.jsonl", ScriptedClient([])).pending) == 1
 
 
