@@ -133,14 +133,6 @@ class TestReadAnswer:
             return
         assert answer.source.strip()
 
-    def test_half_a_surrogate_pair(self):
-        """JSON can hold what no file and no request can."""
-        answer = read_answer(
-            '{"reasoning": "\\ud800", "code": "def f(x):\\n    return \'\\udc00\'"}', ["f"]
-        )
-        assert answer.source == "def f(x):\n    return '\\udc00'\n"
-        assert answer.explanation == "\\ud800"
-
     def test_too_much_code(self):
         with pytest.raises(ParseError, match="characters"):
             read_answer(f"```python\n{F}{'# x' * MAX_SOURCE}\n```", ["f"])

@@ -561,20 +561,6 @@ def test_a_client_without_probabilities_is_told_what_to_take():
         check(ScriptedClient([" a b c"]), "columns")
 
 
-def test_a_recorded_search_is_replayed(tmp_path):
-    def search(client):
-        optimizer = LLMOptimizer(SPACE, client, "columns", warmup=6, seed=0)
-        points = []
-        for _ in range(9):
-            points.append(optimizer.ask())
-            optimizer.tell(points[-1], -points[-1]["x"])
-        return points
-
-    file = tmp_path / "replies.jsonl"
-    made = search(RecordClient(GaussianGrammarClient(), file))
-    assert search(ReplayClient(file)) == made
-
-
 def test_a_cache_tells_adapters_apart(tmp_path):
     one, other = tmp_path / "one.gguf", tmp_path / "other.gguf"
     one.write_bytes(b"1")
@@ -582,14 +568,6 @@ def test_a_cache_tells_adapters_apart(tmp_path):
     settings = [LocalClient("m.gguf", adapter=a).settings for a in (None, one, other)]
     assert settings[0] == {}
     assert settings[1] != settings[2]
-
-
-def test_a_sampler_without_a_model_answers():
-    optimizer = LLMOptimizer(SPACE, GaussianGrammarClient(), "columns", warmup=5, seed=0)
-    for _ in range(20):
-        point = optimizer.ask()
-        optimizer.tell(point, -(point["x"] ** 2))
-    assert optimizer.usage.proposals == {"warmup": 5, "llm": 15}
 
 
 def test_a_sampler_that_reads_the_slope_follows_it():

@@ -353,13 +353,6 @@ class TestPrompt:
         assert "(3.5, 0.25)" in text
         assert "objective names" not in text  # they are said once
 
-    def test_shows_words_that_the_objective_left(self):
-        sampler = make()
-        study = study_of(sampler)
-        told(study, XY, {"x": 0.5, "y": 0}, 1.0, user_attrs={"llmopt:feedback": "it diverged"})
-        study.ask(XY)
-        assert "feedback: it diverged" in requests(sampler)[0].text
-
     def test_goes_by_the_order_of_telling(self):
         sampler = make(['{"x": 3.5, "y": 3}', '{"x": 4.5, "y": 4}', '{"x": 2.5, "y": 2}'])
         study = begun(sampler)

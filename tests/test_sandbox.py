@@ -56,6 +56,12 @@ def attacker():
         yield box
 
 
+def python(code, *args):
+    """Run code in a process of its own."""
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def attack(box, body):
     """Run `body` as a function inside; return what it returns, or the error it dies of."""
     indented = "\n".join("    " + line for line in body.splitlines())
@@ -299,9 +305,7 @@ class TestDeath:
             "try:\n    box.call('f')\nexcept Exception as error:\n    print(error)\n"
             "print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.sigpending())\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = python(code)
         assert done.returncode == 0, done.returncode
         assert "its process died" in done.stdout
         assert "set() set()" in done.stdout
@@ -542,12 +546,7 @@ class TestFailClosed:
             "else:\n    print('it ran')\n"
             "finally:\n    box.close()\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, "seccomp", str(fooled)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = python(code, "seccomp", str(fooled))
         assert done.stdout.startswith("SandboxUnavailableError"), done.stdout + done.stderr
         assert "no seccomp" in done.stdout
 
@@ -571,10 +570,7 @@ class TestFailClosed:
             f"    box.load({source!r})\n"
             "    print(box.call('f'), box.confined, [str(w.message) for w in seen])\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(call), "False"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = python(code, str(call), "False")
         assert done.stdout.startswith(f"[False, {network}] {confined}"), done.stdout + done.stderr
         assert missing in done.stdout
         assert missing or done.stdout.strip().endswith("[]")
@@ -587,9 +583,7 @@ class TestFailClosed:
             "with Sandbox() as box:\n    box.start()\n"
             "    print(resource.prlimit(box.pid, resource.RLIMIT_CPU))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=False
-        )
+        done = python(code)
         assert done.stdout.strip() == "(300, 300)", done.stderr
 
     def test_a_limit_that_is_not_to_be_had(self, monkeypatch):
@@ -802,18 +796,13 @@ class TestWire:
         assert back.shape == (2, 3)
         back[0, 0] = 1
 
-    def test_numpy_scalars_and_subclasses_become_plain(self):
+    def test_subclasses_become_plain(self):
         class Odd(dict):
             pass
 
-        assert wire.decode(wire.encode([np.float32(0.5), np.int64(3), np.bool_(True)])) == [
-            0.5,
-            3,
-            True,
-        ]
-        assert type(wire.decode(wire.encode(Odd(a=1)))) is dict
+        assert type(wire.decode(wire.encode(Odd(a=np.bool_(True))))) is dict
 
-    @pytest.mark.parametrize("name", ["longdouble", "float16", "uint8", "longlong"])
+    @pytest.mark.parametrize("name", ["longdouble", "float16", "float32", "uint8", "longlong"])
     def test_every_kind_of_number(self, name):
         kind = getattr(np, name)
         back = wire.decode(wire.encode([kind(3), np.full(2, 3, dtype=kind)]))

@@ -17,7 +17,7 @@ import pytest
 ng = pytest.importorskip("nevergrad")
 
 from llmopt import ScriptedClient  # noqa: E402
-from llmopt.adapters.nevergrad import LLM, ParametrizedLLM  # noqa: E402
+from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
 from llmopt.client.base import Completion, Reply, Request  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::nevergrad.common.errors.NevergradWarning")
@@ -86,41 +86,6 @@ def modules_of(stream: bytes) -> set[str]:
     Watching(io.BytesIO(stream)).load()
     assert pickletools.optimize(stream)
     return found
-
-
-@pytest.mark.parametrize("cut", [0, 1, 100, -1, -100])
-def test_a_truncated_dump_is_an_error_and_leaves_the_run_alone(tmp_path, cut):
-    optimizer = make()
-    optimizer.tell(optimizer.ask(), 1.0)
-    path = tmp_path / "run.pkl"
-    optimizer.dump(path)
-    path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises((EOFError, pickle.UnpicklingError, IndexError, ValueError)):
-        LLM.load(path)
-    optimizer.tell(optimizer.ask(), 1.0)
-    assert len(optimizer.history.trials) == 2
-
-
-def test_a_run_that_is_killed_between_dumps_goes_on_from_the_last(tmp_path):
-    """Replies after the last dump are paid again, no others: the points are the same."""
-    whole = make()
-    points = []
-    for _ in range(8):
-        candidate = whole.ask()
-        points.append(candidate.value.tolist())
-        whole.tell(candidate, float(np.sum(candidate.value**2)))
-    part = make()
-    for _ in range(4):
-        candidate = part.ask()
-        part.tell(candidate, float(np.sum(candidate.value**2)))
-    part.dump(tmp_path / "run.pkl")
-    part.ask()  # lost in the kill
-    again = LLM.load(tmp_path / "run.pkl")
-    assert again.usage.requests == 4
-    for expected in points[4:]:
-        candidate = again.ask()
-        assert candidate.value.tolist() == expected
-        again.tell(candidate, float(np.sum(candidate.value**2)))
 
 
 @pytest.mark.parametrize(

@@ -219,12 +219,23 @@ def test_settings_of_any_kind_are_refused_in_words(sent, settings, capsys):
     assert capsys.readouterr().err.startswith("llmopt: ")
 
 
+@pytest.fixture(scope="module")
+def code_folders(tmp_path_factory):
+    """Finished runs of both commands."""
+    folders = {}
+    for command in ("code", "reward"):
+        folders[command] = tmp_path_factory.mktemp("sent") / command
+        with pytest.MonkeyPatch.context() as patch:
+            begin(patch, command, folders[command])
+    return folders
+
+
 @needs_confinement
-def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, tmp_path, capsys):
+def test_a_code_run_asks_no_address_and_opens_no_sandbox(
+    monkeypatch, listener, code_folders, tmp_path, capsys
+):
     address, seen = listener
-    folder = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        begin(patch, "code", folder)
+    folder = shutil.copytree(code_folders["code"], tmp_path / "run")
     resume = ["code", "mountaincar", "--steps", "2", "--resume", "--out", str(folder)]
     changed(folder, model=address)
     capsys.readouterr()
@@ -251,10 +262,10 @@ def test_a_code_run_asks_no_address_and_opens_no_sandbox(monkeypatch, listener, 
 @pytest.mark.defect(35)
 @pytest.mark.parametrize("command", ["code", "reward"])
 def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
-    monkeypatch, tmp_path, command, capsys
+    monkeypatch, code_folders, tmp_path, command, capsys
 ):
-    folder = tmp_path / "run"
-    begin(monkeypatch, command, folder)
+    folder = shutil.copytree(code_folders[command], tmp_path / "run")
+    answers(monkeypatch)
     kept = (folder / "config.json").read_text()
     target = tmp_path / ".bashrc"
     target.write_text("# mine\n")
@@ -276,33 +287,6 @@ def test_a_code_run_takes_no_recording_price_or_new_setting_from_its_folder(
     changed(folder, record=str(tmp_path / "said.jsonl"))
     assert cli([*resume, "--record", str(tmp_path / "said.jsonl")]) == 2  # the script has ended
     assert f"--record {tmp_path / 'said.jsonl'}" in capsys.readouterr().err  # in the advice
-
-
-@needs_confinement
-@pytest.mark.parametrize("policy", ["PPO-000.zip", "../evil.zip", "/tmp/evil.zip"])
-def test_a_reward_run_reads_no_pickle_of_its_folder(monkeypatch, tmp_path, policy, capsys):
-    folder = tmp_path / "run"
-    begin(monkeypatch, "reward", folder)
-    file = folder / "candidates" / "000.json"
-    stored = json.loads(file.read_text())
-    del stored["crc"]
-    file.write_text(json.dumps({**stored, "policies": [policy]}))
-    read = []
-    monkeypatch.setattr(write_reward, "judge", lambda *args: read.append(args))
-    assert cli(["reward", "mountaincar", "--resume", "--out", str(folder)]) == 2
-    assert "hold code" in capsys.readouterr().err
-    assert read == []
-
-
-@pytest.fixture(scope="module")
-def code_folders(tmp_path_factory):
-    """Finished runs of both commands."""
-    folders = {}
-    for command in ("code", "reward"):
-        folders[command] = tmp_path_factory.mktemp("sent") / command
-        with pytest.MonkeyPatch.context() as patch:
-            begin(patch, command, folders[command])
-    return folders
 
 
 @needs_confinement
@@ -339,9 +323,18 @@ def test_settings_of_a_code_run_are_refused_in_words(
 
 @needs_confinement
 @pytest.mark.defect(48)
-@pytest.mark.parametrize("policies", [5, "x", {}, [5], [["a"]], [{}], [[1.0]], [[10**400] * 3]])
-def test_a_policy_of_a_sent_reward_run_is_numbers(
-    code_folders, tmp_path, policies, capsys, monkeypatch
+@pytest.mark.parametrize(
+    ("policies", "said"),
+    [
+        *(
+            (policies, "")
+            for policies in (5, "x", {}, [5], [["a"]], [{}], [[1.0]], [[10**400] * 3])
+        ),
+        *(([file], "hold code") for file in ("PPO-000.zip", "../evil.zip", "/tmp/evil.zip")),
+    ],
+)
+def test_a_policy_of_a_sent_reward_run_is_numbers_and_no_pickle(
+    code_folders, tmp_path, policies, said, capsys, monkeypatch
 ):
     sent = shutil.copytree(code_folders["reward"], tmp_path / "run")
     file = sent / "candidates" / "000.json"
@@ -350,9 +343,13 @@ def test_a_policy_of_a_sent_reward_run_is_numbers(
     file.write_text(json.dumps({**stored, "policies": policies}))
     (sent / "held_out.json").unlink()
     answers(monkeypatch)
+    if said:
+        monkeypatch.setattr(write_reward, "judge", lambda *args: pytest.fail("it was read"))
     status = cli(["reward", "mountaincar", "--resume", "--out", str(sent)])
     assert status == (0 if policies == {} else 2)  # with none it is trained again
-    assert len(capsys.readouterr().err) < 900
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err) < 900
 
 
 @needs_confinement
