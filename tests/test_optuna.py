@@ -564,6 +564,24 @@ class TestConditional:
         said = "1 of the points that you gave before: not measured"
         assert [said in r.text for r in requests(sampler)] == [False, True]
 
+    def test_what_a_trial_needs_is_given_beside_a_choice_that_no_trial_had(self):
+        sampler = make(
+            [f"Start from: new\nProposal:\n{p}" for p in ("k: c", "m: q", "s: 3")], prompt="words"
+        )
+        study = study_of(sampler)
+
+        def objective(trial):
+            kind = trial.suggest_categorical("k", ["a", "b", "c"])
+            if kind == "b":
+                trial.suggest_categorical("m", ["p", "q"])
+            return 1.0 if kind == "a" else trial.suggest_int("s", 0, 9)
+
+        study.enqueue_trial({"k": "a"})
+        study.enqueue_trial({"k": "b", "m": "p", "s": 1})
+        study.optimize(objective, n_trials=3)
+        assert study.trials[-1].params == {"k": "c", "s": 3}
+        assert sampler.usage.rejected == {"unreadable": 1}
+
     def test_random_points_that_lack_something_are_not_called_the_models(self):
         def answer(request):
             if request is sampler.client.requests[0]:

@@ -204,7 +204,8 @@ class StudySpace:
         """
         optional = {n: c for n, c in self.optional.items() if n != needed}
         fixed = {**dict.fromkeys(left_out, ABSENT), **self._values(given)}
-        space = BranchedSpace(self._dimensions, optional, fixed, self._unseen)
+        # Beside a choice that no trial has had, nothing is asked for, and so not what is needed.
+        space = BranchedSpace(self._dimensions, optional, fixed, {} if needed else self._unseen)
         return constrained(space, constraints, given)
 
     def params(self, values: Sequence[Value]) -> dict[str, Any]:
