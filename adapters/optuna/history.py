@@ -241,7 +241,7 @@ class StudyHistory:
 
     def _drawn(self, frozen: FrozenTrial) -> str:
         """Say which parameters of a model's point were drawn in its trial."""
-        drawn = read_drawn(frozen) if read_note(frozen, "source") == "llm" else []
+        drawn = read_drawn(frozen) if _source(read_note(frozen, "source")) == "llm" else []
         shown = [n for n in self.space.distributions if n in drawn and n in frozen.params]
         text = ", ".join(f"{name} = {frozen.params[name]!r}" for name in shown)
         return f"drawn at random, as the answer could not give it: {text}" if shown else ""
