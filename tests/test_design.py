@@ -103,15 +103,18 @@ def test_the_table_compares_with_the_searches_of_before():
         line_of("ridge", "default", 4, [9, 4.5], [0, 3], best=4.5, **common),
         line_of("ridge", "default", 5, [9, 5.9], [0, 2], best=5.9, **common),
     ]
-    row = "| ridge | default | 7.5 | 2.5 | 0.33 | 7.5 | 2.5 | 1 (4), 2 (5) | 0.5 (4), 1.9 (5) |"
+    row = "| ridge | prompt 4 | 7.5 | 2.5 | 0.33 | 7.5 | 2.5 | 1 (4), 2 (5) | 0.5 (4), 1.9 (5) |"
     assert row in design.make_page(lines)
-    assert "to within 1 %: 0.33." in design.make_page(lines)
+    assert (
+        "prompt 4: median share of the requests to within 1 % 0.333 (tasks: 1)."
+        in design.make_page(lines)
+    )
 
 
 def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
-    line, _ = run(monkeypatch, tmp_path, "ripples", "default", [POINTS, "Proposal: stop"])
+    line, _ = run(monkeypatch, tmp_path, "ripples", "default-5", [POINTS, "Proposal: stop"])
     monkeypatch.undo()
-    recording, out = tmp_path / "ripples-default-4.jsonl", tmp_path / "out.jsonl"
+    recording, out = tmp_path / "ripples-default-5-4.jsonl", tmp_path / "out.jsonl"
     kept = recording.read_bytes()
     arguments = [
         "design",
@@ -133,4 +136,4 @@ def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
     assert recording.read_bytes() == kept
     monkeypatch.setattr("sys.argv", ["design", "--out", str(out), "--table"])
     design.main()
-    assert "| ripples | default |" in out.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| ripples | prompt 5 |" in out.with_suffix(".md").read_text(encoding="utf-8")

@@ -10,8 +10,9 @@ function (`llmopt.benchmarks.experiments.functions`) is minimized with numbered 
 without a description, and judged by its value without noise. Nobody who worked on the prompt had
 seen the systems of `llmopt.benchmarks.experiments.unseen`. Arms:
 
-- ``default``: nothing is set but the seed;
-- ``python``: the same, answered by a model that has Python beside the prompt;
+- ``default-5``: nothing is set but the seed; ``default``: the same with version 4 of the prompt,
+  which showed the notes of the best and the latest points only;
+- ``python``: as ``default``, answered by a model that has Python beside the prompt;
 - ``before``: 5 random points first, one point an answer, no finish by numbers, and for functions no
   offer to stop. Of the policies of `BEFORE` such searches stand in ``words.jsonl``.
 
@@ -56,7 +57,8 @@ from llmopt.trackers import Callback
 
 RESULTS = Path(__file__).parents[1] / "results" / "design.jsonl"
 HELD_OUT = 100
-ARMS = ("default", "python", "before")
+LABELS = {"default-5": "prompt 5", "default": "prompt 4", "python": "prompt 4, with Python"}
+ARMS = (*LABELS, "before")
 BEFORE = ("zones", "cascade", "heavy-car", "swimmer-changed", "hopper", "swimmer")
 """Policies that were searched before, with ``words``."""
 
@@ -160,6 +162,14 @@ def earlier(lines: Iterable[Line]) -> list[Line]:
     return [*found, *(line for line in lines if line["method"] == "before")]
 
 
+def best_measured(line: Line) -> float:
+    """Return the best value of an evaluation that is no check."""
+    kinds = line.get("sources", [""] * len(line["curve"]))
+    pairs = zip(line["curve"], kinds, strict=True)
+    values = [value for value, kind in pairs if value is not None and kind != "check"]
+    return float(min(values) if "optimum" in line else max(values))
+
+
 def requests_until(line: Line, target: float) -> float:
     """Return the requests until a value is within one percent of another, or better; else ∞."""
     sign, slack = -1 if "optimum" in line else 1, 0.01 * abs(target)
@@ -173,11 +183,12 @@ def requests_until(line: Line, target: float) -> float:
 def make_page(lines: Sequence[Line]) -> str:
     """Return the Markdown page: a row for each task and arm, beside the searches of before."""
     before = earlier(lines)
-    rows, shares = [], []
+    rows: list[list[str]] = []
+    shares: dict[str, list[float]] = {}
     for task in TASKS:
         old = [line for line in before if line["task"] == task]
-        best = {line["seed"]: line["best"] for line in old}
-        for arm in ("default", "python"):
+        best = {line["seed"]: best_measured(line) for line in old}
+        for arm in LABELS:
             new = [line for line in lines if (line["task"], line["method"]) == (task, arm)]
             if not new:
                 continue
@@ -187,8 +198,8 @@ def make_page(lines: Sequence[Line]) -> str:
                 first = median(requests_until(x, best[x["seed"]]) for x in old)
                 now = median(requests_until(x, best.get(x["seed"], middle)) for x in new)
                 share = now / first
-                shares += [share] if arm == "default" else []
-            row = [task, arm, _count(first), _count(now)]
+                shares.setdefault(arm, []).append(share)
+            row = [task, LABELS[arm], _count(first), _count(now)]
             row.append(f"{share:.2f}" if share < math.inf else "–")
             row += [_count(_middle(group, "requests")) for group in (old, new)]
             row += [_results(group) for group in (old, new)]
@@ -201,16 +212,23 @@ def make_page(lines: Sequence[Line]) -> str:
     text = [
         "# Design, then tune",
         "",
-        "Requests until a value is within 1 % of the best of the search of before (of the same "
-        "seed, else the median); medians over searches. Results are mean returns on 100 fresh "
-        "starts, of functions the distance to the optimum. Tokens are estimated from the texts. "
-        "Made by `python -m llmopt.benchmarks.experiments.design --table` from the committed lines "
+        "Requests until a value is within 1 % of the best that the search of before measured (of "
+        "the same seed, else the median); medians over searches. Results are mean returns on 100 "
+        "fresh starts, of functions the distance to the optimum. Tokens are estimated from the "
+        "texts. Made by `python -m llmopt.benchmarks.experiments.design --table` from the "
+        "committed lines "
         "alone.",
         "",
         *Table.of(head, rows).markdown(),
     ]
-    if shares:
-        text += ["", f"Median share of the requests to within 1 %: {median(shares):.2f}."]
+    for arm, known in shares.items():
+        known = [share for share in known if not math.isnan(share)]
+        if known:
+            text += [
+                "",
+                f"{LABELS[arm]}: median share of the requests to within 1 % "
+                f"{_count(median(known))} (tasks: {len(known)}).",
+            ]
     return "\n".join([*text, ""])
 
 
@@ -219,7 +237,7 @@ def _middle(lines: Sequence[Line], name: str) -> float:
 
 
 def _count(value: float) -> str:
-    return "–" if math.isnan(value) else "not reached" if math.isinf(value) else f"{value:g}"
+    return "–" if math.isnan(value) else "not reached" if math.isinf(value) else f"{value:.3g}"
 
 
 def _results(lines: Sequence[Line]) -> str:
