@@ -217,6 +217,8 @@ class TestOptuna:
     def test_unknown(self):
         with pytest.raises(ValueError, match="expected 'cma', 'refine', 'network', a list"):
             sampler(partner="tpe")
+        with pytest.raises(ValueError, match="partner=GridSampler: it goes through a grid"):
+            sampler(partner=["cma", optuna.samplers.GridSampler({"x": [1, 2]})])
 
     def test_package_missing(self, monkeypatch):
         monkeypatch.setattr(llmopt.search.cma, "find_spec", lambda name: None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -94,8 +94,19 @@ class BestBranch:
 
 
 def with_samplers(partner: Any) -> list[Any]:
-    """Return partners, Optuna's samplers among them as emitters."""
-    return [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in partners_of(partner)]
+    """Return partners, Optuna's samplers among them as emitters.
+
+    Raises:
+        ValueError: A sampler goes through the points of a grid, and takes no other's for one.
+    """
+    partners = partners_of(partner)
+    for one in partners:
+        if isinstance(one, GridSampler | BruteForceSampler):
+            raise ValueError(
+                f"partner={type(one).__name__}: it goes through a grid point by point, and would "
+                "take the model's points for its own. Take another sampler, such as TPESampler()"
+            )
+    return [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in partners]
 
 
 def for_choices(partner: PartnerEmitter) -> PartnerEmitter:
