@@ -10,10 +10,8 @@ Command::
 
     python -m llmopt.benchmarks.experiments.recordings hopper-words-3      # prints its path
     python -m llmopt.benchmarks.experiments.recordings --add FOLDER        # keeps its recordings
-    python -m llmopt.benchmarks.experiments.recordings --tokens zones-words-4 cascade-words-5
-                          # plays searches again: tokens of their prompts as recorded, and now
 
-Runtime: seconds; of ``--tokens`` that of the evaluations.
+Runtime: seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from llmopt.client.recording import RecordClient, ReplayClient
+from llmopt.client.recording import ReplayClient
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.text import estimate_tokens
 
@@ -66,19 +64,6 @@ def spent(path: Path) -> tuple[int, int]:
     return asked, sum(estimate_tokens(c.text) for _, reply in exchanges for c in reply.completions)
 
 
-def played_again(name: str) -> tuple[int, int]:
-    """Return the tokens of a search's prompts: as recorded, and as this version writes them."""
-    from llmopt.benchmarks.experiments.words import run_model
-
-    path = recording(name)
-    task, arm, seed = path.stem.rsplit("-", 2)
-    with tempfile.TemporaryDirectory() as folder:
-        anew = Path(folder) / path.name
-        client = RecordClient(ReplayClient(path, strict=False), anew)
-        run_model(task, arm, client, int(seed), 30)
-        return spent(path)[0], spent(anew)[0]
-
-
 def add(folder: Path) -> list[str]:
     """Put a folder's files ``TASK-ARM-SEED.jsonl`` into the archive and its index."""
     with tarfile.open(ARCHIVE) as archive:
@@ -115,13 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the recordings of strong models")
     parser.add_argument("name", nargs="?", help="recording to unpack (default: list their names)")
     parser.add_argument("--add", type=Path, metavar="FOLDER", help="keep recordings of a folder")
-    parser.add_argument("--tokens", nargs="+", metavar="NAME", help="searches to play again")
     args = parser.parse_args()
-    for name in args.tokens or ():
-        before, now = played_again(name)
-        print(f"{name}: {before:,} tokens as recorded, {now:,} now, {now / before:.2f} of them")
-    if args.tokens:
-        return
     if args.add:
         print("\n".join(add(args.add)))
         return

@@ -62,38 +62,24 @@ class RunResult:
 def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:
     """Return the results as a table of plain text."""
     starts = episodes * (1 + FINAL_ROUNDS if config.finalists else 1)
-    head = (
-        "method",
-        f"chosen on {starts}",
-        f"held-out {config.heldout}",
-        "episodes",
-        "requests",
-        "tokens",
-        "seconds",
-        "fallback",
-    )
+    chosen, held_out = f"chosen on {starts}", f"held-out {config.heldout}"
     rows = []
     for r in results:
         heldout = "failed" if r.heldout is None else f"{r.heldout:.2f}"
         if r.heldout is not None and r.heldout_error is not None:
             heldout += f" ± {r.heldout_error:.2f}"
-        rows.append(
-            (
-                r.label,
-                "all failed" if r.final is None else f"{r.final:.2f}",
-                "-" if r.final is None else heldout,
-                f"{r.episodes:,}",
-                f"{r.requests:,}" if r.fallback_share is not None else "-",
-                f"{r.tokens:,}" if r.fallback_share is not None else "-",
-                f"{r.seconds:.1f}",
-                "-" if r.fallback_share is None else f"{100 * r.fallback_share:.1f} %",
-            )
-        )
+        scores = ("all failed", "-") if r.final is None else (f"{r.final:.2f}", heldout)
+        asked = ("-", "-", f"{r.seconds:.1f}", "-")
+        if r.fallback_share is not None:
+            share = f"{100 * r.fallback_share:.1f} %"
+            asked = (f"{r.requests:,}", f"{r.tokens:,}", f"{r.seconds:.1f}", share)
+        rows.append((r.label, *scores, f"{r.episodes:,}", *asked))
+    head = ("method", chosen, held_out, "episodes", "requests", "tokens", "seconds", "fallback")
     lines = Table.of(head, rows).text()
     lines.append("")
     lines.append(
-        f"chosen on {starts}: mean return of the best policy on the starts that chose it. held-out "
-        f"{config.heldout}: its mean"
+        f"{chosen}: mean return of the best policy on the starts that chose it. {held_out}: its "
+        "mean"
     )
     lines.append("on fresh starts, ± standard error. Episodes and seconds are of all but these.")
     lines += [f"{r.label}: {r.stopped}" for r in results if r.stopped]

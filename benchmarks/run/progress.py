@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from llmopt.benchmarks.engine.records import WARMUP, Record
@@ -15,43 +14,42 @@ LINE_SECONDS = 10.0
 """Between two lines of progress, without a terminal."""
 
 
+class _NoBar:
+    """Does nothing, where no terminal shows a bar."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
 class Progress:
     """A progress bar with the best score of each method so far; without a terminal, some lines."""
 
     def __init__(self, total: int, labels: Mapping[str, str], shown: bool) -> None:
         self._labels = labels
         self._best: dict[str, float] = {}
-        self._shown = shown
         self._what, self._scores = "warm-up", ""
         self._of = " of all methods" if len(labels) > 1 else ""
         self._total, self._done = total, 0
         self._next: dict[str, float] = {}
-        self._bar: Any = None
-        if shown and sys.stderr.isatty():
+        self._bar: Any = _NoBar()
+        self._lines = shown and not sys.stderr.isatty()
+        if shown and not self._lines:
             from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=total, unit="eval", desc=self._what, mininterval=0.2, file=sys.stderr
-            )
+            self._bar = tqdm(None, self._what, total, mininterval=0.2, unit="eval")
 
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        elif kind is None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._bar.close()
+        if kind is None:
             self._what = "done"
             self._line(now=True)
 
     def _line(self, kind: str = "", *, now: bool = False) -> None:
         """Print a line where no terminal rewrites one, if it is time for one of its kind."""
-        if not self._shown or (not now and time.monotonic() < self._next.get(kind, 0.0)):
+        if not self._lines or (not now and time.monotonic() < self._next.get(kind, 0.0)):
             return
         self._next[kind] = time.monotonic() + LINE_SECONDS
         scores = f"; {self._scores}" if self._scores else ""
@@ -61,33 +59,28 @@ class Progress:
     def say(self, what: str) -> None:
         """Show what is done now."""
         self._what = what
-        if self._bar is not None:
-            self._bar.set_description(what)
-        else:
-            self._line(now=True)
+        self._bar.set_description(what)
+        self._line(now=True)
 
     def wait(self, what: str, request: int) -> None:
         """Show that a request waits for its answer, with 0 that none does."""
         self._what = f"{what}: waits for the answer to request {request}" if request else what
-        if self._bar is not None:
-            self._bar.set_description(self._what)
-        elif request:
+        self._bar.set_description(self._what)
+        if request:
             self._line("request")
 
     def tell(self, text: str) -> None:
         """Print something that is to be read."""
-        text = clean(text)
-        if self._bar is not None:
-            self._bar.write(f"llmopt: {text}", file=sys.stderr)
-        elif self._shown:
-            print(f"llmopt: {text}", file=sys.stderr, flush=True)
+        text = f"llmopt: {clean(text)}"
+        self._bar.write(text, file=sys.stderr)
+        if self._lines:
+            print(text, file=sys.stderr, flush=True)
 
     def drop(self, count: int) -> None:
         """Leave out evaluations that will not take place."""
         self._total -= count
-        if self._bar is not None:
-            self._bar.total = self._total
-            self._bar.refresh()
+        self._bar.total = self._total
+        self._bar.refresh()
 
     def resume(self, records: Sequence[Record]) -> None:
         """Count the points that were evaluated before the run was interrupted, if any."""
@@ -95,17 +88,14 @@ class Progress:
             self._count(record)
         if not records:
             return
-        if self._bar is not None:
-            self._bar.update(len(records))
+        self._bar.update(len(records))
         self.tell(f"going on after {self._done} of {self._total} evaluations{self._of}")
 
     def step(self, record: Record) -> None:
         """Count an evaluated point, and show it."""
         self._count(record)
-        if self._bar is not None:
-            self._bar.update()
-        else:
-            self._line()
+        self._bar.update()
+        self._line()
 
     def _count(self, record: Record) -> None:
         mean = record.mean
@@ -121,5 +111,4 @@ class Progress:
         if not shown and warm is not None:
             shown = [f"warm-up {warm:.1f}"]
         self._scores = "best " + ", ".join(shown) if shown else ""
-        if self._bar is not None:
-            self._bar.set_postfix_str(self._scores, refresh=False)
+        self._bar.set_postfix_str(self._scores, refresh=False)

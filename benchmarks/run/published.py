@@ -98,12 +98,8 @@ def load_warmup(folder: str | os.PathLike[str], n: int) -> list[WarmupPoint]:
 
 
 def _warmup_files(folder: Path) -> list[tuple[int, Path]]:
-    matches = ((re.fullmatch(r"warmup_rollout_(\d+)\.txt", p.name), p) for p in _entries(folder))
-    return [(int(match[1]), path) for match, path in matches if match]
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+    names = ((re.fullmatch(r"warmup_rollout_(\d+)\.txt", p.name), p) for p in folder.glob("*"))
+    return [(int(match[1]), path) for match, path in names if match]
 
 
 def _read_rollout(path: Path, n: int) -> WarmupPoint:
