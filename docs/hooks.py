@@ -79,6 +79,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         if target in _PAGES:
             return f"[{text}]({'../' * (len(source.parts) - 1)}{_PAGES[target]})"
         shown = f"`{target}`"
-        return shown if target.endswith(text.strip("`")) else f"{text} ({shown})"
+        if target.endswith(text.strip("`")):
+            return shown
+        within = markdown[match.start() - 1 : match.start()] == "("
+        return f"{text}: {shown}" if within else f"{text} ({shown})"
 
     return _OUTSIDE.sub(replace, markdown)

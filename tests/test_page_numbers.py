@@ -21,6 +21,7 @@ from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.prices import get_price, price_list
 from llmopt.client.remote import RemoteClient
+from llmopt.prompt import get_prompt
 from llmopt.search.ask_options import AskOptions
 from llmopt.search_options import SearchOptions
 
@@ -273,6 +274,8 @@ SHOWN = [
      "prompt_cache_providers.md)). The embedded model read {} % over {} trials", from_caches),
     ("docs/code.md", "trained policies return {}. Its two finished Swimmer searches end at {} and "
      "{} on fresh starts, where its linear policies return {}", code_searches),
+    ("docs/prompts.md", "When the log reaches `log_tokens` ({} in llmopt's own count",
+     lambda: [f"{get_prompt('words').log_tokens:,}"]),
     ("docs/nevergrad.md", "({} evaluations, {} seeds) the median loss is {} for `LLM` with the "
      "embedded model, {} for OnePlusOne, {} for CMA, {} for TwoPointsDE, {} for random search and "
      "{} for NGOpt", nevergrads),
@@ -319,7 +322,7 @@ STATED = {
     ],
     "docs/code.md": [
         "(`--episodes`, 10)", "(`--held-out`, 20)", "up to 20 steps", "30 targets", "all 50 tasks",
-        "50 of them", "at most 64 names", "200 episodes (`--training`)", "1,000,000 characters",
+        "each of the 50 once", "at most 64 names", "200 episodes (`--training`)", "1,000,000 characters",
     ],
     "docs/concepts.md": ["| 5 |", "| 1 |", "10; where fewer than 100 points", "at least 5 ("],
     "docs/constraints.md": ["8 GB", "up to 100 times"],
@@ -349,7 +352,7 @@ STATED = {
     ],
     "docs/prompts.md": [
         "less than 13 billion", "the 20 best pairs", "the 20 best points", "2,600 characters",
-        "first 330", "480 characters", "More than 16 parameters", "10,000 in llmopt's own",
+        "first 330", "480 characters", "More than 16 parameters", "cut to about 60 %",
         "up to 20 numeric",
     ],
     "docs/results.md": ["95 % interval", "(400 evaluations"],
