@@ -322,7 +322,8 @@ STATED = {
     ],
     "docs/code.md": [
         "(`--episodes`, 10)", "(`--held-out`, 20)", "up to 20 steps", "30 targets", "all 50 tasks",
-        "each of the 50 once", "at most 64 names", "200 episodes (`--training`)", "1,000,000 characters",
+        "each of the 50 once", "at most 64 names", "200 episodes (`--training`)",
+        "1,000,000 characters",
     ],
     "docs/concepts.md": ["| 5 |", "| 1 |", "10; where fewer than 100 points", "at least 5 ("],
     "docs/constraints.md": ["8 GB", "up to 100 times"],
