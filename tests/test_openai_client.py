@@ -154,11 +154,29 @@ def test_single_samples_have_seeds_of_their_own(server):
     assert sorted(s.body["seed"] for s in server.seen) == [100, 101, 102, 103]
 
 
-def test_refusal(server, openai):
-    server.play(Say(openai_body("", refusal="I cannot do that.")))
-    completion = openai.complete(ASK).completions[0]
-    assert completion.finish_reason == "refusal"
-    assert completion.text == "I cannot do that."
+IN_PARTS = openai_body("x")
+IN_PARTS["choices"][0]["message"]["content"] = [
+    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+    {"type": "text", "text": "x = 1"},
+]
+DEEPSEEK = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_cache_hit_tokens": 8}
+XAI = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 407}  # hidden in the total
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "reason", "cached", "tokens"),
+    [
+        (openai_body("", refusal="I cannot do that."), "I cannot do that.", "refusal", 60, 7),
+        (IN_PARTS, "x = 1", "stop", 60, 7),
+        (openai_body("x", usage=DEEPSEEK), "x", "stop", 8, 5),
+        (openai_body("x", usage=XAI), "x", "stop", 0, 307),
+    ],
+)
+def test_forms_of_answers(server, openai, said, text, reason, cached, tokens):
+    server.play(Say(said))
+    reply = openai.complete(ASK)
+    assert (reply.completions[0].text, reply.completions[0].finish_reason) == (text, reason)
+    assert (reply.cached_tokens, reply.completion_tokens) == (cached, tokens)
 
 
 def test_a_prompt_that_the_filter_stops(server, openai):
@@ -226,16 +244,6 @@ def test_prices_that_cannot_be_read_cost_no_request(server, monkeypatch, tmp_pat
     assert server.seen == []
 
 
-def test_an_answer_in_parts(server, openai):
-    body = openai_body("x")
-    body["choices"][0]["message"]["content"] = [
-        {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-        {"type": "text", "text": "x = 1"},
-    ]
-    server.play(Say(body))
-    assert openai.complete(ASK).completions[0].text == "x = 1"
-
-
 @pytest.mark.defect(37)
 @pytest.mark.parametrize(
     ("tells", "told", "price", "cost"),
@@ -260,12 +268,6 @@ def test_a_cost_that_the_server_reports(server, monkeypatch, tells, told, price,
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": told}
     server.play(Say(openai_body("x", usage=usage)))
     assert client.complete(ASK).cost == (cost if cost is None else pytest.approx(cost))
-
-
-def test_the_cache_field_of_deepseek(server, openai):
-    usage = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_cache_hit_tokens": 8}
-    server.play(Say(openai_body("x", usage=usage)))
-    assert openai.complete(ASK).cached_tokens == 8
 
 
 def test_a_model_that_may_not_stream(server, openai):
@@ -317,12 +319,6 @@ def test_errors_in_the_words_of_other_servers(server, openai, body):
     server.play(Say(body, 400))
     with pytest.raises(ClientError, match="temperature"):
         openai.complete(ASK)
-
-
-def test_hidden_tokens_that_are_in_the_total_alone(server, openai):
-    usage = {"prompt_tokens": 100, "completion_tokens": 7, "total_tokens": 407}
-    server.play(Say(openai_body("x", usage=usage)))
-    assert openai.complete(ASK).completion_tokens == 307
 
 
 def test_a_model_of_another_endpoint_is_not_said_to_be_missing(server, openai):

@@ -16,18 +16,6 @@ from llmopt.client.model_string import (
 from llmopt.errors import ModelNotFoundError
 
 
-def test_smollm2_is_made_without_fetching(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLMOPT_MODEL_DIR", str(tmp_path / "models"))
-    client = get_client("smollm2")
-    assert isinstance(client, LocalClient)
-    assert (client.name, client.default_prompt, client.context_tokens) == (
-        "smollm2",
-        "columns",
-        8192,
-    )
-    assert not (tmp_path / "models").exists()
-
-
 def test_gguf_path_and_options():
     client = get_client("gguf:/models/Qwen 3:8B.gguf", threads=3, name="qwen")
     assert isinstance(client, LocalClient)
