@@ -723,6 +723,15 @@ class TestGivenParameters:
         assert study.trials[1].params == {"x": 2.5, "y": 7}
         assert "already set for this proposal: x = 2.5" in requests(sampler)[0].text
 
+    def test_what_is_set_to_a_value_out_of_range_is_not_asked_for(self):
+        sampler = make(["y: 7"])
+        study = begun(sampler)
+        study.enqueue_trial({"x": 99.0})
+        with pytest.warns(UserWarning, match="out of range"):
+            study.optimize(bowl, n_trials=1)
+        assert study.trials[1].params == {"x": 99.0, "y": 7}
+        assert "already set for this proposal: x = 99.0" in requests(sampler)[0].text
+
     def test_waiting_trials_are_pending(self):
         sampler = make(["x: 2.5, y: 3", "x: 3.5, y: 3"])
         study = begun(sampler)

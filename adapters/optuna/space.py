@@ -203,7 +203,9 @@ class StudySpace:
             SpaceError: No point was found that keeps the constraints, or one is over a choice.
         """
         optional = {n: c for n, c in self.optional.items() if n != needed}
-        fixed = {**dict.fromkeys(left_out, ABSENT), **self._values(given)}
+        # What is set to a value out of range is not asked for, either.
+        fixed = dict.fromkeys((*left_out, *(given.keys() & self._dimensions.keys())), ABSENT)
+        fixed |= self._values(given)
         # Beside a choice that no trial has had, nothing is asked for, and so not what is needed.
         space = BranchedSpace(self._dimensions, optional, fixed, {} if needed else self._unseen)
         return constrained(space, constraints, given)
