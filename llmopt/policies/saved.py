@@ -17,6 +17,18 @@ from llmopt.policies.linear import BoundPolicy, LinearPolicy
 _FORMAT = "llmopt-policy-2"
 
 
+# What comes of data that are of another form than `save_policy` writes.
+_UNREADABLE = (
+    AttributeError,
+    KeyError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+    LLMOptError,
+)
+
+
 def save_policy(policy: BoundPolicy, path: str | os.PathLike[str], **about: Any) -> None:
     """Write a policy to a JSON file, replacing it in one step.
 
@@ -80,7 +92,7 @@ def load_policy(path: str | os.PathLike[str]) -> BoundPolicy:
         return replace(bound, inputs=inputs, outputs=outputs, observing=observing, acting=acting)
     except StorageError as error:
         raise StorageError(f"no policy was read: {error}") from error
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, LLMOptError) as error:
+    except _UNREADABLE as error:
         raise StorageError(
             f"{path} holds no policy ({type(error).__name__}: {error}): give a file that "
             "PolicySearch.save or save_policy wrote"
