@@ -190,6 +190,11 @@ class TestStart:
             ({}, 1),
             ({"description": "a bowl"}, 0),
             ({"description": "a bowl", "prompt": "props"}, 10),
+            ({"description": "a bowl", "prompt": "props", "total": 40}, 5),
+            ({"prompt": "props", "total": 40, "partner": "refine"}, 5),
+            ({"prompt": "props", "total": 40, "partner": optuna.samplers.TPESampler()}, 10),
+            ({"prompt": "props", "total": 8, "partner": optuna.samplers.TPESampler()}, 4),
+            ({"partner": optuna.samplers.TPESampler()}, 1),
             ({"n_startup_trials": 3}, 3),
         ],
     )

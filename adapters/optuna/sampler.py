@@ -47,7 +47,7 @@ from llmopt.history import Usage
 from llmopt.prompt import Prompt
 from llmopt.search.ask_options import AskArguments, AskOptions
 from llmopt.search.cma import several_objectives
-from llmopt.search.emitter import ModelEmitter
+from llmopt.search.emitter import NUMBERS_FIRST, ModelEmitter
 from llmopt.search.locks import Lock
 from llmopt.search.scheduler import Partner, Partners
 from llmopt.space import Dimension, Space
@@ -95,7 +95,8 @@ class LLMSampler(BaseSampler):
             ``"auto"`` for the one that suits the model.
         n_startup_trials: Complete and pruned trials before the model is first asked; those
             before are sampled by `independent_sampler`. ``"auto"`` for none where the prompt
-            ``"words"`` has a description to design by, 1 where it has none, else 10.
+            ``"words"`` has a description to design by, 1 where it has none, else 10, or 5 where
+            at most 50 are planned (`total`) and no sampler of Optuna's is a partner.
         seed: Seed of everything random. What is drawn for a trial depends on the seed and
             the trial's number only, so a study that was interrupted goes on as it would
             have, and workers with equal seeds do not draw the same.
@@ -191,7 +192,11 @@ class LLMSampler(BaseSampler):
         )  # fmt: skip
         self._may_stop = self._model.options.may_stop
         start = whole_or_auto("n_startup_trials", n_startup_trials, 0)
-        self.n_startup_trials = self._model.start_up() if start == "auto" else start
+        if start == "auto":
+            # A sampler of Optuna's draws its own start-up at random beside the model's points.
+            several = any(isinstance(p, SamplerPartner) for p in partners)
+            start = self._model.start_up(*[NUMBERS_FIRST] * several)
+        self.n_startup_trials = start
         self._lock, self._checked = Lock(), False
 
     def __getstate__(self) -> dict[str, Any]:

@@ -339,14 +339,16 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
         "of a task and seed, 1 the median of random settings. Every study counts.",
         "",
         "```",
-        "python -m llmopt.benchmarks.experiments.studies --table-only",
+        "llmopt bench --suite studies",
+        "python -m llmopt.benchmarks.experiments.studies --table-only  # this page",
         "```",
         "",
         "## All tasks",
         "",
-        "Mean over tasks of the mean over seeds (a chat model has seed 0 alone: see the pairs "
-        "below); mean rank on the studies that all methods with five seeds have; seconds that the "
-        "sampler took for a trial; requests a trial.",
+        "Mean over tasks of the mean over seeds (not all methods have all of them: the pairs below "
+        "say how many they share); mean rank on the studies that all methods with five seeds have; "
+        "seconds that the sampler took for a trial (a chat model's are those of waiting for its "
+        "answers, relayed by hand); requests a trial.",
         "",
     ]
     wide = [m for m in methods if len(found[m].get(TRIALS, {})) >= 40]
@@ -366,7 +368,8 @@ def make_table(lines: Sequence[Mapping[str, Any]]) -> str:
                 str(len(own)),
                 *("" if math.isnan(x) else f"{x:.3f}" for x in means),
                 *rank,
-                f"{sum(line['sampler_seconds'] for line in own) / trials:.2f}",
+                f"{sum(line['sampler_seconds'] for line in own) / trials:.2f}"
+                + (" with waiting" if m in CHAT else ""),
                 f"{np.mean(asked):.2f}" if asked else "",
             ]
         )
@@ -414,24 +417,32 @@ def _duels(
             if rival == main or n not in found[main] or n not in found[rival]:
                 continue
             ours, theirs = found[main][n], found[rival][n]
-            leads = by_task({key: theirs[key] - ours[key] for key in ours if key in theirs})
-            gaps = list(leads.values())
-            if gaps:
-                tests[rival] = gaps
-        adjusted = holm([paired_test(g) for g in tests.values()])
-        for (rival, gaps), p in zip(tests.items(), adjusted, strict=True):
+            leads = {key: theirs[key] - ours[key] for key in ours if key in theirs}
+            if leads:
+                tests[rival] = leads
+        adjusted = holm([paired_test(list(by_task(leads).values())) for leads in tests.values()])
+        for (rival, leads), p in zip(tests.items(), adjusted, strict=True):
+            gaps = list(by_task(leads).values())
             low, high = bootstrap_interval([np.array(gaps)], mean)
             ahead, behind = sum(g > 0 for g in gaps), sum(g < 0 for g in gaps)
             rows.append(
                 [
                     str(n),
                     LABELS[rival],
+                    f"{len(gaps)}, {len(leads)}",
                     f"{ahead} : {behind}",
                     f"{np.mean(gaps):+.3f} [{low:+.3f}, {high:+.3f}]",
                     format_p(p),
                 ]
             )
-    head = ["trials", "rival", "tasks ahead : behind", "mean lead in regret [95 %]", "p (Holm)"]
+    head = [
+        "trials",
+        "rival",
+        "tasks, studies",
+        "tasks ahead : behind",
+        "mean lead in regret [95 %]",
+        "p (Holm)",
+    ]
     title = f"## {LABELS[main][0].upper()}{LABELS[main][1:]}, against each"
     return ["", title, "", *Table.of(head, rows).markdown()]
 

@@ -163,13 +163,16 @@ class ModelEmitter(Metered):
             )
         return self.options.points
 
-    def start_up(self) -> int:
-        """Return how many points are drawn before the model is asked, where nobody says."""
+    def start_up(self, least: int = NUMBERS_FIRST // 2) -> int:
+        """Return how many points are drawn before the model is asked, where nobody says.
+
+        A model that sees numbers only has `least` of them, or half of all.
+        """
         if getattr(self.prompt, "changes", False):
             return 0 if self.options.description.strip() else WORDS_FIRST
         if self.total is None:
             return NUMBERS_FIRST
-        least = min(NUMBERS_FIRST // 2, max(1, self.total // 2))
+        least = min(least, max(1, self.total // 2))
         return min(max(least, self.total // 10), NUMBERS_FIRST)
 
     @property
