@@ -3,7 +3,7 @@
 Each optimizer has the same budget and the same seeds; the table shows the loss of what each one
 recommends: median, best and worst of the seeds. `LLM` is the embedded model, which needs no key.
 
-    python nevergrad_mixed.py             # 60 evaluations, 5 seeds: about two minutes
+    python nevergrad_mixed.py             # 60 evaluations, 5 seeds: some minutes
     python nevergrad_mixed.py --quick     # 12 evaluations, 1 seed
 """
 
