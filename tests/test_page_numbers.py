@@ -12,11 +12,12 @@ import inspect
 import json
 import re
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
-from llmopt.benchmarks.experiments import words, words_page
+from llmopt.benchmarks.engine.cell import read_lines
+from llmopt.benchmarks.experiments import hpo, studies, words, words_page
 from llmopt.benchmarks.experiments.recordings import spent
 from llmopt.benchmarks.tasks.studies import STUDIES
 from llmopt.client.prices import get_price, price_list
@@ -426,3 +427,62 @@ def test_each_number_on_a_page_is_held_by_a_table_of_this_file(page):
 @pytest.mark.parametrize("page", STATED)
 def test_what_is_stated_is_still_on_its_page(page):
     assert [held for held in STATED[page] if held not in normalized(page)] == []
+
+
+# -- what the page of all results says beside its tables ------------------------------------
+
+
+def duels_of_the_embedded_model():
+    found = hpo.regrets(read_lines(RESULTS / "hpo.jsonl"))
+    own = {(task, seed): r[50] for (task, seed, who), r in found.items() if who == EMBEDDED}
+    for rival in ("random", "TPE", "GP"):
+        pairs = [(mine, found[*at, rival][50]) for at, mine in own.items() if (*at, rival) in found]
+        yield f"{sum(a < b for a, b in pairs)} : {sum(a > b for a, b in pairs)}"
+
+
+EMBEDDED = "smollm2, names"
+
+
+def regrets_on_made_data():
+    found = studies.regrets(read_lines(RESULTS / "studies.jsonl"))
+    for method in ("words", "names", "anonymous", "tpe"):
+        own = [r for (task, seed), r in found[method][20].items()
+               if seed == 0 and not STUDIES[task].known]  # fmt: skip
+        yield f"{mean(own):.2f}"
+
+
+FINDINGS = {
+    "What words are worth": (["design.md"], list, ["reach 2,500", "It is 12.4 now", "at -7.09"]),
+    "Design, then tune": (["design.md"], list, ["and 30 evaluations", "the mark of 2,500"]),
+    "Studies": (["studies.md"], regrets_on_made_data, []),
+    "Functions: BBOB": (
+        ["bbob.md"],
+        list,
+        ["(53 in 20-D", "(51 a function", "80,000 weights", "the first 60 evaluations"],
+    ),
+    "Hyper-parameters": (["hpo.md"], duels_of_the_embedded_model, ["NAS-Bench-201"]),
+}
+"""By section: the made pages whose numbers its sentences may name beside those of its own tables,
+what else is made, and what is stated."""
+
+_NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def numbers(text):
+    return [x.rstrip(",").replace(",", "").replace("−", "-") for x in _NUMBER.findall(text)]
+
+
+@pytest.mark.parametrize("head", FINDINGS)
+def test_a_finding_names_numbers_of_its_tables(head):
+    files, made, stated = FINDINGS[head]
+    page = (RESULTS / "README.md").read_text(encoding="utf-8")
+    section = re.split(r"^## ", page.partition(f"\n## {head}\n")[2], flags=re.MULTILINE)[0]
+    tables = re.findall(r"^\|.*$", section, re.MULTILINE)
+    tables += [(RESULTS / name).read_text(encoding="utf-8") for name in files]
+    known = [abs(float(x)) for x in numbers("\n".join([*tables, *made()]))]
+    text = " ".join(re.sub(r"^\|.*$|`[^`\n]*`|\]\([^)]*\)", "", section, flags=re.M).split())
+    assert [held for held in stated if held not in text] == []
+    for number in numbers(functools.reduce(lambda t, held: t.replace(held, ""), stated, text)):
+        digits = len(number.partition(".")[2])
+        near = [k for k in known if abs(k - abs(float(number))) <= 0.5 * 10**-digits + 1e-12]
+        assert near or sum(map(str.isdigit, number)) < 2, number
