@@ -118,7 +118,7 @@ def test_ctrl_c_at_a_sample_of_lines(tmp_path):
     try:
         expected, lines, _ = play(tmp_path / "whole.jsonl", Model(), 0)
         assert lines > 1000
-        hit = {attack(tmp_path, at, expected) for at in range(1, lines, 37)}
+        hit = {attack(tmp_path, at, expected) for at in range(1, lines, 71)}
     finally:
         logging.disable(logging.NOTSET)
     assert len(hit) > 20
