@@ -116,17 +116,7 @@ def test_a_recorded_search_plays_again(monkeypatch, tmp_path):
     monkeypatch.undo()
     recording, out = tmp_path / "ripples-default-5-4.jsonl", tmp_path / "out.jsonl"
     kept = recording.read_bytes()
-    arguments = [
-        "design",
-        "--tasks",
-        "ripples",
-        "--seeds",
-        "4",
-        "--evaluations",
-        "12",
-        "--out",
-        str(out),
-    ]
+    arguments = [*"design --tasks ripples --seeds 4 --evaluations 12 --out".split(), str(out)]
     arguments += ["--model", f"replay:{recording}", "--record", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
     design.main()

@@ -51,7 +51,7 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel):
             relative = path.relative_to(ROOT / folder)
             if "optunahub" in relative.parts:  # goes to that registry, not into the wheel
                 continue
-            if path.suffix in (".py", ".j2", ".gguf", ".npz") or path.name == "py.typed":
+            if path.suffix in (".py", ".j2", ".toml", ".gguf", ".npz") or path.name == "py.typed":
                 assert f"{home}/{relative.as_posix()}" in packed
 
 
